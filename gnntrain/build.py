@@ -25,7 +25,7 @@ from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, fan_outs_text
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
@@ -33,6 +33,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.hetero import HeteroLoaderBuilder
+from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
 from gnntrain.models import GNN, AnyModel, HeteroGNN
@@ -41,6 +42,7 @@ from gnntrain.tasks.node_classification import Labels
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
+from gnntrain.training.hetero_partitioned import HeteroPartitionedEvaluator
 from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
@@ -154,12 +156,19 @@ def build_loaders(
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context)
-    if model.is_hetero:
-        return HeteroLoaderBuilder(config, graph, context, model.needs, plan, task.targets)
-    if isinstance(graph, PartitionedGraph) or (exchange is not None and config.distributed.servers):
-        assert exchange is not None, "the owners of a graph in parts must be asked"
+    owners_draw = isinstance(graph, PartitionedGraph) or config.distributed.servers > 0
+    if owners_draw and exchange is not None:
+        if model.is_hetero:
+            return HeteroPartitionedLoaderBuilder(
+                config, graph, context, model.needs, plan, exchange
+            )
         return PartitionedLoaderBuilder(
             config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
+        )
+    assert not isinstance(graph, PartitionedGraph), "the owners of a graph in parts must be asked"
+    if model.is_hetero:
+        return HeteroLoaderBuilder(
+            config, graph, context, model.needs, plan, task.targets, exchange
         )
     return LoaderBuilder(
         config,
@@ -237,6 +246,17 @@ def build_evaluator(
             task=task,
             features=loaders.features,
         )
+    elif isinstance(model, HeteroGNN) and isinstance(graph, PartitionedGraph):
+        assert isinstance(loaders, HeteroPartitionedLoaderBuilder)
+        return HeteroPartitionedEvaluator(
+            graph,
+            loaders.owners,
+            loaders.exchange,
+            context,
+            build_buffers(config, context, scratch_dir),
+            task=task,
+            features=loaders.features,
+        )
     elif isinstance(model, GNN | HeteroGNN):
         return build_layerwise(config, task, loaders, graph, context, scratch_dir)
     else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.
@@ -265,7 +285,10 @@ def build_layerwise(
     reads_host = loaders.kernels.reads_host
     buffers = DeviceBuffers(context, host, reads_host=reads_host) if on_gpu else host
     if isinstance(loaders, HeteroLoaderBuilder):
-        rows = {name: source.select() for name, source in loaders.features.items()}
+        rows: dict[NodeType, LazyFeatures | FeatureSource] = {
+            name: source if loaders.is_sharded else source.select()
+            for name, source in loaders.features.items()
+        }
         return HeteroLayerwiseEvaluator(
             graph, context, buffers, task=task, all_ranks=all_ranks, features=rows
         )

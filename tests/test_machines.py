@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,13 @@ def typed(machines: Machines, folder: Path, *words: str, on: range = range(2)) -
     return machines.run(dict.fromkeys(on, command), folder=folder, env=env, seconds=_SECONDS)
 
 
-def trained(machines: Machines, folder: Path, *options: str) -> dict[str, Any]:
+def trained(
+    machines: Machines, folder: Path, *more: str, options: Sequence[str] = _OPTIONS
+) -> dict[str, Any]:
     """The summary of a run with a rank on each machine."""
     torchrun = ["torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=machine0:29500"]
-    words = ["-m", "gnntrain", *_OPTIONS, f"run.dir={folder}/run", *options]
+    words = ["-m", "gnntrain", *options, f"run.dir={folder}/run", *more]
     typed(machines, folder, *torchrun, *rendezvous, *words)
     return summary_of(folder / "run")
 
@@ -101,6 +103,25 @@ def test_a_part_on_each_machine_trains_as_two_ranks_on_one(
     found = trained(
         machines, tmp_path, "distributed.graph=partitioned", f"distributed.parts={parts}"
     )
+    assert found["train_loss"] == pytest.approx(alone["train_loss"], abs=1e-4)
+    for split in ("train", "val", "test"):
+        assert found[split] == pytest.approx(alone[split], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_parts_of_a_typed_graph_train_as_two_ranks_on_one(
+    machines: Machines, tmp_path: Path
+) -> None:
+    dataset = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=4"]
+    given = [*dataset, "model=rgcn", "trainer.gpus=0", "model.dropout=0", "trainer.batch_size=64"]
+    given += ["trainer.epochs=2"]
+    ranks = ["distributed.num_processes=2", f"run.dir={tmp_path}/alone"]
+    typed(machines, tmp_path, "gnntrain", *given, *ranks, on=range(1))
+    alone, parts = summary_of(tmp_path / "alone"), tmp_path / "parts"
+    options = ["--parts", "2", "--out", str(parts)]
+    typed(machines, tmp_path, "gnntrain", "partition", *dataset, *options, on=range(1))
+    where = ["distributed.graph=partitioned", f"distributed.parts={parts}"]
+    found = trained(machines, tmp_path, *given, *where, options=[])
     assert found["train_loss"] == pytest.approx(alone["train_loss"], abs=1e-4)
     for split in ("train", "val", "test"):
         assert found[split] == pytest.approx(alone[split], abs=1e-5)

@@ -204,3 +204,57 @@ def test_an_array_is_prepared_by_place(tmp_path: Path, monkeypatch: pytest.Monke
     assert main(["export", "run", "--out", "exported"]) == 0
     prepare = runpy.run_path("exported/model.py")["prepare"]
     np.testing.assert_array_equal(prepare(x).numpy(), store.features)
+
+
+SCHEMA = """
+nodes:
+  customer: {files: customers.csv, id: customer, categorical: [country], label: kind}
+  product: {files: products.csv, standardize: true}
+edges:
+  customer/buys/product: {files: "buys-*.csv"}
+reverse: true
+"""
+
+
+def write_shop(folder: Path, prefix: str, seed: int, *, labelled: bool) -> list[str]:
+    """Tables of a typed graph; the ids of its customers."""
+    rng = np.random.default_rng(seed)
+    ids = [f"{prefix}{i}" for i in range(30)]
+    customers = pd.DataFrame({"visits": rng.poisson(3, 30), "customer": ids})
+    customers["country"] = rng.choice(["DE", "FR"], 30)
+    if labelled:
+        customers["kind"] = rng.choice(["private", "school", "shop"], 30)
+    customers.to_csv(folder / "customers.csv", index=False)
+    products = pd.DataFrame({"id": np.arange(10) * 3, "price": rng.normal(50, 9, 10)})
+    products.to_csv(folder / "products.csv", index=False)
+    buys = pd.DataFrame({"customer": rng.choice(ids, 90), "product": rng.integers(0, 10, 90) * 3})
+    for number, part in enumerate(np.array_split(np.arange(90), 3)):
+        buys.iloc[part].to_csv(folder / f"buys-{number}.csv", index=False)
+    return ids
+
+
+@pytest.mark.parametrize("has_root", [False, True])
+def test_a_typed_graph_predicts_for_other_tables_of_its_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_root: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    ids = write_shop(old, "c", 0, labelled=True)
+    strangers = write_shop(new, "d", 1, labelled=False)
+    (old / "graph.yaml").write_text(SCHEMA)
+    given = ["dataset.schema=old/graph.yaml"]
+    if has_root:
+        given = [f"dataset.root={old}", "dataset.schema=graph.yaml"]
+    small = ["trainer.epochs=2", "model.hidden_channels=8", "trainer.gpus=0", "run.dir=run"]
+    words = ["dataset=files", *given, "dataset.store_dir=stores", "task.target=customer"]
+    assert main([*words, "model=hetero_sage", *small]) == 0
+    assert logits().index.tolist() == ids
+    first = logits(f"dataset.root={new}")
+    assert first.index.tolist() == strangers
+    # Products are standardised as in training: what they cost elsewhere does not matter.
+    products = pd.read_csv(new / "products.csv")
+    dear = pd.DataFrame({"id": [1000], "price": [1e6]})
+    pd.concat([products, dear])[["price", "id"]].to_csv(new / "products.csv", index=False)
+    pd.testing.assert_frame_equal(logits(f"dataset.root={new}"), first)

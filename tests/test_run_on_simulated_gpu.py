@@ -38,10 +38,6 @@ KEYS = [
     *("model.hidden_channels=8", "trainer.batch_size=16", "trainer.epochs=2", "logger=[csv]"),
     *("compute.kernels=torch", "distributed.threads=1"),
 ]
-TYPED = [
-    *("~dataset.num_nodes", "~dataset.avg_degree", "dataset=synthetic_mag", "dataset.scale=0.002"),
-    *("dataset.num_classes=5", "model=rgcn", "trainer.batch_size=256"),
-]
 TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "gpu_memory", "time")
 NOT_ON_CPU = ("cache_hit_rate",)
 
@@ -157,27 +153,6 @@ def test_a_gpu_gives_the_cpus_numbers_and_no_step_waits(
     assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "trainer.optimizer=adamw trainer.weight_decay=0.1 trainer.scheduler=cosine",
-        "model=hetero_sage features.placement=memmap trainer.clip_norm=1",
-        "model=hgt features.placement=resident",
-        "model=rgat evaluation=sampled",
-        "sampler=full trainer.on_nonfinite=skip",
-    ],
-)
-def test_a_typed_graph_gives_the_cpus_numbers_and_no_step_waits(
-    tmp_path: Path, stores: str, way: str
-) -> None:
-    keys = [stores, *TYPED, *way.split()]
-    traffic = on_gpu(tmp_path / "gpu", *keys)
-    on_cpu(tmp_path / "cpu", *[key for key in keys if "placement" not in key])
-    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
-    if "skip" not in way:  # which waits for the gradient's norm
-        assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
-
-
 @pytest.mark.parametrize("way", ["", "sampler=full", "features.placement=cached"])
 def test_a_gpu_without_streams_and_pinned_memory_gives_them_too(
     tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, way: str
@@ -192,11 +167,10 @@ def test_a_gpu_without_streams_and_pinned_memory_gives_them_too(
     assert all(copy.is_blocking for copy in steps)
 
 
-@pytest.mark.parametrize("graph", [[], TYPED], ids=["plain", "typed"])
-def test_fp16_scales_the_loss(tmp_path: Path, stores: str, graph: list[str]) -> None:
+def test_fp16_scales_the_loss(tmp_path: Path, stores: str) -> None:
     """The scaler waits for the device, to know whether a gradient is infinite."""
-    traffic = on_gpu(tmp_path / "gpu", stores, *graph, "trainer.precision=fp16")
-    on_cpu(tmp_path / "cpu", stores, *graph)
+    traffic = on_gpu(tmp_path / "gpu", stores, "trainer.precision=fp16")
+    on_cpu(tmp_path / "cpu", stores)
     losses = [[row["train/loss"] for row in rows(tmp_path / name)] for name in ("gpu", "cpu")]
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
     assert traffic.waits_in(STEPS[0]) <= MEANT | {"training/update.py:_take_step"}

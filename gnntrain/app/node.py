@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gnntrain.app.overrides import LIST_KEYS
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.whole import ConfigFile
 
@@ -54,8 +55,9 @@ def set_key(
         if problem is not None:
             unchanged = value == OmegaConf.select(node, key)
             return None if unchanged else problem
-        _make_way(node, key, value)
-        OmegaConf.update(node, key, value, merge=True, force_add=True)
+        # Lists by edge type are one value: not merged with those that are there.
+        is_value = key in LIST_KEYS and key not in groups
+        OmegaConf.update(node, key, value, merge=not is_value, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         # also where a key's value refers to what is not there
         given = f"~{key}" if override.is_delete() else shown(value)
@@ -66,13 +68,12 @@ def set_key(
 def _make_way(node: DictConfig, key: str, value: object) -> None:
     """Remove a list where a mapping will stand, and a mapping where a list will: OmegaConf merges
     neither with the other."""
-    there = OmegaConf.select(node, key)
-    kinds = {type(there), type(OmegaConf.create(value) if isinstance(value, dict | list) else None)}
-    if kinds == {ListConfig, DictConfig}:
-        OmegaConf.update(node, key, None)
-    elif isinstance(there, DictConfig) and isinstance(value, dict):
+    there = OmegaConf.select(node, key, throw_on_resolution_failure=False)
+    if isinstance(value, dict) and isinstance(there, DictConfig):
         for name in value.keys() & there.keys():
             _make_way(there, str(name), value[name])
+    elif isinstance(value, dict | list) and isinstance(there, ListConfig | DictConfig):
+        OmegaConf.update(node, key, None)
 
 
 def name_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem | None:

@@ -351,8 +351,8 @@ def _owners_draw(config: Config) -> Iterator[Contradiction]:
 
 
 def _typed(config: Config) -> Iterator[Contradiction]:
-    """What a model of typed graphs cannot do: the CPU draws its batches, and no rows are cached."""
-    sampler, features = config.sampler, config.features
+    """What a model of typed graphs cannot do: the CPU draws, and a GPU caches no rows."""
+    sampler, features, is_sharded = config.sampler, config.features, _shares_rows(config)
     if not config.model.is_hetero:
         return
     placements = ("auto", "resident", "pinned", "memmap")
@@ -360,16 +360,19 @@ def _typed(config: Config) -> Iterator[Contradiction]:
         ("sampler.backend", sampler.backend == "triton", "auto"),
         ("sampler.topology", sampler.topology not in ("auto", "host"), "auto"),
         ("features.placement", features.placement not in placements, " or ".join(placements)),
-        ("features.cache_ratio", features.cache_ratio is not None, "null"),
-        ("features.cache_bytes", features.cache_bytes is not None, "null"),
-        ("distributed.graph", config.distributed.graph != "replicated", "replicated"),
-        ("distributed.servers", config.distributed.servers > 0, "0"),
+        ("features.cache_ratio", features.cache_ratio is not None and not is_sharded, "null"),
+        ("features.cache_bytes", features.cache_bytes is not None and not is_sharded, "null"),
         ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
     ]
     for key, is_wrong, instead in clashes:
         if is_wrong:
             expects = f"{instead} with model.name={config.model.name}, a model of typed graphs"
             yield _clash(config, key, "model.name", expects, _LEAVE_OUT)
+
+
+def _shares_rows(config: Config) -> bool:
+    """Whether machines ask others for feature rows."""
+    return config.distributed.graph != "replicated" or config.distributed.servers > 0
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -410,7 +413,7 @@ def _files_of_no_use(data: FilesConfig, whole: Literal["data", "schema"]) -> Ite
     """Files and, where a schema says all of tables, columns beside the key of a whole graph."""
     by_schema = whole == "schema"
     what = "names the files" if by_schema else "is a whole graph"
-    for key in ("data", *_ROLES) if by_schema else _ROLES:
+    for key in _ROLES if by_schema else ("schema", *_ROLES):
         path = getattr(data, key)
         if isinstance(path, str):
             expects = f"no file: dataset.{whole} {what}"

@@ -17,7 +17,6 @@ Words of GraphStorm's and Neo4j's are understood where they mean the same (`WORD
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +29,6 @@ from gnntrain.config.problems import Problem, did_you_mean, shown, told
 from gnntrain.config.types import Names, Section, Text, described
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
-
-_logger = logging.getLogger("gnntrain")
 
 EdgeType = tuple[str, str, str]
 
@@ -161,6 +158,7 @@ class GraphTables:
         edges: The table of each edge type that has an entry of its own.
         mixed_edges: Tables with a column of relations.
         reverse: Whether the reverse of each edge type is added.
+        words: Words of other tools in the schema, and ours.
     """
 
     nodes: Mapping[str, NodeTable] = field(default_factory=dict)
@@ -169,9 +167,10 @@ class GraphTables:
     edges: Mapping[EdgeType, EdgeTable] = field(default_factory=dict)
     mixed_edges: tuple[MixedEdgeTable, ...] = ()
     reverse: bool = False
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """All that determines the graph, as plain data."""
         nodes = {name: table.model_dump(mode="json") for name, table in self.nodes.items()}
         types = {name: columns.model_dump(mode="json") for name, columns in self.types.items()}
         edges = {"/".join(name): e.model_dump(mode="json") for name, e in self.edges.items()}
@@ -237,7 +236,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._told: set[str] = set()
+        self._words: dict[str, str] = {}
 
     def read(self, raw: object) -> GraphTables:
         keys = self._mapping(raw, "the schema")
@@ -264,6 +263,7 @@ class _Reader:
                 if (table := self._part(MixedEdgeTable, raw_table, key)) is not None
             ),
             reverse=reverse is True,
+            words=self._words,
         )
         self._check_names(nodes, tables)
         return tables
@@ -295,25 +295,22 @@ class _Reader:
                 yield (parts[0], parts[1], parts[2]), table
 
     def _part(self, kind: type[_Part], raw: object, key: str) -> _Part | None:
-        keys = self._in_our_words(self._mapping(raw, key), kind, key)
+        keys = self._in_our_words(self._mapping(raw, key), kind)
         try:
             return kind.model_validate(keys)
         except ValidationError as error:
             self.problems += argument_problems(error, kind, keys, f"{key}.")
         return None
 
-    def _in_our_words(
-        self, keys: dict[str, object], kind: type[Section], key: str
-    ) -> dict[str, object]:
+    def _in_our_words(self, keys: dict[str, object], kind: type[Section]) -> dict[str, object]:
         known = kind.model_fields
         found: dict[str, object] = {}
         for word, value in keys.items():
             ours = WORDS.get(word, word)
             if word in known or ours not in known or ours in keys:
                 ours = word
-            elif word not in self._told:
-                self._told.add(word)
-                _logger.info("%s.%s is read as %s", key, word, ours)
+            elif word != ours:
+                self._words[word] = ours
             found[ours] = value
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
+    "task.target": ("target_ntype", "target_node_type", "target_type", "predict_ntype"),
     "trainer.lr": ("learning_rate", "learningrate", "base_lr"),
     "trainer.epochs": ("num_epochs", "n_epochs", "max_epochs"),
     "trainer.weight_decay": ("wd", "l2", "weightdecay"),

@@ -118,7 +118,7 @@ def known_edges(
         ]
         hint = " ".join(dict.fromkeys(index.hint for index in wrong))
         bad.add(columns.table, batch.rows[~known], unknown_end, hint)
-        yield src[known], dst[known], batch.keep(known)
+        yield src[known], dst[known], batch if known.all() else batch.keep(known)
 
 
 def _unknown_end(columns: Columns, nodes: Mapping[Role, NodeIndex], record: Record) -> str:

@@ -65,8 +65,8 @@ class FilesBuilder:
         if not self._paths:
             raise UserError(
                 "no file of a graph is given.",
-                "Set dataset.data, or dataset.edges and dataset.features; in Python, "
-                "train(config, data=data) takes an object.",
+                "Set dataset.data, dataset.schema, or dataset.edges and dataset.features; in "
+                "Python, train(config, data=data) takes an object.",
             )
         for role, hint in _MISSING_HINTS.items():
             if role not in self._paths:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from gnntrain.data.graph import Edges, EdgeType, Int64Array, IntArray, NodeType
@@ -71,14 +72,21 @@ class FusedCSC:
 
     @classmethod
     def of(cls, edges: Mapping[EdgeType, Edges], num_nodes: Mapping[NodeType, int]) -> FusedCSC:
-        """Join the CSC of each edge type; copies them."""
+        """Join the CSC of each edge type; copies them, unless there is one alone."""
         parts = list(edges.values())
+        if len(parts) == 1:
+            only = parts[0]
+            return cls.cut(tuple(edges), num_nodes, [len(only)], only.indptr, only.indices)
         indptr = [np.asarray(part.indptr, np.int64) for part in parts]
         indices = [part.indices for part in parts]
         return cls.cut(
             tuple(edges),
             num_nodes,
             [len(part) for part in parts],
-            np.concatenate([np.empty(0, np.int64), *indptr]),
-            np.concatenate(indices) if indices else np.empty(0, np.int32),
+            _joined(indptr or [np.empty(0, np.int64)]),
+            _joined(indices or [np.empty(0, np.int32)]),
         )
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

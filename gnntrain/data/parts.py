@@ -65,11 +65,15 @@ class Part:
     @classmethod
     def of(cls, graph: Graph, number: int, ranges: Mapping[NodeType, range]) -> Part:
         """Consecutive nodes of a whole graph as a part of it: views, but for numbers a node."""
-        rows = replace(
-            graph,
-            nodes={name: _nodes_of(graph, name, nodes) for name, nodes in ranges.items()},
-            edges={name: _edges_to(e, ranges[name[2]]) for name, e in graph.edges.items()},
-        )
+        rows = graph
+        if any(len(nodes) < len(graph.nodes[name]) for name, nodes in ranges.items()):
+            rows = Graph(
+                nodes={name: _nodes_of(graph, name, nodes) for name, nodes in ranges.items()},
+                edges={name: _edges_to(e, ranges[name[2]]) for name, e in graph.edges.items()},
+                task=graph.task,
+                num_classes=graph.num_classes,
+                target=graph.target,
+            )
         originals = {name: np.arange(nodes.start, nodes.stop) for name, nodes in ranges.items()}
         return cls(number, ranges, rows, originals)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -66,6 +67,8 @@ from gnntrain.errors import UserError
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
+_logger = logging.getLogger("gnntrain")
+
 _THE_EDGES = "the edges"
 
 
@@ -105,6 +108,8 @@ def read_typed_graph(
     Raises:
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
+    for word, ours in files.tables.words.items():
+        _logger.warning("%s: %s is read as %s", files.path, word, ours)
     bad = BadRows(config.bad_rows)
     reader = _Reader(config, files, bad, labelled, preprocessing)
     return reader.read()

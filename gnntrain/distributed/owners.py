@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gnntrain.distributed.context import rank_range
+
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
@@ -67,6 +69,12 @@ class NodeOwners:
     def _row_dtype(self) -> np.dtype[Any]:
         """The smallest type that holds every row of an owner."""
         return np.dtype(np.int32 if np.diff(self.starts).max() <= 2**31 else np.int64)
+
+
+def equal_ranges(num_nodes: int, num_owners: int) -> NodeOwners:
+    """Owners of equally many nodes each, but for one."""
+    ends = [rank_range(num_nodes, owner, num_owners).stop for owner in range(num_owners)]
+    return NodeOwners(np.array([0, *ends]))
 
 
 @dataclass(frozen=True)

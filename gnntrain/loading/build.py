@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +14,8 @@ from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.types import AnyFanOuts, same_fan_outs
 from gnntrain.data.graph import AnyArray, Graph
-from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.owners import NodeOwners
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.owners import NodeOwners, equal_ranges
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
@@ -34,18 +33,11 @@ from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
 from gnntrain.loading.placement import (
     Placement,
     Sizes,
-    in_words,
     measured_memory,
     most_cached,
     place,
 )
-from gnntrain.loading.sharded import (
-    ROWS,
-    FeaturesOnDevice,
-    ShardedFeatures,
-    answers_of,
-    fetch_cache,
-)
+from gnntrain.loading.sharded import ROWS, answers_of, shard_features
 from gnntrain.loading.wholegraph import WholeGraphFeatures
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
@@ -264,27 +256,17 @@ class LoaderBuilder:
 
     def _sharded_features(self, exchange: Exchange) -> FeatureSource:
         """A range of the rows at each owner, in their order. Collective."""
-        owners, own, context = self.owners, self._own_rows(), self._context
-        like = stored_rows(self._store)[:0]
-        cache = fetch_cache(self._hot_rows(), like, owners, exchange, context)
-        cached, num_own = cache.rows, sum(map(len, own))
-        own_bytes = sum(rows.nbytes for rows in own)
-        self._why_sharded = (
-            f"features of {num_own:,} nodes on this machine ({in_words(own_bytes)}), "
-            f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})",
-        )
-        here = [as_tensor(rows).view(like.dtype) for rows in own]
-        source = ShardedFeatures(here, owners, exchange, cache)
-        on_gpu = devices.is_gpu(context.device)
-        return FeaturesOnDevice(source, context.device) if on_gpu else source
+        owners, own, like = self.owners, self._own_rows(), stored_rows(self._store)[:0]
+        hot, context = self._hot_rows(), self._context
+        source, why = shard_features(own, like, owners, exchange, hot, context)
+        self._why_sharded = (why,)
+        return source
 
     @cached_property
     def owners(self) -> NodeOwners:
         """Who reads which feature rows."""
         assert self._exchange is not None, "this machine reads all rows"
-        num_nodes, number = self._store.num_nodes, self._exchange.num_owners
-        ends = [rank_range(num_nodes, owner, number).stop for owner in range(number)]
-        return NodeOwners(np.array([0, *ends]))
+        return equal_ranges(self._store.num_nodes, self._exchange.num_owners)
 
     def _own_range(self) -> tuple[int, int]:
         """The first node whose row this machine reads, and the end."""

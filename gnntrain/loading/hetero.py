@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,17 +16,31 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import selected
 from gnntrain.config import Config, FeaturesConfig
 from gnntrain.config.types import AnyFanOuts
-from gnntrain.data.graph import Graph, NodeType
+from gnntrain.data.graph import AnyArray, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.owners import NodeOwners, equal_ranges
 from gnntrain.loading.build import num_loader_threads
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, rows_of
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, rows_of
 from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batch
+from gnntrain.loading.hotness import (
+    DenseReadCounts,
+    ReadCounts,
+    dry_epochs,
+    hottest,
+    hottest_on_machine,
+    out_degrees,
+)
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
-from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
+from gnntrain.loading.placement import Placement, Sizes, measured_memory, most_cached, place
+from gnntrain.loading.sharded import answers_of, rows_call, shard_features
+from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph, resolved_fan_outs
 from gnntrain.sampling.registry import hetero_sampler_class
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
 
 _HOST = torch.device("cpu")
 
@@ -150,6 +165,7 @@ class HeteroLoaderBuilder:
         needs: The fields that the model reads.
         plan: The training seeds.
         targets: By node of the target type, see `Task.targets`.
+        exchange: See `LoaderBuilder`.
 
     Attributes:
         kernels: See `LoaderBuilder`.
@@ -163,6 +179,7 @@ class HeteroLoaderBuilder:
         needs: BlockNeeds,
         plan: SeedPlan,
         targets: Tensor,
+        exchange: Exchange | None = None,
     ) -> None:
         self._config = config
         self.kernels = selected(context.device.type)
@@ -170,9 +187,14 @@ class HeteroLoaderBuilder:
         self._context = context
         self._needs = needs
         self._plan = plan
-        self._values = HeteroValues(graph, targets)
+        self._exchange = exchange
+        self._targets = targets
+        self._why_sharded: tuple[str, ...] = ()
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[object, ...], HeteroSampler] = {}
+        if exchange is not None:
+            for name in self._types_with_features:
+                exchange.serve(rows_call(name), answers_of(self._own_rows(name)))
 
     def loader(self, plan: SeedPlan, fan_outs: AnyFanOuts) -> HeteroLoader:
         """Mini-batches of the seeds of `plan`.
@@ -183,12 +205,12 @@ class HeteroLoaderBuilder:
         """
         config, device = self._config.sampler, self._context.device
         on_gpu = devices.is_gpu(device)
-        overlaps = on_gpu or self._context.num_machines > 1
+        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # Without streams torch expects one thread to use a GPU (MPS).
         has_one_queue = on_gpu and not devices.has_streams(device)
         return HeteroLoader(
-            self._values,
+            self.values,
             self.features,
             self.sampler(fan_outs),
             plan,
@@ -204,8 +226,8 @@ class HeteroLoaderBuilder:
             return self.loader(self._plan, self._config.sampler.fan_outs)
         return HeteroFullGraphLoader(
             self._graph,
-            self._values.targets,
-            self.features,
+            self._targets,
+            self._features_on_device(),
             self._plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
@@ -228,6 +250,16 @@ class HeteroLoaderBuilder:
         return self._samplers[key]
 
     @property
+    def values(self) -> HeteroValues:
+        """The source of the batches' targets and degrees."""
+        return HeteroValues(self._graph, self._targets)
+
+    @property
+    def is_sharded(self) -> bool:
+        """See `LoaderBuilder.is_sharded`."""
+        return self._exchange is not None
+
+    @property
     def backend(self) -> str:
         """The name of the sampler."""
         asked = self._config.sampler.backend
@@ -237,15 +269,15 @@ class HeteroLoaderBuilder:
     def why_placed(self) -> tuple[str, ...]:
         """See `LoaderBuilder.why_placed`."""
         placement: Placement | None = self.__dict__.get("_placement")
-        return () if placement is None else placement.why
+        return self._why_sharded if placement is None else placement.why
 
     @cached_property
     def features(self) -> dict[NodeType, FeatureSource]:
         """The rows of each node type with features, where the model reads them. Collective."""
+        if self._exchange is not None:
+            return self._sharded_features(self._exchange)
         placement, context, pinned = self._placement, self._context, self._pinned.rows
-        rows = {
-            name: rows_of(nodes) for name, nodes in self._graph.nodes.items() if nodes.num_features
-        }
+        rows = {name: rows_of(self._graph.nodes[name]) for name in self._types_with_features}
         if placement is None:
             return {name: InPlaceFeatures(LazyFeatures(own), _HOST) for name, own in rows.items()}
         return {
@@ -253,10 +285,102 @@ class HeteroLoaderBuilder:
             for name, own in rows.items()
         }
 
+    @property
+    def _types_with_features(self) -> list[NodeType]:
+        return [name for name, width in self._graph.schema.num_features.items() if width]
+
+    def _sharded_features(self, exchange: Exchange) -> dict[NodeType, FeatureSource]:
+        """A range of the rows of each type at each owner, in their order. Collective."""
+        sources = {}
+        for name, hot in self._hot_rows().items():
+            own, like = self._own_rows(name), rows_of(self._graph.nodes[name])[:0]
+            sources[name], why = shard_features(
+                own, like, self.owners[name], exchange, hot, self._context, rows_call(name)
+            )
+            self._why_sharded += (f"{name}: {why}",)
+        return sources
+
+    @cached_property
+    def owners(self) -> Mapping[NodeType, NodeOwners]:
+        """Who reads the feature rows of which nodes of each type."""
+        assert self._exchange is not None, "this machine reads all rows"
+        sizes, number = self._graph.schema.num_nodes, self._exchange.num_owners
+        return {name: equal_ranges(size, number) for name, size in sizes.items()}
+
+    def _own_range(self, node_type: NodeType) -> tuple[int, int]:
+        """The first node of a type whose row this machine reads, and the end."""
+        owner = None if self._exchange is None else self._exchange.owner
+        if owner is None:
+            return 0, 0
+        first, stop = self.owners[node_type].starts[owner : owner + 2].tolist()
+        return first, stop
+
+    def _own_rows(self, node_type: NodeType) -> list[AnyArray]:
+        """The rows that this machine reads, as they are stored."""
+        owner = None if self._exchange is None else self._exchange.owner
+        features = self._graph.nodes[node_type].features
+        return [] if owner is None else [features[slice(*self._own_range(node_type))]]
+
+    def _hot_rows(self) -> dict[NodeType, Int64Array]:
+        """By type, the nodes of other machines whose rows this machine caches, ascending.
+        Collective."""
+        asked, sizes = self._config.features, self._graph.schema.num_nodes
+        numbers = {name: self._num_cached(name) for name in self._types_with_features}
+        if asked.hotness == "degree":
+            return {name: self._by_degree(name, number) for name, number in numbers.items()}
+        counts = {name: self._row_counts(name, number) for name, number in numbers.items()}
+        num_epochs = asked.presample_epochs if any(numbers.values()) else 0
+        for subgraph in dry_epochs(self._draw, self._plan, num_epochs):
+            for name, of_type in counts.items():
+                read, (first, stop) = subgraph.nodes[name].numpy(), self._own_range(name)
+                of_type.add(read[(read < first) | (read >= stop)])
+        return {
+            name: hottest_on_machine(counts[name], number, sizes[name], self._context)
+            for name, number in numbers.items()
+        }
+
+    def _num_cached(self, node_type: NodeType) -> int:
+        """The number of rows of other machines' nodes to cache; types share `cache_bytes` by their
+        size."""
+        asked, sizes = self._config.features, self._graph.schema.num_nodes
+        widths = self._graph.schema.num_features
+        own, num_nodes = sizes[node_type] * widths[node_type], sizes[node_type]
+        if asked.cache_bytes is not None:
+            total = sum(size * widths[name] for name, size in sizes.items())
+            asked = asked.model_copy(update={"cache_bytes": asked.cache_bytes * own // total})
+        row_bytes = widths[node_type] * self._graph.nodes[node_type].features.itemsize
+        number = most_cached(asked, num_nodes, row_bytes, num_nodes // 10)
+        first, stop = self._own_range(node_type)
+        return min(number, num_nodes - (stop - first))
+
+    def _by_degree(self, node_type: NodeType, number: int) -> Int64Array:
+        degrees, (first, stop) = out_degrees(self._graph, node_type), self._own_range(node_type)
+        degrees[first:stop] = 0
+        hot = hottest(degrees, number)
+        return hot[degrees[hot] > 0].numpy()
+
+    def _row_counts(self, node_type: NodeType, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see HeteroPartitionedLoaderBuilder
+        """An empty count of reads, by which the rows of so many nodes will be cached."""
+        return DenseReadCounts(self._graph.schema.num_nodes[node_type])
+
+    def _draw(self, seeds: Int64Array, key: SampleKey) -> HeteroSubgraph:
+        """The nodes of a training batch."""
+        return self.sampler(self._config.sampler.fan_outs).sample(as_tensor(seeds), key)
+
+    def _features_on_device(self) -> dict[NodeType, FeatureSource]:
+        """The same where a step over the whole graph reads them: all in the device's memory."""
+        device = self._context.device
+        return {
+            name: InPlaceFeatures(LazyFeatures(source.select().rows.to(device)), device)
+            if source.waits
+            else source
+            for name, source in self.features.items()
+        }
+
     @cached_property
     def _placement(self) -> Placement | None:
         """The placement of the rows for a GPU; None: a CPU reads the store. Collective."""
-        if not devices.is_gpu(self._context.device):
+        if not devices.is_gpu(self._context.device) or self._exchange is not None:
             return None
         asked = self._config.features.placement
         features = FeaturesConfig(placement=asked, cache_bytes=0)  # no cache: all rows or none

@@ -162,6 +162,14 @@ class HeteroValues:
     graph: Graph
     targets: Tensor
 
+    def targets_of(self, seeds: Tensor) -> Tensor:
+        """The targets of nodes of the target type, int64 `[n]`."""
+        return take(self.targets, seeds)
+
+    def n_id(self, subgraph: HeteroSubgraph) -> Mapping[NodeType, Tensor]:
+        """The nodes of each type as a model's rows for them are numbered."""
+        return subgraph.nodes
+
     def filled(self, subgraph: HeteroSubgraph, needs: BlockNeeds) -> tuple[HeteroBlock, ...]:
         """The subgraph's blocks with the degrees that the model reads."""
         degrees = self._degrees(subgraph) if needs.degree else {}
@@ -181,9 +189,13 @@ class HeteroValues:
         if not subgraph.blocks:
             return {}
         return {
-            name: degrees(self.graph, name, subgraph.nodes[name[2]][: block.num_dst])
+            name: self.degrees(name, subgraph.nodes[name[2]][: block.num_dst])
             for name, block in subgraph.blocks[0].edges.items()
         }
+
+    def degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """The in-edges of one type of `nodes` (int64 `[n]`) in the whole graph: float32 `[n]`."""
+        return degrees(self.graph, edge_type, nodes)
 
     def _filled(self, block: Block, degree: Tensor | None) -> Block:
         most = None if degree is None else degree[: block.num_dst]
@@ -219,7 +231,7 @@ def hetero_batch(
         device: Where the model computes.
     """
     on_gpu = devices.is_gpu(device)
-    n_id = dict(subgraph.nodes)
+    n_id = dict(values.n_id(subgraph))
     if on_gpu and not any(source.waits for source in features.values()):
         # once for the features and the batch
         n_id = dict(zip(n_id, send_all(list(n_id.values()), device), strict=True))
@@ -228,7 +240,7 @@ def hetero_batch(
         n_id,
         {name: source.select(n_id[name]) for name, source in features.items()},
         subgraph,
-        y=take(values.targets, seeds),
+        y=values.targets_of(seeds),
         target=subgraph.target,
         batch_size=subgraph.num_seeds,
         blocks=values.filled(subgraph, needs),

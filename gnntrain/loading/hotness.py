@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
@@ -27,12 +27,14 @@ _EDGES_AT_ONCE = 1 << 24
 _NODES_AT_ONCE = 1 << 22
 _LEAST_COUNTED = 1 << 12
 
-Draw = Callable[[Int64Array, SampleKey], Tensor]
+_Nodes = TypeVar("_Nodes")
+
+Draw = Callable[[Int64Array, SampleKey], _Nodes]
 """Samples a batch's nodes, int64, each once, from its seeds and key."""
 
 
 def presampled(
-    draw: Draw,
+    draw: Draw[Tensor],
     plan: SeedPlan,
     num_nodes: int,
     num_epochs: int,
@@ -57,7 +59,7 @@ def presampled(
     return torch.zeros(num_nodes, dtype=torch.int64) if counts is None else counts
 
 
-def dry_epochs(draw: Draw, plan: SeedPlan, num_epochs: int) -> Iterator[Tensor]:
+def dry_epochs(draw: Draw[_Nodes], plan: SeedPlan, num_epochs: int) -> Iterator[_Nodes]:
     """The nodes of the batches that training draws in its first epochs, batch by batch."""
     for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
         order = plan.order(epoch)
@@ -180,12 +182,13 @@ def most_read(counts: Int64Array, number: int) -> Int64Array:
     return np.sort(np.argsort(-counts, kind="stable")[:number])
 
 
-def out_degrees(store: Graph) -> Tensor:
-    """Out-edges of every node, int64 `[num_nodes]`."""
-    counts = np.zeros(store.num_nodes, np.int64)
-    for start in range(0, store.num_edges, _EDGES_AT_ONCE):
-        part = store.indices[start : start + _EDGES_AT_ONCE]
-        counts += np.bincount(part, minlength=store.num_nodes)
+def out_degrees(graph: Graph, node_type: NodeType = NODE) -> Tensor:
+    """Out-edges of every node of a type, int64 `[num_nodes]`."""
+    counts = np.zeros(len(graph.nodes[node_type]), np.int64)
+    for (source, _, _), edges in graph.edges.items():
+        for start in range(0, len(edges) if source == node_type else 0, _EDGES_AT_ONCE):
+            part = edges.indices[start : start + _EDGES_AT_ONCE]
+            counts += np.bincount(part, minlength=len(counts))
     return torch.from_numpy(counts)
 
 

@@ -12,11 +12,18 @@ from torch import Tensor
 
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, same_fan_outs
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
+from gnntrain.distributed.owners import (
+    AnyArray,
+    Caller,
+    NodeOwners,
+    RowAnswers,
+    ask_rows,
+    equal_ranges,
+)
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hotness import HashedReadCounts
@@ -38,6 +45,11 @@ _COUNTED_PER_CACHED = 4
 _LEAST_COUNTED = 1 << 16
 
 
+def most_counted(num_cached: int) -> int:
+    """How many nodes' reads are counted at most, so that so many are chosen."""
+    return max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached)
+
+
 def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
     """Serve draws, targets and norms of consecutive parts."""
     ranges = NodeOwners(np.cumsum([0, *(len(part.nodes) for part in parts)]))
@@ -49,25 +61,29 @@ def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
     exchange.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
 
 
-def held_parts(graph: Graph, exchange: Exchange) -> tuple[Sequence[Part], NodeOwners]:
-    """The parts that this rank holds, and who holds which nodes.
+def held_parts(
+    graph: Graph, exchange: Exchange
+) -> tuple[Sequence[Part], dict[NodeType, NodeOwners]]:
+    """The parts that this rank holds, and who holds which nodes of each type.
 
     Args:
         graph: In parts, of which this rank's are open; or a whole graph, of which each owner
-            answers for a range of nodes.
+            answers for a range of nodes of each type.
         exchange: The owners.
     """
     num_owners = exchange.num_owners
     if isinstance(graph, PartitionedGraph):
         parts = graph.parts
         firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
-        return parts.opened, NodeOwners(parts.starts[[*firsts, parts.num_parts]])
-    ends = [rank_range(graph.num_nodes, i, num_owners).stop for i in range(num_owners)]
-    owners, own = NodeOwners(np.array([0, *ends])), exchange.owner
+        cuts = [*firsts, parts.num_parts]
+        by_type = parts.starts_by_type.items()
+        return parts.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
+    sizes, own = graph.schema.num_nodes, exchange.owner
+    owners = {name: equal_ranges(size, num_owners) for name, size in sizes.items()}
     if own is None:
         return (), owners
-    nodes = range(*owners.starts[own : own + 2].tolist())
-    return (Part.of(graph, own, {next(iter(graph.nodes)): nodes}),), owners
+    ranges = {name: range(*of.starts[own : own + 2].tolist()) for name, of in owners.items()}
+    return (Part.of(graph, own, ranges),), owners
 
 
 class PartitionedLoaderBuilder(LoaderBuilder):
@@ -101,7 +117,8 @@ class PartitionedLoaderBuilder(LoaderBuilder):
         uses_graph: bool = True,
     ) -> None:
         self.exchange = exchange
-        self._parts, self.owners = held_parts(graph, exchange)
+        self._parts, by_type = held_parts(graph, exchange)
+        (self.owners,) = by_type.values()
         none = as_tensor(graph.labels)[:0]
         super().__init__(
             config,
@@ -140,7 +157,7 @@ class PartitionedLoaderBuilder(LoaderBuilder):
         return [part.features for part in self._parts]
 
     def _row_counts(self, num_cached: int) -> HashedReadCounts:
-        return HashedReadCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached))
+        return HashedReadCounts(most_counted(num_cached))
 
 
 class PartValues:

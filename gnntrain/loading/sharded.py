@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, addresses_of
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import FeatureSource, ReadCounter, as_tensor
+from gnntrain.loading.placement import in_words
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout
@@ -79,9 +81,10 @@ class ShardedFeatures:
 
     Args:
         own: This machine's rows, in order; several matrices where it holds several parts.
-        owners: Who holds the rows of which nodes. Each serves `ROWS` with a `RowAnswers`.
+        owners: Who holds the rows of which nodes. Each serves `name` with a `RowAnswers`.
         exchange: Calls the owners.
         cache: Rows of other machines.
+        name: Of the call.
     """
 
     waits = False
@@ -92,8 +95,10 @@ class ShardedFeatures:
         owners: NodeOwners,
         exchange: RowExchange,
         cache: RowCache,
+        name: str = ROWS,
     ) -> None:
         self._own, self._owners, self._exchange, self._cache = own, owners, exchange, cache
+        self._name = name
         first = 0 if exchange.owner is None else owners.starts[exchange.owner]
         self._starts: Int64Array = first + np.cumsum([0, *map(len, own)])
         self._reads = ReadCounter()
@@ -137,7 +142,7 @@ class ShardedFeatures:
             return []
         grouped = self._owners.group(nodes)
         asked = {owner: [rows] for owner, rows in grouped.rows.items()}
-        answers = self._exchange.call(ROWS, asked)
+        answers = self._exchange.call(self._name, asked)
         numbers = [
             np.arange(len(rows)) + (len(self._own) + 1 + i) * _PART_ROWS
             for i, rows in enumerate(grouped.rows.values())
@@ -173,6 +178,43 @@ class FeaturesOnDevice:
         return self._source.take_reads()
 
 
+def rows_call(node_type: str) -> str:
+    """The name of the call that asks an owner for feature rows of a node type."""
+    return f"{ROWS}/{node_type}"
+
+
+def shard_features(
+    own: Sequence[AnyArray],
+    like: Tensor,
+    owners: NodeOwners,
+    exchange: RowExchange,
+    hot: Int64Array,
+    context: DistributedContext,
+    name: str = ROWS,
+) -> tuple[FeatureSource, str]:
+    """The rows of all nodes, of which each machine reads its own; and their places in words.
+
+    Collective among the ranks of a machine, which share a cache.
+
+    Args:
+        own: This machine's rows, as they are stored.
+        like: `[any, num_features]`, of the type of the rows.
+        owners, exchange, name: See `ShardedFeatures`.
+        hot: The nodes of other machines whose rows are cached, see `fetch_cache`.
+        context: This rank.
+    """
+    cache = fetch_cache(hot, like, owners, exchange, context, name)
+    cached, num_own = cache.rows, sum(map(len, own))
+    why = (
+        f"features of {num_own:,} nodes on this machine ({in_words(sum(r.nbytes for r in own))}), "
+        f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})"
+    )
+    here = [as_tensor(rows).view(like.dtype) for rows in own]
+    source = ShardedFeatures(here, owners, exchange, cache, name)
+    on_gpu = devices.is_gpu(context.device)
+    return (FeaturesOnDevice(source, context.device) if on_gpu else source), why
+
+
 def answers_of(own: Sequence[AnyArray]) -> RowAnswers:
     """Answers `ROWS` with an owner's rows, of one matrix or several in order."""
     return RowAnswers(own, NodeOwners(np.cumsum([0, *map(len, own)])))
@@ -184,6 +226,7 @@ def fetch_cache(
     owners: NodeOwners,
     exchange: Caller,
     context: DistributedContext,
+    name: str = ROWS,
 ) -> RowCache:
     """Fetch rows of other machines into memory that this machine's ranks share.
 
@@ -192,7 +235,7 @@ def fetch_cache(
     Args:
         nodes: int64 `[n]`, each once, equal on these ranks.
         like: `[any, num_features]`, of the type of the rows.
-        owners, exchange: See `ShardedFeatures`.
+        owners, exchange, name: See `ShardedFeatures`.
         context: This rank.
 
     Raises:
@@ -212,7 +255,7 @@ def fetch_cache(
     step = max(1, _FETCH_BYTES // max(1, shape[1] * like.element_size()))
     for start in range(own.start, own.stop, step):
         part = slice(start, min(start + step, own.stop))
-        found = ask_rows(exchange, owners, ROWS, nodes[part])
+        found = ask_rows(exchange, owners, name, nodes[part])
         cache.rows[part] = as_tensor(found).view(like.dtype)
     context.machine_barrier()
     return cache

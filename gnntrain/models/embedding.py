@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -69,6 +70,23 @@ class EmbeddingTable(nn.Module):
             self._nodes, self._rows = nodes, rows.requires_grad_()
         return rows
 
+    def in_place(self, nodes: Tensor | None) -> tuple[LazyFeatures, Tensor]:
+        """The rows of some nodes without a copy, for a function that computes their gradient.
+
+        Args:
+            nodes: See `forward`.
+
+        Returns:
+            The rows; and in their place for autograd a tensor `[n, channels]` without memory: the
+            gradient that reaches it is that of the rows.
+        """
+        features = LazyFeatures(self.weight.detach())
+        features = features if nodes is None else features.select(nodes)
+        leaf = self.weight.new_empty(()).expand(len(features), features.num_features)
+        if torch.is_grad_enabled():
+            self._nodes, self._rows = nodes, leaf.requires_grad_()
+        return features, leaf
+
     def take_gradient(self) -> RowGradient | None:
         """The rows of the last forward pass and their gradient; forgets them.
 
@@ -78,6 +96,19 @@ class EmbeddingTable(nn.Module):
         nodes, rows = self._nodes, self._rows
         self._nodes = self._rows = None
         return None if rows is None or rows.grad is None else RowGradient(nodes, rows.grad)
+
+
+@dataclass(frozen=True, slots=True)
+class LearntRows:
+    """The rows of a batch's nodes in a table, before it is known how they are read.
+
+    Attributes:
+        table: The table.
+        nodes: See `EmbeddingTable.forward`.
+    """
+
+    table: EmbeddingTable
+    nodes: Tensor | None
 
 
 def embedding_tables(model: nn.Module) -> Iterator[tuple[str, EmbeddingTable]]:

@@ -8,6 +8,7 @@ from typing import ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import Linear
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.features import LazyFeatures
@@ -20,7 +21,7 @@ from gnntrain.models.base import (
     make_norm,
 )
 from gnntrain.models.dropout import Dropout
-from gnntrain.models.embedding import EmbeddingTable
+from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.pyg_hetero import PyGLayer, typed_pyg_model
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
@@ -28,6 +29,9 @@ from gnntrain.sampling.hetero import HeteroBlock
 
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""
+
+InputRows = Rows | LearntRows
+"""The rows that a layer of a mini-batch reads."""
 
 SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
@@ -115,7 +119,7 @@ class HeteroConv(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, h: Mapping[NodeType, Rows], block: HeteroBlock, node_types: Sequence[NodeType]
+        self, h: Mapping[NodeType, InputRows], block: HeteroBlock, node_types: Sequence[NodeType]
     ) -> dict[NodeType, Tensor]:
         """The outputs for all destinations of some types of a mini-batch.
 
@@ -124,10 +128,11 @@ class HeteroConv(nn.Module):
             block: The destinations of each type are its first sources.
             node_types: The types.
         """
+        given = {t: r.table(r.nodes) if isinstance(r, LearntRows) else r for t, r in h.items()}
         transformed: dict[SourceKey, Tensor] = {}
 
         def source(edge_type: EdgeType) -> Rows:
-            rows, edges, key = h[edge_type[0]], block.edges[edge_type], self.source(edge_type)
+            rows, edges, key = given[edge_type[0]], block.edges[edge_type], self.source(edge_type)
             # The transform narrows the rows, but multiplies those of all sources.
             if key is None or (self.aggregates_input and edges.num_src > 2 * edges.num_dst):
                 return rows
@@ -137,7 +142,7 @@ class HeteroConv(nn.Module):
 
         out = {}
         for t in node_types:
-            h_dst, total = _first_rows(h[t], block.num_dst[t]), None
+            h_dst, total = _first_rows(given[t], block.num_dst[t]), None
             for stage in self.stages(t):
                 blocks = {edge: block.edges[edge] for edge in stage}
                 part = self.message(blocks, {edge: source(edge) for edge in stage}, h_dst)
@@ -279,13 +284,12 @@ class HeteroGNN(nn.Module):
         """
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
-        h: dict[NodeType, Rows] = {}
-        for t in self.node_types_after(-1):
-            rows = self.tables[t](n_id.get(t)) if t in self.tables else x[t]
-            h[t] = rows if self._in_place(t, rows) else self.start(t, in_memory(rows))
+        h: Mapping[NodeType, InputRows] = {
+            t: self._input(t, x, n_id.get(t)) for t in self.node_types_after(-1)
+        }
         for i, block in enumerate(blocks):
-            h = dict(self.layer(i, h, block))
-        return in_memory(h[self.schema.target])
+            h = out = self.layer(i, h, block)
+        return out[self.schema.target]
 
     @property
     def needs(self) -> BlockNeeds:
@@ -311,7 +315,7 @@ class HeteroGNN(nn.Module):
         return rows
 
     def layer(
-        self, i: int, h: Mapping[NodeType, Rows], block: HeteroBlock
+        self, i: int, h: Mapping[NodeType, InputRows], block: HeteroBlock
     ) -> dict[NodeType, Tensor]:
         """Layer `i`'s output for the destinations of `block`.
 
@@ -320,13 +324,8 @@ class HeteroGNN(nn.Module):
             h: The rows of the sources, by the node types that the layer reads.
             block: The destinations of each type are its first sources.
         """
-        conv = self.conv(i)
-        return {
-            t: self.update(
-                i, t, out, _first_rows(h[t], block.num_dst[t]) if self.residuals else out
-            )
-            for t, out in conv(h, block, self.node_types_after(i)).items()
-        }
+        outputs = self.conv(i)(h, block, self.node_types_after(i))
+        return {t: self.update(i, t, out, h[t]) for t, out in outputs.items()}
 
     def conv(self, i: int) -> HeteroConv:
         """Layer `i`'s convolution."""
@@ -334,20 +333,22 @@ class HeteroGNN(nn.Module):
         assert isinstance(conv, HeteroConv)
         return conv
 
-    def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: Tensor) -> Tensor:
+    def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: InputRows) -> Tensor:
         """Norm, activation, residual and dropout: layer `i`'s output.
 
         Args:
             i: The layer.
             node_type: The type of the destinations.
             out: Output of its convolution.
-            h_dst: The layer's input for the destinations.
+            h_dst: The layer's input for the destinations, perhaps for further nodes after them.
         """
         is_output = i == self.num_layers - 1
         if not is_output:
             out = self.act(_by_type(self.norms[i], node_type)(out))
         if self.residuals:
-            out = out + _by_type(self.residuals[i], node_type)(h_dst)
+            assert not isinstance(h_dst, LearntRows)  # see `_input`
+            own = _first_rows(h_dst, len(out))
+            out = out + _by_type(self.residuals[i], node_type)(own)
         return out if is_output else self.dropout(out)
 
     @property
@@ -371,11 +372,20 @@ class HeteroGNN(nn.Module):
         layers = [self.conv(i).pyg_layer() for i in range(self.num_layers)]
         return typed_pyg_model(self, layers)
 
-    def _in_place(self, node_type: NodeType, rows: Rows) -> bool:
-        """Whether the first layer reads lazy rows as they are: `start` would not change them."""
+    def _input(
+        self, node_type: NodeType, x: Mapping[NodeType, Rows], nodes: Tensor | None
+    ) -> InputRows:
+        """The first layer's input for nodes of one type; not copied if `start` does not change it
+        and no residual reads it."""
         is_changed = self.is_projected(node_type) or (self.training and self.input_dropout.p > 0)
-        dtype = next(self.parameters()).dtype
-        return isinstance(rows, LazyFeatures) and dtype == torch.float32 and not is_changed
+        if node_type in self.tables:
+            table = self.tables[node_type]
+            unread = not (is_changed or self.residuals)
+            return LearntRows(table, nodes) if unread else self.start(node_type, table(nodes))
+        rows, is_exact = x[node_type], next(self.parameters()).dtype == torch.float32
+        if isinstance(rows, LazyFeatures) and is_exact and not is_changed:
+            return rows
+        return self.start(node_type, in_memory(rows))
 
     def _layer_types(self, i: int) -> LayerTypes:
         node_types, is_output = self.node_types_after(i), i == self.num_layers - 1
@@ -386,6 +396,12 @@ class HeteroGNN(nn.Module):
         edge_types = tuple(edge for edge in self.schema.edge_types if edge[2] in node_types)
         out_channels = self.out_channels if is_output else self.hidden_channels
         return LayerTypes(widths, out_channels, node_types, edge_types, is_output)
+
+
+def glorot_linear(before: int, after: int) -> nn.Module:
+    """A linear layer with Glorot-uniform weights and a bias of zeros."""
+    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
+    return made
 
 
 def _needed_types(schema: GraphSchema, num_layers: int) -> list[tuple[NodeType, ...]]:

@@ -57,32 +57,39 @@ class RelationLinear:
         return [self.bias, self.root_weight, *(term.weight for term in self.terms)]
 
 
-def relation_linear(
-    rows: Sequence[Tensor | LazyFeatures], parts: Sequence[RelationLinear]
-) -> tuple[Tensor, ...]:
+Rows = Tensor | LazyFeatures | tuple[LazyFeatures, Tensor]
+"""Rows; lazy ones may come with the tensor that takes their gradient."""
+
+
+def relation_linear(rows: Sequence[Rows], parts: Sequence[RelationLinear]) -> tuple[Tensor, ...]:
     """The rows of the destinations of each part, in autocast's type, or else that of the weights.
 
     Args:
-        rows: float `[num_src, F]` of several node types; gradients flow to tensors.
+        rows: float `[num_src, F]` of several node types; gradients flow to the tensors.
         parts: What is computed, by destination type.
     """
-    tensors = [given if isinstance(given, Tensor) else None for given in rows]
+    features, tensors = zip(*map(_features_and_tensor, rows), strict=True)
     parameters = [tensor for part in parts for tensor in part.parameters]
     dtype = autocast_type(parameters[0].device, parameters[0].dtype)
-    return _relation_linear(tuple(rows), tuple(parts), dtype, *tensors, *parameters)
+    return _relation_linear(features, tuple(parts), dtype, *tensors, *parameters)
+
+
+def _features_and_tensor(rows: Rows) -> tuple[LazyFeatures, Tensor | None]:
+    if isinstance(rows, Tensor):
+        return LazyFeatures.of(rows.detach()), rows
+    return rows if isinstance(rows, tuple) else (rows, None)
 
 
 class _RelationLinear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: tuple[Tensor | LazyFeatures, ...],
+        features: tuple[LazyFeatures, ...],
         parts: tuple[RelationLinear, ...],
         dtype: torch.dtype,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        features = [r if isinstance(r, LazyFeatures) else LazyFeatures.of(r) for r in rows]
-        parameters, saved, outputs = iter(tensors[len(rows) :]), [], []
+        parameters, saved, outputs = iter(tensors[len(features) :]), [], []
         for part in parts:
             bias, *weights = [next(parameters).to(dtype) for _ in part.parameters]  # type: ignore[union-attr]
             inputs = [features[part.own].read(0, part.num_dst, dtype)]
@@ -95,7 +102,7 @@ class _RelationLinear(torch.autograd.Function):
             outputs.append(out)
             saved += [*inputs, *weights]
         ctx.save_for_backward(*saved)
-        ctx.parts, ctx.lengths = parts, [len(given) for given in rows]
+        ctx.parts, ctx.lengths = parts, [len(given) for given in features]
         ctx.types = [None if tensor is None else tensor.dtype for tensor in tensors]
         return tuple(outputs)
 

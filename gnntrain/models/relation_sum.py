@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
-from gnntrain.models.hetero import HeteroConv, LayerTypes, Rows, SourceKey
+from gnntrain.models.embedding import LearntRows
+from gnntrain.models.hetero import HeteroConv, InputRows, LayerTypes, Rows, SourceKey
 from gnntrain.models.relation_linear import RelationLinear, RelationTerm, relation_linear
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.sampling.hetero import HeteroBlock
@@ -55,7 +56,7 @@ class RelationSumConv(HeteroConv):
         return F.linear(rows, self.relation_weight(edge_type))
 
     def forward(
-        self, h: Mapping[NodeType, Rows], block: HeteroBlock, node_types: Sequence[NodeType]
+        self, h: Mapping[NodeType, InputRows], block: HeteroBlock, node_types: Sequence[NodeType]
     ) -> dict[NodeType, Tensor]:
         narrows = any(map(self.source, self.types.edge_types))
         is_whole = sum(block.num_src.values()) <= 2 * sum(block.num_dst.values())
@@ -63,7 +64,8 @@ class RelationSumConv(HeteroConv):
             return super().forward(h, block, node_types)
         places = {t: place for place, t in enumerate(h)}
         parts = [self._part(t, block, places) for t in node_types]
-        outputs = relation_linear(list(h.values()), parts)
+        rows = [r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()]
+        outputs = relation_linear(rows, parts)
         return dict(zip(node_types, outputs, strict=True))
 
     def _part(

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Unpack
 
 import torch
-from torch import Tensor, nn
-from torch_geometric.nn import Linear
+from torch import Tensor
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.reference import by_head
@@ -25,6 +24,7 @@ from gnntrain.models.hetero import (
     LayerTypes,
     Rows,
     SourceKey,
+    glorot_linear,
 )
 from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
 from gnntrain.models.pyg_model import PyGModel
@@ -83,7 +83,7 @@ class BlockRGATConv(HeteroConv):
             width = source if source == target else (source, target)
             fixed = {"concat": concat, "add_self_loops": False, "bias": False}
             self.relations[edge_type] = RelationGATConv(width, out_channels, **fixed, **options)
-        roots = {t: _root(before[t], types.out_channels) for t in types.node_types}
+        roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
     def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
@@ -131,11 +131,6 @@ class BlockRGATConv(HeteroConv):
             {f"convs.{name}": weight for name, weight in self.relations.state_dict().items()},
             own={t: (root.weight, root.bias) for t, root in self.roots.items()},
         )
-
-
-def _root(before: int, after: int) -> nn.Module:
-    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
-    return made
 
 
 class RGAT(HeteroGNN):

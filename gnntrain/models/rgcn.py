@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import glorot
 from torch_geometric.nn.module_dict import ModuleDict
 from torch_geometric.nn.parameter_dict import ParameterDict
@@ -15,7 +14,7 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes, glorot_linear
 from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.models.relation_sum import RelationSumConv, Root
@@ -56,7 +55,9 @@ class BlockRGCNConv(RelationSumConv):
                 self._add_weight(edge_type, num_blocks)
         for weight in self.parameters():
             glorot(weight)  # as in PyG's `RGCNConv`
-        roots = {t: _linear(types.in_channels[t], types.out_channels) for t in types.node_types}
+        roots = {
+            t: glorot_linear(types.in_channels[t], types.out_channels) for t in types.node_types
+        }
         self.roots = ModuleDict(roots)
 
     def _add_weight(self, edge_type: EdgeType, num_blocks: int | None) -> None:
@@ -97,11 +98,6 @@ class BlockRGCNConv(RelationSumConv):
             weights[f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"] = weight
         roots = {t: self.root(t) for t in self.types.node_types}
         return PyGLayer(hetero_conv(codes), ["HeteroConv", "SAGEConv"], weights, own=roots)
-
-
-def _linear(before: int, after: int) -> nn.Module:
-    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
-    return made
 
 
 def _common_width(types: LayerTypes) -> int:

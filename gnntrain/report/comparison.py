@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,8 @@ def shown_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"[{','.join(map(shown_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{shown_value(own)}' for key, own in value.items())}}}"
     return str(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -135,13 +135,24 @@ def _lead(run: ReportedRun, graph: Graph | None) -> str:
     model = f"{run.model} with {parameters:,} parameters" if parameters else run.model
     size = f" ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)" if graph else ""
     is_full = run.config.get("sampler.name") == "full"
-    fan_outs = f"fan-outs {shown_value(run.config.get('sampler.fan_outs'))}"
+    fan_outs = f"fan-outs {shown_value(_fan_outs(run.config))}"
     words = [
         f"{model} on {run.dataset}{size}",
         "trained on the full graph" if is_full else fan_outs,
     ]
     words += [counted(ranks, "rank")] if ranks else []
     return ", ".join([*words, f"seed {run.config.get('trainer.seed')}"]) + "."
+
+
+def _fan_outs(config: Mapping[str, Any]) -> object:
+    """Those of all edge types, or by edge type."""
+    prefix = "sampler.fan_outs."
+    by_type = {
+        key.removeprefix(prefix): fan_outs
+        for key, fan_outs in config.items()
+        if key.startswith(prefix)
+    }
+    return by_type or config.get("sampler.fan_outs")
 
 
 def _state_notes(run: ReportedRun) -> Iterator[str]:

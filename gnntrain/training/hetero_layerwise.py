@@ -217,11 +217,8 @@ class HeteroLayerwiseInference(ABC):
 
     def _start(self, model: HeteroGNN, node_type: NodeType) -> TypeRows:
         """The first layer's input for all nodes of a type."""
-        given: LazyFeatures | RowSource
-        if node_type in model.tables:
-            given = LazyFeatures(model.tables[node_type].weight)
-        else:
-            given = self._features[node_type]
+        is_learnt = node_type in model.tables
+        given = self._learnt(model, node_type) if is_learnt else self._features[node_type]
         width = model.num_inputs[node_type]
         if not model.is_projected(node_type):
             return TypeRows(given, (width,))
@@ -232,6 +229,10 @@ class HeteroLayerwiseInference(ABC):
                 node_type, self._read(node_type, given, a, b)
             )
         return TypeRows(self._finished(node_type, name, matrix), shape)
+
+    def _learnt(self, model: HeteroGNN, node_type: NodeType) -> LazyFeatures:
+        """The learnt rows of all nodes of a type."""
+        return LazyFeatures(model.tables[node_type].weight)
 
     def _output(self, layer: Layer, node_type: NodeType, name: str) -> Tensor:
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
@@ -292,7 +293,7 @@ class HeteroLayerwiseInference(ABC):
         return layer.transformed[key]
 
     def _transformed(self, layer: Layer, key: SourceKey) -> TypeRows:
-        node_type, name = _node_type(key), _matrix_name(key)
+        node_type, name = _node_type(key), matrix_name(key)
         given, shape = layer.inputs[node_type], layer.shapes.sources[key]
         matrix = self._matrix(node_type, name, shape)
         for a, b in self._chunks(node_type, max(given.width, *shape)):
@@ -305,7 +306,7 @@ class HeteroLayerwiseInference(ABC):
         for key in list(layer.transformed):
             if not layer.is_read_after(key, node_type):
                 del layer.transformed[key]
-                self.buffers.release(_matrix_name(key))
+                self.buffers.release(matrix_name(key))
 
     def _in_edges_and_rows(
         self, edge_type: EdgeType, given: TypeRows, a: int, b: int
@@ -537,5 +538,5 @@ def _node_type(key: SourceKey) -> NodeType:
     return key if isinstance(key, str) else key[0]
 
 
-def _matrix_name(key: SourceKey) -> str:
+def matrix_name(key: SourceKey) -> str:
     return f"z/{key if isinstance(key, str) else '/'.join(key)}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import Edges, IntArray
 from gnntrain.data.parts import Part, Parts
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
@@ -23,10 +24,11 @@ from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
-from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.buffers import Buffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, SplitMetrics
 from gnntrain.training.layerwise import (
     LayerwiseInference,
+    Offsets,
     Rows,
     RowSource,
     balanced_range,
@@ -117,18 +119,97 @@ class RankNodes:
 
     Attributes:
         part: The part.
+        first: The part's first node.
         nodes: New numbers, within the part's.
     """
 
     part: Part
+    first: int
     nodes: range
+
+    def in_edges(self, edges: Edges) -> IntArray:
+        """The sources of these nodes' in-edges, of those of the part's nodes."""
+        ends = (self.nodes.start - self.first, self.nodes.stop - self.first)
+        return edges.indices[slice(*(int(edges.indptr[node]) for node in ends))]
 
     @classmethod
     def of(cls, part: Part, place: int, count: int) -> RankNodes:
         """The nodes of the rank number `place` of the machine's `count`."""
-        first = part.nodes.start
-        start, stop = balanced_range(part.indptr, place, count)
-        return cls(part, range(first + start, first + stop))
+        return cls.balanced(part, part.nodes.start, part.indptr, place, count)
+
+    @classmethod
+    def balanced(
+        cls, part: Part, first: int, offsets: Offsets, place: int, count: int
+    ) -> RankNodes:
+        """Those of a rank, by the in-edges of the part's nodes from `first` on."""
+        start, stop = balanced_range(offsets, place, count)
+        return cls(part, first, range(first + start, first + stop))
+
+
+def hot_rows(
+    given: OwnedRows,
+    nodes: Int64Array,
+    name: str,
+    buffers: Buffers,
+    context: DistributedContext,
+) -> HotRows:
+    """Ask for the rows of the hot nodes; each of the machine's ranks does so for a part.
+
+    Collective among them.
+
+    Args:
+        given: The rows.
+        nodes: From `hot_nodes`.
+        name: Of the matrix of `buffers` that receives them.
+        buffers: Allocates it.
+        context: This rank.
+    """
+    width, ranks = given.own.shape[1], context.machine_ranks
+    rows = buffers.matrix(name, len(nodes), width)
+    own, step = rank_range(len(nodes), context.rank - ranks[0], len(ranks)), most_gathered(width)
+    for start in range(own.start, own.stop, step):
+        part = slice(start, min(start + step, own.stop))
+        rows[part] = as_tensor(given.asked(nodes[part]))
+    context.machine_barrier()
+    return HotRows(nodes, rows)
+
+
+def hot_nodes(
+    sources: Sequence[IntArray], num_nodes: int, own: range, context: DistributedContext
+) -> Int64Array:
+    """The nodes of other machines that most in-edges of this machine's nodes come from, as many as
+    it has itself; int64, ascending. Collective among its ranks.
+
+    Args:
+        sources: Sources of the in-edges of the nodes that this rank computes.
+        num_nodes: Nodes of all machines.
+        own: This machine's.
+        context: This rank.
+    """
+    hot, num_edges = np.empty((2, 0), np.int64)
+    for start in range(0, num_nodes, _COUNTED_AT_ONCE):
+        stop = min(start + _COUNTED_AT_ONCE, num_nodes)
+        counts = _out_edges(sources, start, stop)
+        summed = context.machine_sum(as_tensor(counts).to(context.device))
+        counts = summed.cpu().numpy()
+        counts[max(0, own.start - start) : max(0, own.stop - start)] = 0
+        read = np.flatnonzero(counts)
+        hot, num_edges = np.append(hot, read + start), np.append(num_edges, counts[read])
+        if stop == num_nodes or len(hot) > 2 * len(own):
+            kept = most_read(num_edges, len(own))
+            hot, num_edges = hot[kept], num_edges[kept]
+    return hot
+
+
+def _out_edges(sources: Sequence[IntArray], start: int, stop: int) -> Int64Array:
+    """The edges from each of the nodes `start … stop − 1`."""
+    counts = np.zeros(stop - start, np.int64)
+    for given in sources:
+        for edge in range(0, len(given), _COUNTED_AT_ONCE):
+            part = given[edge : edge + _COUNTED_AT_ONCE]
+            found = part[(part >= start) & (part < stop)] - start
+            counts += np.bincount(found, minlength=len(counts))
+    return counts
 
 
 class PartitionedEvaluator(LayerwiseInference):
@@ -168,8 +249,8 @@ class PartitionedEvaluator(LayerwiseInference):
         self._task = task
         self._served: set[str] = set()
         ranks = context.machine_ranks
-        self._place, self._count = context.rank - ranks[0], len(ranks)
-        self._computed = [RankNodes.of(part, self._place, self._count) for part in parts.opened]
+        place, count = context.rank - ranks[0], len(ranks)
+        self._computed = [RankNodes.of(part, place, count) for part in parts.opened]
         width = parts.meta.num_features
         super().__init__(context, buffers, features, width, parts.nodes)
 
@@ -178,7 +259,11 @@ class PartitionedEvaluator(LayerwiseInference):
         assert isinstance(model, GNN)
         outputs = self.outputs(model)
         metrics = {
-            split: split_metrics(self._task, self._pieces(split, outputs), self._context)
+            split: split_metrics(
+                self._task,
+                pieces(self._task, split, outputs, self._nodes, self._computed),
+                self._context,
+            )
             for split in SPLITS
         }
         del outputs
@@ -231,46 +316,14 @@ class PartitionedEvaluator(LayerwiseInference):
         return replace(given, hot=self._hot_rows(given)) if isinstance(given, OwnedRows) else given
 
     def _hot_rows(self, given: OwnedRows) -> HotRows:
-        """Ask for the rows of the hot nodes; each of the machine's ranks does so for a part."""
-        nodes, width = self.hot_nodes, given.own.shape[1]
         self.buffers.release("hot")
-        rows = self.buffers.matrix("hot", len(nodes), width)
-        own, step = rank_range(len(nodes), self._place, self._count), most_gathered(width)
-        for start in range(own.start, own.stop, step):
-            part = slice(start, min(start + step, own.stop))
-            rows[part] = as_tensor(given.asked(nodes[part]))
-        self._context.machine_barrier()
-        return HotRows(nodes, rows)
+        return hot_rows(given, self.hot_nodes, "hot", self.buffers, self._context)
 
     @cached_property
     def hot_nodes(self) -> Int64Array:
-        """The nodes of other machines that most in-edges of this machine's nodes come from, as many
-        as it has itself; int64, ascending. Collective among its ranks."""
-        own, num_nodes = self._nodes, self._parts.num_nodes
-        hot, num_edges = np.empty((2, 0), np.int64)
-        for start in range(0, num_nodes, _COUNTED_AT_ONCE):
-            stop = min(start + _COUNTED_AT_ONCE, num_nodes)
-            counts = self._out_edges(start, stop)
-            counts[max(0, own.start - start) : max(0, own.stop - start)] = 0
-            read = np.flatnonzero(counts)
-            hot, num_edges = np.append(hot, read + start), np.append(num_edges, counts[read])
-            if stop == num_nodes or len(hot) > 2 * len(own):
-                kept = most_read(num_edges, len(own))
-                hot, num_edges = hot[kept], num_edges[kept]
-        return hot
-
-    def _out_edges(self, start: int, stop: int) -> Int64Array:
-        """The edges from each of the nodes `start … stop − 1` to this machine's nodes."""
-        counts = np.zeros(stop - start, np.int64)
-        for own in self._computed:
-            part, ends = own.part, (own.nodes.start, own.nodes.stop)
-            first, last = (int(part.indptr[node - part.nodes.start]) for node in ends)
-            for edge in range(first, last, _COUNTED_AT_ONCE):
-                sources = part.indices[edge : min(edge + _COUNTED_AT_ONCE, last)]
-                found = sources[(sources >= start) & (sources < stop)] - start
-                counts += np.bincount(found, minlength=len(counts))
-        summed = self._context.machine_sum(as_tensor(counts).to(self._context.device))
-        return summed.cpu().numpy()
+        """See `hot_nodes`."""
+        edges = [own.in_edges(own.part.graph.only_edges) for own in self._computed]
+        return hot_nodes(edges, self._parts.num_nodes, self._nodes, self._context)
 
     def _finished(self, name: str, matrix: Tensor) -> OwnedRows:
         self._context.meet()
@@ -292,20 +345,34 @@ class PartitionedEvaluator(LayerwiseInference):
             self._exchange.withdraw(name)
             self._served.remove(name)
 
-    def _pieces(self, split: str, outputs: Tensor) -> Iterator[Piece]:
-        """This rank's outputs and targets, slice by slice."""
-        seeds = self._task.seeds(split)
-        size = max(1, _MAX_SLICE_NUMBERS // outputs.shape[1])
-        for start in range(0, len(seeds), size):
-            yield self._piece(np.asarray(seeds[start : start + size]), outputs)
 
-    def _piece(self, seeds: Int64Array, rows: Tensor) -> Piece:
-        """This rank's outputs and targets of a slice."""
-        places, outputs, targets = [np.empty(0, np.int64)], [rows[:0]], [self._task.targets[:0]]
-        for own in self._computed:
-            found = np.flatnonzero((seeds >= own.nodes.start) & (seeds < own.nodes.stop))
-            nodes = seeds[found]
-            places.append(found)
-            outputs.append(rows[nodes - self._nodes.start])
-            targets.append(as_tensor(own.part.labels[nodes - own.part.nodes.start]))
-        return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))
+def pieces(
+    task: Task, split: str, outputs: Tensor, nodes: range, computed: Sequence[RankNodes]
+) -> Iterator[Piece]:
+    """This rank's outputs and targets of a split, slice by slice.
+
+    Args:
+        task: Seeds.
+        split: The split.
+        outputs: The outputs of the machine's nodes.
+        nodes: These nodes.
+        computed: Those that this rank computes.
+    """
+    seeds = task.seeds(split)
+    size = max(1, _MAX_SLICE_NUMBERS // outputs.shape[1])
+    for start in range(0, len(seeds), size):
+        given = np.asarray(seeds[start : start + size])
+        yield _piece(task, given, outputs, nodes, computed)
+
+
+def _piece(
+    task: Task, seeds: Int64Array, rows: Tensor, nodes: range, computed: Sequence[RankNodes]
+) -> Piece:
+    """This rank's outputs and targets of a slice."""
+    places, outputs, targets = [np.empty(0, np.int64)], [rows[:0]], [task.targets[:0]]
+    for own in computed:
+        found = np.flatnonzero((seeds >= own.nodes.start) & (seeds < own.nodes.stop))
+        places.append(found)
+        outputs.append(rows[seeds[found] - nodes.start])
+        targets.append(as_tensor(own.part.labels[seeds[found] - own.first]))
+    return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))

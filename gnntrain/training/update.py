@@ -135,7 +135,8 @@ class Update:
         Args:
             rows: See `RowOptimizer.collect`.
         """
-        weights, optimizers = [*self._weights, *rows], [self.optimizer]
+        weights: list[nn.Parameter] = [*self._weights, *rows]
+        optimizers: list[Any] = [self.optimizer]
         if self.row_optimizer is not None and rows:
             self.row_optimizer.param_groups[0]["lr"] = self.lr
             optimizers.append(self.row_optimizer)

@@ -156,6 +156,8 @@ def test_fan_outs_by_edge_type_take_the_place_of_a_list(name: str) -> None:
     assert config.sampler.fan_outs == {"default": (10, 5), name: (20, 5)}
     both = ["model=rgcn", override, "sampler.fan_outs=[3,4]"]
     assert compose_config(both, for_here=False).config.sampler.fan_outs == (3, 4)
+    again = ["model=rgcn", override, "sampler.fan_outs={default:[3,4]}"]
+    assert compose_config(again, for_here=False).config.sampler.fan_outs == {"default": (3, 4)}
 
 
 def test_a_file_of_the_users_may_have_fan_outs_by_edge_type(tmp_path: Path) -> None:

@@ -128,6 +128,18 @@ def test_edges_and_features_must_be_given() -> None:
     assert sorted(found) == ["dataset.edges", "dataset.features"]
 
 
+@pytest.mark.parametrize("whole", ["data", "schema"])
+def test_a_whole_graph_takes_no_other_file(tmp_path: Path, whole: str) -> None:
+    (tmp_path / "x").touch()
+    files = dict.fromkeys(("data", "schema", "edges"), str(tmp_path / "x"))
+    raw = {"name": "files", "id_column": "i", "header": True, **files}
+    if whole == "schema":
+        del raw["data"]
+    found = problems_of({"dataset": raw})
+    expected = ["dataset.edges", "dataset.id_column" if whole == "schema" else "dataset.schema"]
+    assert sorted(found) == expected
+
+
 def test_fp16_is_refused_on_the_cpu_and_bf16_is_not() -> None:
     problem = only_problem({"trainer": {"gpus": 0, "precision": "fp16"}})
     assert problem.hint == "write trainer.precision=bf16"

@@ -499,7 +499,6 @@ def test_another_graph_is_prepared_as_the_trained_one(tmp_path: Path) -> None:
 def test_words_of_graphstorm_are_understood_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "gnntrain")
     schema = {
         "nodes": {
             "author": {

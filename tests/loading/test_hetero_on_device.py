@@ -96,3 +96,12 @@ def test_what_does_not_fit_is_copied_by_batch(sim: torch.device) -> None:
         for ours, theirs in zip(builder.training_loader(), expected, strict=True):
             assert isinstance(ours, HeteroBatch)
             assert_equal(ours, theirs)
+
+
+def test_in_full_graph_training_all_rows_lie_on_the_device(graph: Graph, sim: torch.device) -> None:
+    keys: dict[str, Any] = {"sampler": {"name": "full"}, "features": {"placement": "memmap"}}
+    builder = hetero_builder(graph, NEEDS[0], sim, **keys)
+    (batch,) = builder.training_loader()
+    assert isinstance(batch, HeteroBatch)
+    assert {rows.device.type for rows in batch.rows.values()} == {"sim"}
+    assert_equal(batch, full_graph_batch(graph, NEEDS[0]))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute import cpu
+from gnntrain.compute import reference
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.sampling.block import Block
+from tests.compute.registrations import registered
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import INDEX_TYPES
 
@@ -117,10 +118,11 @@ def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
     block = random_block(torch.int32)
     x, weight = torch.randn(40, 6, requires_grad=True), torch.rand(block.num_edges, 3)
     expected = weighted_sum(block, x, weight)
-    monkeypatch.setattr(cpu, "_INT32_MAX", 100)
-    got = weighted_sum(block, x, weight.requires_grad_())
-    torch.testing.assert_close(got, expected)
-    torch.autograd.backward(got.sum())
+    monkeypatch.setattr(reference, "_INT32_MAX", 100)
+    with registered(reference, "CPU"):
+        got = weighted_sum(block, x, weight.requires_grad_())
+        torch.testing.assert_close(got, expected)
+        torch.autograd.backward(got.sum())
 
 
 def test_duplicates_may_outnumber_the_pairs_of_nodes() -> None:

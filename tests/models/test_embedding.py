@@ -37,6 +37,20 @@ def test_all_rows_share_the_memory_of_the_weight() -> None:
     assert taken.gradient.shape == (7, 4)
 
 
+def test_a_gradient_of_rows_in_place_has_their_shape() -> None:
+    made, nodes = table(), torch.tensor([5, 0, 3])
+    features, leaf = made.in_place(nodes)
+    assert features.rows.data_ptr() == made.weight.data_ptr()
+    torch.testing.assert_close(features.whole(), made.weight[nodes])
+    gradient = torch.randn(3, 4)
+    torch.autograd.backward(leaf, gradient)
+    taken = made.take_gradient()
+    assert taken is not None
+    assert taken.nodes is not None
+    assert taken.nodes.tolist() == nodes.tolist()
+    torch.testing.assert_close(taken.gradient, gradient)
+
+
 def test_a_gradient_is_taken_once() -> None:
     made = table()
     torch.autograd.backward(made(torch.tensor([1])).sum())

@@ -153,6 +153,14 @@ def test_a_run_that_reached_nothing_has_a_page_too(tmp_path: Path) -> None:
     assert "No epoch was finished." in text
 
 
+def test_fan_outs_by_edge_type_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", records_of(0.5), {})
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["sampler"]["fan_outs"] = {"default": [10, 5], "author/writes/paper": [20, 5]}
+    (run / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    assert "fan-outs {default:[10,5],author/writes/paper:[20,5]}," in text_of(write_report([run]))
+
+
 def test_one_epoch_and_a_metric_that_is_no_number_are_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", records_of(math.nan), {})
     page = write_report([run])

@@ -99,8 +99,8 @@ def test_another_graph_may_have_its_types_in_another_order_and_further_ones(
     edits = ("editor", "edits", "venue"), (np.array([0, 4]), np.array([1, 2]))
     other = replace(
         other,
-        nodes=dict([("editor", editor), *reversed([*other.nodes.items()])]),
-        edges=dict([edits, *reversed([*other.edges.items()])]),
+        nodes={"editor": editor, **dict(reversed(list(other.nodes.items())))},
+        edges=dict([edits, *reversed(list(other.edges.items()))]),
     )
     best = load_best(tmp_path / "run", data=other)
     assert best.graph.schema.node_types == graph.schema.node_types

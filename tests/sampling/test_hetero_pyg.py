@@ -14,6 +14,7 @@ from gnntrain.sampling.hetero import HeteroSubgraph
 from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 from gnntrain.sampling.hetero_pyg import HeteroPyGSampler
 from tests.hetero_graphs import hetero_graph
+from tests.loading.hetero_loaders import batches_of
 from tests.pyg_backends import BACKENDS, use_backend
 from tests.sampling.graphs import random_csc
 from tests.sampling.test_hetero_cpu import of_one_type
@@ -125,3 +126,20 @@ def test_what_pyg_cannot_draw_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     use_backend("none", monkeypatch)
     with pytest.raises(UserError, match="neither can be imported"):
         pyg_sampler(graph, 2)
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_batch_of_all_neighbours_has_our_features_and_targets() -> None:
+    """The batches of an epoch, in the thread of training: PyG draws from dropout's generator."""
+    graph = hetero_graph()
+    pairs = zip(
+        batches_of(graph, (-1, -1), sampler={"backend": "pyg"}),
+        batches_of(graph, (-1, -1)),
+        strict=True,
+    )
+    for batch, own in pairs:
+        assert torch.equal(batch.y, own.y)
+        for name, x in own.x_dict.items():
+            order, own_order = batch[name].n_id.argsort(), own[name].n_id.argsort()
+            assert torch.equal(batch.x_dict[name][order], x[own_order])
+        assert batch.blocks[0].num_edges == own.blocks[0].num_edges

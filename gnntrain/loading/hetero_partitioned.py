@@ -1,0 +1,202 @@
+"""Mini-batches of a typed graph in parts; see `gnntrain.loading.partitioned`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from gnntrain.config import Config
+from gnntrain.config.types import AnyFanOuts
+from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.parts import Part
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows, joined
+from gnntrain.errors import UserError
+from gnntrain.loading.features import as_tensor
+from gnntrain.loading.hetero import HeteroLoaderBuilder
+from gnntrain.loading.hetero_batch import HeteroValues
+from gnntrain.loading.hotness import HashedReadCounts
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.partitioned import TARGETS, held_parts, most_counted
+from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.hetero import HeteroSampler, HeteroSubgraph, resolved_fan_outs
+from gnntrain.sampling.hetero_partitioned import (
+    HeteroDrawAnswers,
+    HeteroPartDraws,
+    PartitionedHeteroSampler,
+)
+from gnntrain.sampling.partitioned import DRAW
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
+
+
+def serve_typed_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
+    """Serve draws, targets and degrees of consecutive parts of a typed graph."""
+    graph = parts[0].graph
+    ranges = {
+        name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
+        for name in graph.nodes
+    }
+    draws = [HeteroPartDraws(part.graph.fused, part.originals) for part in parts]
+    exchange.serve(DRAW, HeteroDrawAnswers(draws, ranges, tuple(graph.edges)))
+    labels = RowAnswers([part.graph.labels for part in parts], ranges[graph.target])
+    exchange.serve(TARGETS, labels)
+    for edge_type in graph.edges:
+        offsets = [part.graph.edges[edge_type].indptr for part in parts]
+        answers = DegreeAnswers(offsets, ranges[edge_type[2]])
+        exchange.serve(_degree_call(edge_type), answers)
+
+
+def _degree_call(edge_type: EdgeType) -> str:
+    """The name of the call that asks an owner for the in-edges of its nodes."""
+    return f"degree/{'/'.join(edge_type)}"
+
+
+@dataclass(frozen=True)
+class DegreeAnswers:
+    """Answers a call with the number of in-edges of nodes.
+
+    Attributes:
+        parts: int64 `[n + 1]`, the offsets of the in-edges of each of the owner's parts.
+        ranges: The parts as ranges of the owner's rows.
+    """
+
+    parts: Sequence[Int64Array]
+    ranges: NodeOwners
+
+    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
+        """The degrees of the asked rows, float32."""
+        (given,) = arguments
+        grouped = self.ranges.group(given)
+        found = [
+            self.parts[part][rows + 1] - self.parts[part][rows]
+            for part, rows in grouped.rows.items()
+        ]
+        return [grouped.scattered(joined(found)).astype(np.float32)]
+
+
+class HeteroPartitionedLoaderBuilder(HeteroLoaderBuilder):
+    """Makes one rank's loaders over a typed graph in parts, of which this rank holds some or none.
+
+    Args:
+        config, context, needs, plan: See `HeteroLoaderBuilder`.
+        graph: See `held_parts`.
+        exchange: Asks the owners of the parts; answers for this rank's.
+
+    Attributes:
+        owners: Who holds which nodes of each type.
+        exchange: See above.
+
+    Raises:
+        UserError: Nodes have no features, and the parts are of a version that does not say in
+            which order a model learns their rows.
+    """
+
+    backend = "numba"
+    owners: Mapping[NodeType, NodeOwners] = {}
+
+    def __init__(
+        self,
+        config: Config,
+        graph: Graph,
+        context: DistributedContext,
+        needs: BlockNeeds,
+        plan: SeedPlan,
+        exchange: Exchange,
+    ) -> None:
+        self.exchange = exchange
+        self._parts, self.owners = held_parts(graph, exchange)
+        self._originals = originals_of(graph)
+        none = as_tensor(graph.labels)[:0]
+        super().__init__(config, graph, context, needs, plan, none, exchange)
+        if self._parts:
+            serve_typed_parts(exchange, self._parts)
+
+    @property
+    def values(self) -> HeteroPartValues:
+        """See `HeteroLoaderBuilder.values`."""
+        targets = self._targets
+        return HeteroPartValues(self._graph, targets, self.exchange, self.owners, self._originals)
+
+    def sampler(self, fan_outs: AnyFanOuts) -> HeteroSampler:
+        """See `HeteroLoaderBuilder.sampler`."""
+        schema, num_layers = self._graph.schema, self._config.model.num_layers
+        by_type = resolved_fan_outs(fan_outs, schema, num_layers)
+        key = tuple(by_type.values())
+        if key not in self._samplers:
+            self._samplers[key] = PartitionedHeteroSampler(
+                self.exchange,
+                self.owners,
+                schema.edge_types,
+                schema.target,
+                by_type,
+                scope=self._config.sampler.fan_out_scope,
+                replace=self._config.sampler.replace,
+            )
+        return self._samplers[key]
+
+    def _own_rows(self, node_type: NodeType) -> list[AnyArray]:
+        return [part.graph.nodes[node_type].features for part in self._parts]
+
+    def _row_counts(self, node_type: NodeType, num_cached: int) -> HashedReadCounts:
+        del node_type
+        return HashedReadCounts(most_counted(num_cached))
+
+
+def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
+    """The original number of each node, by type, where a partition has numbered nodes anew whose
+    rows a model learns; int64.
+
+    Raises:
+        UserError: The parts do not say it.
+    """
+    if not isinstance(graph, PartitionedGraph):
+        return {}
+    originals = graph.parts.originals
+    for name, width in graph.schema.num_features.items():
+        if width == 0 and name not in originals:
+            raise UserError(
+                f"{graph.path} does not say in which order rows of {name} are learnt.",
+                "Give the nodes features, such as a column of ones, or train on the whole graph: "
+                "distributed.graph=replicated.",
+            )
+    return {name: as_tensor(given) for name, given in originals.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class HeteroPartValues(HeteroValues):
+    """The values of nodes of a typed graph in parts: asked of their owners.
+
+    Attributes:
+        caller: Asks the owners.
+        owners: Who holds which nodes of each type.
+        originals: See `originals_of`.
+    """
+
+    caller: Caller
+    owners: Mapping[NodeType, NodeOwners]
+    originals: Mapping[NodeType, Tensor]
+
+    def targets_of(self, seeds: Tensor) -> Tensor:
+        """See `HeteroValues.targets_of`."""
+        target = self.owners[self.graph.target]
+        return as_tensor(ask_rows(self.caller, target, TARGETS, seeds.numpy()))
+
+    def n_id(self, subgraph: HeteroSubgraph) -> Mapping[NodeType, Tensor]:
+        """See `HeteroValues.n_id`: the original numbers of nodes whose rows a model learns."""
+        originals = self.originals
+        return {
+            name: originals[name][nodes] if name in originals else nodes
+            for name, nodes in subgraph.nodes.items()
+        }
+
+    def degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """See `HeteroValues.degrees`."""
+        owners, call = self.owners[edge_type[2]], _degree_call(edge_type)
+        return as_tensor(ask_rows(self.caller, owners, call, nodes.numpy()))

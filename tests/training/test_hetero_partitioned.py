@@ -1,0 +1,256 @@
+"""A typed graph in parts is evaluated as the whole graph is, and makes the same batches."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnntrain.config import from_dict
+from gnntrain.data.build import write_store
+from gnntrain.data.graph import PrepareOptions
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.parts import Parts
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange, open_exchange
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.owners import AnyArray
+from gnntrain.errors import Interrupted
+from gnntrain.loading.hetero import HeteroLoaderBuilder
+from gnntrain.loading.hetero_batch import HeteroBatch
+from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.models import HeteroGNN
+from gnntrain.sampling.block import BlockNeeds
+from gnntrain.tasks import NodeClassification
+from gnntrain.training import buffers, layerwise, partitioned
+from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.hetero_partitioned import HeteroPartitionedEvaluator
+from tests.hetero_graphs import random_hetero_data
+from tests.training.test_hetero_layerwise import (
+    NAMES,
+    VARIANTS,
+    evaluator,
+    full_forward,
+    make_model,
+)
+
+NUM_PARTS = 5
+NEEDS = BlockNeeds(rows=True, degree=True)
+
+
+def write_graph(folder: Path) -> StoredGraph:
+    """A store, and a random partition in unequal parts; one has no venue."""
+    store = write_store(
+        folder / "store", random_hetero_data(), PrepareOptions(), {"dataset": "random"}
+    )
+    part_of = np.random.default_rng(2).choice(
+        np.arange(NUM_PARTS, dtype=np.uint8), store.num_nodes, p=[0.5, 0.2, 0.1, 0.1, 0.1]
+    )
+    part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]
+    write_parts(folder / "parts", store, part_of, NUM_PARTS, "random")
+    return store
+
+
+def graph_of(path: Path, context: DistributedContext) -> PartitionedGraph:
+    num_parts = Parts.open(path, range(0)).num_parts
+    own = rank_range(num_parts, context.machine, context.num_machines)
+    return PartitionedGraph.of(Parts.open(path, range(own.start, own.stop)))
+
+
+@contextmanager
+def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
+    machines = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    with open_exchange(context, owners=machines, host=context.host, timeout=60) as exchange:
+        yield exchange
+
+
+def loaders_of(
+    graph: PartitionedGraph, context: DistributedContext, exchange: Exchange, **sampler: Any
+) -> HeteroPartitionedLoaderBuilder:
+    keys = {"sampler": {"fan_outs": [3, 2], **sampler}, "model": {"name": "rgcn"}}
+    plan = SeedPlan(
+        graph.split("train"), 4, rank=context.rank, world_size=context.world_size, seed=5
+    )
+    return HeteroPartitionedLoaderBuilder(from_dict(keys), graph, context, NEEDS, plan, exchange)
+
+
+# Batches
+
+
+def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str, Any]]) -> None:
+    """Every batch against the whole graph's, in every rank."""
+    folder, sampler = payload
+    store, parts = StoredGraph.open(folder / "store"), Parts.open(folder / "parts")
+    originals = {
+        name: torch.from_numpy(np.concatenate([part.originals[name] for part in parts.opened]))
+        for name in store.nodes
+    }
+    graph = graph_of(folder / "parts", context)
+    keys = {"sampler": {"fan_outs": [3, 2], **sampler}, "model": {"name": "rgcn"}}
+    plan = SeedPlan(
+        store.split("train"), 4, rank=context.rank, world_size=context.world_size, seed=5
+    )
+    targets = NodeClassification(store).targets
+    whole = HeteroLoaderBuilder(from_dict(keys), store, context, NEEDS, plan, targets)
+    with exchange_of(context) as exchange:
+        found = loaders_of(graph, context, exchange, **sampler).training_loader()
+        expected = whole.training_loader()
+        for epoch in range(2):
+            found.set_epoch(epoch)
+            expected.set_epoch(epoch)
+            for batch, same in zip(found, expected, strict=True):
+                assert isinstance(batch, HeteroBatch)
+                assert isinstance(same, HeteroBatch)
+                for name, nodes in same.n_id_dict.items():
+                    own = batch.n_id_dict[name]
+                    # Nodes without features have the numbers of the whole graph.
+                    own = own if name == "venue" else originals[name][own]
+                    assert torch.equal(own, nodes)
+                for name, x in same.x_dict.items():
+                    assert torch.equal(batch.x_dict[name], x)
+                assert torch.equal(batch.y, same.y)
+                for block, other in zip(batch.blocks, same.blocks, strict=True):
+                    assert block.num_dst == other.num_dst
+                    for kind, edges in other.edges.items():
+                        for attribute in ("indptr", "indices", "degree"):
+                            ours = getattr(block.edges[kind], attribute)
+                            assert torch.equal(ours, getattr(edges, attribute)), attribute
+
+
+@pytest.mark.parametrize("machines", [(), (0, 1, 2), (0, 0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "sampler",
+    [{}, {"fan_out_scope": "node", "replace": True}, {"fan_outs": {"default": [-1, 2]}}],
+    ids=str,
+)
+def test_batches_are_those_of_the_whole_graph(
+    tmp_path: Path, machines: tuple[int, ...], sampler: dict[str, Any]
+) -> None:
+    write_graph(tmp_path)
+    plan = LaunchPlan(len(machines) or 1, "cpu", 1, 60, machines)
+    launch(_compare_batches, (tmp_path, sampler), plan, tmp_path)
+
+
+# Exact evaluation
+
+
+def evaluator_of(
+    folder: Path, exchange: Exchange, context: DistributedContext
+) -> tuple[PartitionedGraph, HeteroPartitionedEvaluator]:
+    graph = graph_of(folder, context)
+    loaders = loaders_of(graph, context, exchange)
+    return graph, HeteroPartitionedEvaluator(
+        graph,
+        loaders.owners,
+        exchange,
+        context,
+        SharedBuffers(context, folder, 2**30),
+        task=NodeClassification(graph),
+        features=loaders.features,
+    )
+
+
+def evaluate_rank(context: DistributedContext, folder: Path) -> None:
+    buffers._MAX_CHUNK_NUMBERS = 56
+    buffers._MAX_CHUNK_EDGES = 20
+    layerwise._MAX_GATHERED_NUMBERS = 200
+    partitioned._MAX_SLICE_NUMBERS = 18
+    answers: dict[str, Any] = {}
+    with exchange_of(context) as exchange:
+        graph, made = evaluator_of(folder / "parts", exchange, context)
+        nodes = np.concatenate([part.originals["paper"] for part in graph.parts.opened])
+        for name, variant in zip(NAMES, VARIANTS, strict=True):
+            model = make_model(graph, variant)
+            found = made.outputs(model).clone()
+            answers[name] = torch.from_numpy(nodes), found, made.evaluate(model)
+    torch.save(answers, folder / f"{context.rank}.pt")
+
+
+@pytest.mark.parametrize("machines", [(), (0, 1), (0, 0, 1), (0, 1, 2)], ids=str)
+def test_parts_are_evaluated_as_the_whole_graph(tmp_path: Path, machines: tuple[int, ...]) -> None:
+    store = write_graph(tmp_path)
+    num_ranks = len(machines) or 2
+    launch(evaluate_rank, tmp_path, LaunchPlan(num_ranks, "cpu", 1, 60, machines), tmp_path)
+    by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(num_ranks)]
+    for name, variant in zip(NAMES, VARIANTS, strict=True):
+        model = make_model(store, variant)
+        expected = full_forward(store, model)
+        metrics = evaluator(store, tmp_path).evaluate(model)
+        for nodes, found, of_parts in (answers[name] for answers in by_rank):
+            torch.testing.assert_close(found, expected[nodes], rtol=1e-5, atol=1e-5)
+            assert of_parts == metrics
+        computed = torch.cat([answers[name][0] for answers in by_rank])
+        assert set(computed.tolist()) == set(range(40))
+
+
+def stop_rank(context: DistributedContext, folder: Path) -> None:
+    """The last rank is asked to stop in the middle of the second layer."""
+    with exchange_of(context) as exchange:
+        graph, made = evaluator_of(folder, exchange, context)
+        output = made._output
+
+        def noted(layer: Any, *rest: Any) -> torch.Tensor:
+            if layer.i == 1 and context.rank == context.world_size - 1:
+                context.control.request_stop(signal.SIGTERM)
+            return output(layer, *rest)
+
+        setattr(made, "_output", noted)  # noqa: B010  # its signature is `_output`'s
+        model: HeteroGNN = make_model(graph, VARIANTS[6])
+        with pytest.raises(Interrupted):
+            made.evaluate(model)
+        # The evaluation serves nothing any more: another one may begin.
+        for name in ("h0/paper", "h1/paper", "h1/venue"):
+            exchange.serve(f"evaluation/{name}", lambda _: [])
+    (folder / f"{context.rank}.stopped").touch()
+
+
+def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Path) -> None:
+    write_graph(tmp_path)
+    plan = LaunchPlan(3, "cpu", 1, 60, (0, 0, 1))
+    with suppress(Interrupted):  # the launcher has seen the request, or the ranks' end before it
+        launch(stop_rank, tmp_path / "parts", plan, tmp_path)
+    assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
+
+
+def ask_rank(context: DistributedContext, folder: Path) -> None:
+    """Note how often an evaluation asks for a row."""
+    buffers._MAX_CHUNK_NUMBERS = 56
+    asked: dict[str, list[int]] = {}
+    with exchange_of(context) as exchange:
+        graph, made = evaluator_of(folder, exchange, context)
+        call = exchange.call
+
+        def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
+            for owner, (rows,) in arguments.items():
+                asked.setdefault(f"{owner}: {name}", []).extend(rows.tolist())
+            return call(name, arguments)
+
+        setattr(exchange, "call", noted)  # noqa: B010  # its signature is `call`'s
+        made.evaluate(make_model(graph, VARIANTS[6], num_layers=2))
+    counts = {name: max(Counter(rows).values(), default=0) for name, rows in asked.items()}
+    (folder / f"{context.rank}.json").write_text(json.dumps(counts))
+
+
+def test_rows_that_many_edges_come_from_are_asked_for_once_a_matrix(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "s", random_hetero_data(), PrepareOptions(), {"dataset": "r"})
+    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
+    write_parts(tmp_path / "parts", store, part_of, 2, "random")
+    folder, plan = tmp_path / "parts", LaunchPlan(2, "cpu", 1, 60, (0, 1))
+    launch(ask_rank, folder, plan, tmp_path)
+    for rank in range(2):
+        counts = json.loads((folder / f"{rank}.json").read_text())
+        layers = {name: most for name, most in counts.items() if "evaluation/" in name}
+        assert layers
+        # Once in each of two layers: a machine keeps as many rows of others as it has itself.
+        assert max(layers.values()) == 2
