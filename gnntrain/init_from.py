@@ -119,10 +119,12 @@ def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
         learns_rows=config.model.is_hetero,
         exactly=True,
     )
-    by_type = signature.preprocessing_by_type or {graph.target: signature.preprocessing}
+    by_type = dict(signature.preprocessing_by_type or {})
+    if signature.preprocessing is not None:
+        by_type[graph.target] = signature.preprocessing
     for node_type, made_by in by_type.items():
         names = graph.nodes[node_type].feature_names
-        if made_by is not None and made_by.has_names and names is not None:
+        if made_by.has_names and names is not None:
             _tell_other_names(run, node_type if graph.is_hetero else None, made_by, names)
     there, here = (getattr(given, "standardize", False) for given in (saved.dataset, dataset))
     if there != here:

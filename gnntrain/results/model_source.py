@@ -182,7 +182,7 @@ def model_source(
 def _prepare(preprocessing: AnyPreprocessing) -> str:
     """The function `prepare`; nothing if the features are the numbers as they are."""
     is_typed = isinstance(preprocessing, Mapping)
-    parts = [*preprocessing.values()] if is_typed else [preprocessing]
+    parts = [*preprocessing.values()] if isinstance(preprocessing, Mapping) else [preprocessing]
     if all(part.is_identity for part in parts):
         return ""
     forms = {
