@@ -119,9 +119,9 @@ def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
         learns_rows=config.model.is_hetero,
         exactly=True,
     )
-    by_type = signature.preprocessing_by_type or {}
+    by_type = dict(signature.preprocessing_by_type or {})
     if signature.preprocessing is not None:
-        by_type = {graph.target: signature.preprocessing}
+        by_type[graph.target] = signature.preprocessing
     for node_type, made_by in by_type.items():
         names = graph.nodes[node_type].feature_names
         if made_by.has_names and names is not None:

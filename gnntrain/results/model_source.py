@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from gnntrain.data.columns import MISSING_MARKS
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
 
@@ -180,10 +181,8 @@ def model_source(
 
 def _prepare(preprocessing: AnyPreprocessing) -> str:
     """The function `prepare`; nothing if the features are the numbers as they are."""
-    is_typed = not isinstance(preprocessing, Preprocessing)
-    parts = (
-        [preprocessing] if isinstance(preprocessing, Preprocessing) else [*preprocessing.values()]
-    )
+    is_typed = isinstance(preprocessing, Mapping)
+    parts = [*preprocessing.values()] if isinstance(preprocessing, Mapping) else [preprocessing]
     if all(part.is_identity for part in parts):
         return ""
     forms = {

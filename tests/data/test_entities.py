@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnntrain.config import BuiltinConfig
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.entities import hold_out, read_triples, relation_names
+from gnntrain.data.entities import Triple, hold_out, read_triples, relation_names
 from gnntrain.data.graph import HeteroGraphData
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
+from tests.examples import examples
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 AIFB = SHARED / "entities" / "aifb" / "raw"
@@ -138,3 +142,30 @@ def test_a_long_literal_has_a_short_id(tmp_path: Path) -> None:
 def test_an_unknown_fold_is_refused() -> None:
     with pytest.raises(UserError, match="6 splits"):
         builder_for(BuiltinConfig(name="aifb", split=6))
+
+
+_URIS = st.text("abc:/#é%", min_size=1, max_size=8)
+_BLANKS = st.text("abc0", min_size=1, max_size=4).map("_:{}".format)
+_TEXTS = st.lists(st.sampled_from(["a", " ", "#", ".", "<", ">", r"\"", r"\\", r"\n", r"\u00e9"]))
+_LITERALS = st.builds(
+    '"{}"{}'.format, _TEXTS.map("".join), st.sampled_from(["", "@en-GB", "^^<http://t#x>"])
+)
+
+
+def _written(term: str) -> str:
+    return term if term.startswith(('"', "_:")) else f"<{term}>"
+
+
+@given(
+    st.lists(st.tuples(_URIS | _BLANKS, _URIS, _URIS | _BLANKS | _LITERALS), max_size=6),
+    st.sampled_from([" ", "\t", ""]),
+)
+@examples(30)
+def test_triples_that_are_written_are_read(triples: list[Triple], between: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "g.nt.gz"
+        with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
+            for subject, predicate, target in triples:
+                parts = [_written(subject), f"<{predicate}>", _written(target)]
+                file.write(" ".join(parts) + f"{between or ' '}.{between}# a . comment\n\n")
+        assert list(read_triples(path)) == triples

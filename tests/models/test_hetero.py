@@ -405,7 +405,7 @@ def test_rgcn_of_one_node_type_is_pygs_rgcn_conv() -> None:
 
 def test_bases_fit_a_graph_with_the_edge_types_in_another_order() -> None:
     data = random_hetero_data()
-    turned = replace(data, edges=dict(reversed([*data.edges.items()])))
+    turned = replace(data, edges=dict(reversed(list(data.edges.items()))))
     outputs, state = [], None
     for graph in map(hetero_graph, (data, turned)):
         model = build(graph, RGCN, num_bases=2)
