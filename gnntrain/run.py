@@ -469,8 +469,8 @@ def _refuse_other_fan_outs(config: Config, graph: Graph) -> None:
     if not config.model.is_hetero:
         return
     sampler, evaluation = config.sampler, config.evaluation
-    given = [sampler.fan_outs] if sampler.name == "neighbor" else []
+    given = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
     if evaluation.name == "sampled" and evaluation.fan_outs is not None:
-        given.append(evaluation.fan_outs)
-    for fan_outs in given:
-        resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers)
+        given["evaluation.fan_outs"] = evaluation.fan_outs
+    for key, fan_outs in given.items():
+        resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers, key)

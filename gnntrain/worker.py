@@ -269,6 +269,8 @@ def _info(
         label_kind=graph.task,
         data=graph.summary,
         initial_weights="" if initial is None else str(initial),
+        num_node_types=len(graph.nodes),
+        num_edge_types=len(graph.edges),
     )
 
 

@@ -122,7 +122,7 @@ def _divisors(config: Config) -> Iterator[Contradiction]:
     ]
     for key, other in pairs:
         divisor, whole = getattr(config.model, key), getattr(config.model, other)
-        if whole % divisor:
+        if divisor is not None and whole % divisor:
             below = max(n for n in range(1, divisor + 1) if whole % n == 0)
             hint = f"write model.{key}={below} or model.{other}={whole + -whole % divisor}"
             expects = f"a divisor of model.{other}={whole}"

@@ -341,13 +341,12 @@ class _Reader:
             for name in dict.fromkeys((source, target)):
                 if name not in nodes:
                     key = f"edges.{source}/{relation}/{target}"
-                    hint = did_you_mean(name, nodes) or f"write `{name}: {{}}` below nodes"
-                    self._wrong(key, name, "node types that stand below nodes", hint)
+                    self._wrong(key, name, "node types that stand below nodes", _meant(name, nodes))
         for name, table in tables.nodes.items():
             for column, other in table.foreign_keys.items():
                 if other not in nodes:
                     key = f"nodes.{name}.foreign_keys.{column}"
-                    self._wrong(key, other, "a node type", did_you_mean(other, nodes))
+                    self._wrong(key, other, "a node type below nodes", _meant(other, nodes))
         self._check_reached(tables)
 
     def _check_reached(self, tables: GraphTables) -> None:
@@ -357,6 +356,10 @@ class _Reader:
             is_reached = name in ends or tables.mixed_edges or self.problems
             if table.files is None and not is_reached:
                 self._wrong(f"nodes.{name}", None, "files, or an edge type that has its ids")
+
+
+def _meant(name: str, nodes: Iterable[str]) -> str:
+    return did_you_mean(name, nodes) or f"write `{name}: {{}}` below nodes"
 
 
 def _known(parts: Mapping[Any, _Part | None]) -> dict[Any, _Part]:

@@ -18,8 +18,8 @@ def read_yaml(text: str) -> Any:
     a few lines of aliases of aliases can stand for more values than there is memory.
 
     Raises:
-        ValueError: It is no YAML, asks for an object of some class, nests more than 50 deep or
-            stands for more than 100,000 values.
+        ValueError: It is no YAML, has a key twice, asks for an object of some class, nests more
+            than 50 deep or stands for more than 100,000 values.
     """
     if _bracket_depth(text) > 4 * _DEEPEST:  # the scanner's time is quadratic in it
         raise ValueError(f"it nests more than {_DEEPEST} deep")
@@ -49,6 +49,14 @@ def _num_values(node: yaml.Node, known: dict[int, int], depth: int) -> int:
     if id(node) not in known:
         children = node.value if isinstance(node, yaml.CollectionNode) else []
         if isinstance(node, yaml.MappingNode):
+            _refuse_repeated_key(node)
             children = [part for pair in node.value for part in pair]
         known[id(node)] = 1 + sum(_num_values(child, known, depth + 1) for child in children)
     return known[id(node)]
+
+
+def _refuse_repeated_key(node: yaml.MappingNode) -> None:
+    first: dict[str, yaml.Node] = {}
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and first.setdefault(key.value, key) is not key:
+            raise ValueError(f"line {key.start_mark.line + 1} has the key {key.value} again")

@@ -116,7 +116,7 @@ def known_edges(
         wrong = [
             nodes[end] for end, found in zip(ENDS, (src, dst), strict=True) if (found < 0).any()
         ]
-        hint = " ".join(dict.fromkeys(index.hint for index in wrong))
+        hint = " ".join(dict.fromkeys(index.hint for index in wrong if index.hint))
         bad.add(columns.table, batch.rows[~known], unknown_end, hint)
         yield src[known], dst[known], batch if known.all() else batch.keep(known)
 

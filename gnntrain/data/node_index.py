@@ -26,7 +26,7 @@ class NodeIndex:
             0, 1, ….
         num_nodes: Number of nodes.
         kind: What a node is called in messages.
-        home: What defines the nodes, for messages.
+        home: What defines the nodes, for messages; None: the edges, which can name no other node.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class NodeIndex:
         num_nodes: int,
         *,
         kind: str = "node",
-        home: str = "the features file",
+        home: str | None = "the features file",
     ) -> None:
         self.num_nodes = num_nodes
         self._kind, self._home = kind, home
@@ -63,15 +63,23 @@ class NodeIndex:
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
 
     @property
+    def home(self) -> str:
+        """What defines the nodes."""
+        return self._home or "the edges"
+
+    @property
     def hint(self) -> str:
-        """The hint for an unknown node."""
-        home = self._home.replace("the ", "The ", 1)
-        return f"{home} defines the nodes ({self.shown()}); no other file may add any."
+        """The hint for an unknown node; "" where none can be unknown, only missing."""
+        if self._home is None:
+            return ""
+        home = self.home.replace("the ", "The ", 1)
+        nodes = "nodes" if self._kind == "node" else f"nodes of type {self._kind}"
+        return f"{home} defines the {nodes} ({self.shown()}); no other file may add any."
 
     @property
     def unknown(self) -> str:
         """Why a row with an unknown node is bad; `{}` stands for its id."""
-        return f"{self._kind} {{}} is not in {self._home}"
+        return f"{self._kind} {{}} is not in {self.home}"
 
     def find(self, ids: pa.Array, decimal: str = ".") -> Int64Array:
         """Node numbers of ids of any type, −1 for those that are missing or unknown."""

@@ -122,7 +122,7 @@ def _found(
             paths = _matching(folder, pattern)
             found[key] += paths
             if not paths:
-                problems.append(_missing(key, folder, pattern))
+                problems.append(_missing(key if is_label else f"{key}.files", folder, pattern))
     if problems:
         raise schema_error(schema, problems)
     return found

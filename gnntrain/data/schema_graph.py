@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.graph_schema import ColumnFile, SplitFiles
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.problems import meant_or
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.arrow_tables import ArrowTable
 from gnntrain.data.bad_rows import BadRows
@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
 _logger = logging.getLogger("gnntrain")
-
-_THE_EDGES = "the edges"
 
 
 @dataclass(frozen=True)
@@ -311,7 +309,7 @@ class _Reader:
             )
         table = ArrowTable(self.files.path, pa.table({"id": ids}))
         columns = Columns(table, {"id": 0}, ())
-        index = NodeIndex(ids, len(ids), kind=source.name, home=_THE_EDGES)
+        index = NodeIndex(ids, len(ids), kind=source.name, home=None)
         self.nodes[source.name] = _Nodes(source, FeatureChoice(columns, ()), columns.read(), index)
 
     def _targets(
@@ -360,7 +358,7 @@ class _Reader:
                 spaces = sorted({nodes.source.space for nodes in self.nodes.values()})
                 raise UserError(
                     f"{source.columns.table.path}: no nodes have ids in the space {space!r}.",
-                    did_you_mean(space, spaces) or f"The spaces are {', '.join(spaces)}.",
+                    meant_or(space, spaces, f"The spaces are {', '.join(spaces)}."),
                 )
         return found
 
@@ -398,8 +396,8 @@ class _Reader:
         left_out: dict[str, str] = {}
         for name, nodes in self.nodes.items():
             table, missing = nodes.source.table, nodes.source.config.missing
-            where = _THE_EDGES if table is None else nodes.rows.path.name
-            ids.append(f"{name}: {name_of_ids(nodes.rows.source)} of {where}")
+            where = "" if table is None else f"{name_of_ids(nodes.rows.source)} of "
+            ids.append(f"{name}: {where}{nodes.index.home}")
             if nodes.choice.order:
                 phrase = describe_features(nodes.rows, fitted[name], missing, fitted=self.labelled)
                 features.append(f"{name}: {phrase}")
@@ -428,8 +426,7 @@ def _with_reasons(choice: FeatureChoice, reasons: Mapping[str, str]) -> FeatureC
 
 
 def _unknown_type(key: str, name: NodeType, known: Mapping[NodeType, object]) -> UserError:
-    hint = did_you_mean(name, known)
     return UserError(
         f"{key}={name}: there is no such node type; there are {', '.join(known)}.",
-        f"{hint[0].upper()}{hint[1:]}" if hint else "Name one of them.",
+        meant_or(name, known, "Name one of them."),
     )

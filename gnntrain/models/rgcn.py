@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from torch_geometric.nn.parameter_dict import ParameterDict
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import OneOrMore
+from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes, glorot_linear
@@ -129,7 +129,8 @@ class RGCN(HeteroGNN):
         num_bases: Basis decomposition: every W_r is a combination of this many shared matrices;
             null: none.
         num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, in the
-            layers both of whose widths the number divides; null: none.
+            layers both of whose widths the number divides; it must divide hidden_channels;
+            null: none.
         **scaffold: See `HeteroGNN`.
     """
 
@@ -141,7 +142,7 @@ class RGCN(HeteroGNN):
         out_channels: int,
         *,
         num_bases: OneOrMore | None = None,
-        num_blocks: OneOrMore | None = None,
+        num_blocks: Annotated[OneOrMore | None, Divides("hidden_channels")] = None,
         **scaffold: Unpack[HeteroScaffold],
     ) -> None:
         if num_bases is not None and num_blocks is not None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gnntrain.compute.selection import CPU_KERNELS
-from gnntrain.data.graph import Graph
 from gnntrain.planning.plan import Plan
 from gnntrain.reporting.tables import Section, checks, pairs
 from gnntrain.reporting.text import (
     counted,
+    counted_inputs,
     counted_outputs,
     format_bytes,
     format_seconds,
@@ -36,12 +36,13 @@ def plan_sections(plan: Plan) -> Iterator[Section]:
 
 def _run(plan: Plan) -> Pairs:
     graph, kind = plan.graph, "GPU" if plan.asked.use_gpus else "CPU"
+    inputs = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
     outputs = counted_outputs(graph.num_classes, graph.task)
     kernels = plan.ranks[0].kernels
     threads = "" if plan.measured_on else f", {counted(plan.measured.threads, 'thread')} each"
     return [
         ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
-        ("", f"{_types(graph)}, {outputs}"),
+        ("", f"{inputs}, {outputs}"),
         ("store", plan.store_reason),
         ("", shown_path(graph.path)),
         ("model", f"{plan.config.model.name}, {plan.ranks[0].num_parameters:,} parameters"),
@@ -49,12 +50,6 @@ def _run(plan: Plan) -> Pairs:
         *(("", where) for where in plan.ranks[0].placement),
         *([("", kernels)] if kernels != str(CPU_KERNELS) else []),
     ]
-
-
-def _types(graph: Graph) -> str:
-    if not graph.is_hetero:
-        return f"{graph.num_features:,} features"
-    return f"{len(graph.nodes)} node types, {len(graph.edges)} edge types"
 
 
 def _batch(plan: Plan) -> Pairs:

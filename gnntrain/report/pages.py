@@ -19,6 +19,7 @@ from gnntrain.report.tables import spread_text
 from gnntrain.report.timing import background_seconds
 from gnntrain.reporting.text import (
     counted,
+    counted_inputs,
     format_bytes,
     format_loss,
     format_metric,
@@ -194,8 +195,7 @@ def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
         more = f"{format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
         yield Key("memory", format_bytes(summary["peak_rss_bytes"]), more)
     if graph is not None:
-        types = f"{len(graph.nodes)} types, {len(graph.edges)} edge types"
-        sizes = types if graph.is_hetero else f"{graph.num_features:,} features"
+        sizes = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
         more = f"{format_rate(graph.num_edges)} edges · {sizes}"
         is_short = graph.num_nodes < _LONG_NUMBER
         number = f"{graph.num_nodes:,}" if is_short else format_rate(graph.num_nodes)

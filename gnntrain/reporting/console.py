@@ -24,6 +24,7 @@ from gnntrain.reporting.progress import Progress, format_speed
 from gnntrain.reporting.screen import DOT, INDENT, LABEL, Screen
 from gnntrain.reporting.text import (
     counted,
+    counted_inputs,
     counted_outputs,
     format_bytes,
     format_loss,
@@ -149,7 +150,7 @@ def start_pairs(info: RunInfo) -> Pairs:
     sizes = [
         f"{info.num_nodes:,} nodes",
         f"{info.num_edges:,} edges",
-        f"{info.num_features:,} features",
+        counted_inputs(info.num_features, info.num_node_types, info.num_edge_types),
         counted_outputs(info.num_classes, info.label_kind),
     ]
     training = [

@@ -142,6 +142,13 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
+def counted_inputs(num_features: int, num_node_types: int, num_edge_types: int) -> str:
+    """What a model reads of a graph: `128 features`; or `4 node types, 8 edge types`."""
+    if num_node_types == num_edge_types == 1:
+        return counted(num_features, "feature")
+    return f"{counted(num_node_types, 'node type')}, {counted(num_edge_types, 'edge type')}"
+
+
 def counted_outputs(number: int, kind: LabelKind) -> str:
     """What a model predicts of a node, with its number: `7 classes`, `12 labels`, `1 target`."""
     if kind == "continuous":

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.problems import meant_or
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
@@ -28,7 +28,9 @@ FanOuts = Mapping[EdgeType, tuple[int, ...]]
 """In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
 
 
-def resolved_fan_outs(given: AnyFanOuts, schema: GraphSchema, num_layers: int) -> FanOuts:
+def resolved_fan_outs(
+    given: AnyFanOuts, schema: GraphSchema, num_layers: int, key: str = "sampler.fan_outs"
+) -> FanOuts:
     """The fan-outs of each edge type of a graph.
 
     Args:
@@ -36,6 +38,7 @@ def resolved_fan_outs(given: AnyFanOuts, schema: GraphSchema, num_layers: int) -
             edge type is `author/writes/paper`, or `writes` where no other has this relation.
         schema: The types of the graph.
         num_layers: The length of each list.
+        key: The key that gives them, for messages.
 
     Raises:
         UserError: No edge type has a name that is given, or several have it, or it is given twice;
@@ -46,27 +49,27 @@ def resolved_fan_outs(given: AnyFanOuts, schema: GraphSchema, num_layers: int) -
     for name, fan_outs in given.items():
         if len(fan_outs) != num_layers:
             raise UserError(
-                f"the fan-outs of {name} are {list(fan_outs)}: not one number a layer",
+                f"{key}: the fan-outs of {name} are {list(fan_outs)}, not one number a layer.",
                 f"The model has {num_layers} layers.",
             )
-    own = [(_edge_type(name, schema), name) for name in given if name != DEFAULT]
+    own = [(_edge_type(name, schema, key), name) for name in given if name != DEFAULT]
     names = dict(own)
     for edge_type, name in own:
         if names[edge_type] != name:
             raise UserError(
-                f"fan-outs of {'/'.join(edge_type)} are given twice: {name} and {names[edge_type]}",
+                f"{key} has {'/'.join(edge_type)} twice: as {name} and as {names[edge_type]}.",
                 "Give one of them.",
             )
     lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in given]
     if lacking:
         raise UserError(
-            f"no fan-outs are given for {', '.join(map('/'.join, lacking))}",
+            f"{key} has no fan-outs for {', '.join(map('/'.join, lacking))}.",
             f"Add theirs, or {DEFAULT}, which stands for all others.",
         )
     return {edge: tuple(given[names.get(edge, DEFAULT)]) for edge in schema.edge_types}
 
 
-def _edge_type(name: str, schema: GraphSchema) -> EdgeType:
+def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:
     """The edge type of this name, or of this relation."""
     found = [edge for edge in schema.edge_types if name in ("/".join(edge), edge[1])]
     if len(found) == 1:
@@ -74,13 +77,14 @@ def _edge_type(name: str, schema: GraphSchema) -> EdgeType:
     if found:
         several = ", ".join(map("/".join, found))
         raise UserError(
-            f"fan-outs are given for {name}, and {len(found)} edge types have this relation",
+            f"{key}: {name} is the relation of {len(found)} edge types.",
             f"Write one of {several}.",
         )
-    known = [*map("/".join, schema.edge_types), *(edge[1] for edge in schema.edge_types)]
+    edge_types = ["/".join(edge) for edge in schema.edge_types]
+    known = [*edge_types, *(edge[1] for edge in schema.edge_types), DEFAULT]
     raise UserError(
-        f"fan-outs are given for {name}, and no edge type has this name",
-        did_you_mean(name, known) or f"The edge types are {', '.join(known[: len(known) // 2])}.",
+        f"{key}: {name} is no edge type of the graph.",
+        meant_or(name, known, f"The edge types are {', '.join(edge_types)}."),
     )
 
 

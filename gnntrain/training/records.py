@@ -47,7 +47,7 @@ class RunInfo:
         model: Name of the model.
         num_nodes: Nodes of the graph.
         num_edges: Stored edges of the graph.
-        num_features: Features a node.
+        num_features: Features a node; in a typed graph, a node of the target type.
         num_classes: Classes; labels, where a node has several; or targets of a regression.
         num_parameters: Trainable parameters of the model.
         world_size: Ranks that train together.
@@ -69,6 +69,8 @@ class RunInfo:
         label_kind: Kind of labels.
         data: Summary of the files that the graph was made of; None for a store without one.
         initial_weights: Description of the initial weights; "" if they are random.
+        num_node_types: Node types of the graph.
+        num_edge_types: Edge types of the graph.
     """
 
     dataset: str
@@ -97,6 +99,8 @@ class RunInfo:
     label_kind: LabelKind = "multiclass"
     data: DataSummary | None = None
     initial_weights: str = ""
+    num_node_types: int = 1
+    num_edge_types: int = 1
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def test_folders_in_place_of_files_are_told(tmp_path: Path) -> None:
     (folder / "graph.yaml").write_text(SCHEMA.replace("sub/b.csv", "sub").replace("e.csv", "no/e"))
     with pytest.raises(UserError) as caught:
         builder(folder)
-    assert "nodes.b=sub" in caught.value.message
+    assert "nodes.b.files=sub" in caught.value.message
     assert "no folder" in caught.value.message
 
 

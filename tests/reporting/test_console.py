@@ -144,6 +144,13 @@ def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:
     assert set(labels_of(READ)) - set(labels_of(None)) == {"split"}
 
 
+def test_the_start_tells_features_or_types() -> None:
+    assert "1 feature ·" in dict(start_pairs(info(num_features=1)))["graph"]
+    typed = dict(start_pairs(info(num_features=0, num_edge_types=90)))["graph"]
+    assert "1 node type, 90 edge types" in typed
+    assert "feature" not in typed
+
+
 @pytest.mark.parametrize(
     ("task", "number", "words"),
     [

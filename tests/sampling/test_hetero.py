@@ -42,9 +42,11 @@ def test_some_edge_types_have_their_own_and_default_is_for_the_others() -> None:
         ({"default": [1], "writes": [2], "author/writes/paper": [3]}, "author/writes/paper"),
         ({"author/reviews/paper": [1], "writes": [2], "cites": [3]}, "author/reviews/book"),
         ({"default": [1], "cites": [3, 3]}, "cites"),
+        ({"defualt": [1]}, "default"),
     ],
 )
 def test_a_mistake_is_told_with_the_edge_types_that_are_meant(given: AnyFanOuts, told: str) -> None:
     with pytest.raises(UserError) as caught:
-        resolved_fan_outs(given, SCHEMA, 1)
+        resolved_fan_outs(given, SCHEMA, 1, "evaluation.fan_outs")
     assert told in str(caught.value)
+    assert caught.value.message.startswith("evaluation.fan_outs")
