@@ -20,7 +20,7 @@ from gnntrain.build import (
 from gnntrain.compute.selection import select
 from gnntrain.config import ComputeConfig, Config, TrainerConfig, from_dict
 from gnntrain.cores import available_cores
-from gnntrain.data.graph import Graph, GraphSchema
+from gnntrain.data.graph import NODE, Graph, GraphSchema
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
@@ -166,7 +166,10 @@ def load_best(
     else:
         signature = model_signature(run, saved.dataset)
         made_by = signature.preprocessing_by_type or signature.preprocessing
-        opened = prepare_store(config.dataset, labelled=False, preprocessing=made_by, data=data)
+        dataset = config.dataset
+        if signature.schema is not None and signature.schema.target != NODE:
+            dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
+        opened = prepare_store(dataset, labelled=False, preprocessing=made_by, data=data)
         graph = opened.store
         learns_rows = config.model.is_hetero
         refuse_other_graph(signature, graph, subject="The model", learns_rows=learns_rows)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gnntrain.config import Config, from_dict
 from gnntrain.config.problems import shown
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import Graph, NodeType
+from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
@@ -118,10 +119,13 @@ def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
         learns_rows=config.model.is_hetero,
         exactly=True,
     )
-    made_by = signature.preprocessing
-    names = graph.target_nodes.feature_names
-    if made_by is not None and made_by.has_names and names is not None:
-        _tell_other_names(run, made_by.feature_names, names)
+    by_type = dict(signature.preprocessing_by_type or {})
+    if signature.preprocessing is not None:
+        by_type[graph.target] = signature.preprocessing
+    for node_type, made_by in by_type.items():
+        names = graph.nodes[node_type].feature_names
+        if made_by.has_names and names is not None:
+            _tell_other_names(run, node_type if graph.is_hetero else None, made_by, names)
     there, here = (getattr(given, "standardize", False) for given in (saved.dataset, dataset))
     if there != here:
         _log.warning(
@@ -133,16 +137,20 @@ def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
         )
 
 
-def _tell_other_names(run: RunDirectory, there: Sequence[str], here: Sequence[str]) -> None:
-    """Warn if features have other names, or another order."""
+def _tell_other_names(
+    run: RunDirectory, node_type: NodeType | None, made_by: Preprocessing, here: Sequence[str]
+) -> None:
+    """Warn if features of a type have other names, or another order; None: it is the only type."""
+    there = made_by.feature_names
     place = next(
         (at for at, pair in enumerate(zip(there, here, strict=True)) if len({*pair}) > 1), None
     )
     if place is not None:
         _log.warning(
-            "trainer.init_from=%s: its model was trained on other features, or in another order: "
+            "trainer.init_from=%s: its model was trained on other features%s, or in another order: "
             "feature %d is %s there and %s here",
             run.shown,
+            "" if node_type is None else f" of {node_type}",
             place,
             there[place],
             here[place],

@@ -230,6 +230,31 @@ def test_features_of_another_order_or_scale_are_told(
     assert all(words in text for words, text in zip(told, messages, strict=True))
 
 
+def test_features_of_any_type_in_another_order_are_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    people = "".join(f"p{at},{at % 3},{'ab'[at % 2]}\n" for at in range(20))
+    Path("people.csv").write_text(f"id,age,label\n{people}")
+    shops = "".join(f"s{at},{at + 0.5},{at + 0.25}\n" for at in range(4))
+    for name, head in (("first", "size,rent"), ("second", "rent,size")):
+        Path(f"{name}.csv").write_text(f"id,{head}\n{shops}")
+        nodes = f"{{person: {{files: people.csv, label: label}}, shop: {{files: {name}.csv}}}}"
+        edges = "{shop/knows/person: {files: edges.csv}}"
+        Path(f"{name}.yaml").write_text(f"nodes: {nodes}\nedges: {edges}\n")
+    edges = "".join(f"s{at % 4},p{at}\n" for at in range(20))
+    Path("edges.csv").write_text(f"source,target\n{edges}")
+    usual = ["dataset=files", "model=rgcn", "model.hidden_channels=4", "trainer.gpus=0"]
+    usual += ["trainer.epochs=1"]
+    assert main([*usual, "dataset.schema=first.yaml", "run.dir=runs/first"]) == 0
+    capfd.readouterr()
+    more = ["dataset.schema=second.yaml", "trainer.init_from=first", "run.dir=runs/second"]
+    assert main([*usual, *more]) == 0
+    lines = capfd.readouterr().err.splitlines()
+    (message,) = [line for line in lines if "trainer.init_from" in line]
+    assert "shop" in message
+    assert "size there and rent here" in message
+
+
 def typed_source(data: HeteroGraphData) -> Config:
     """A run on a typed graph begins with the weights of the run `run`."""
     graph = hetero_graph(data)

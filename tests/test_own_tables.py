@@ -17,7 +17,7 @@ from gnntrain.cli import main
 from gnntrain.config import FilesConfig, from_dict
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import model_signature, open_run_store, prepare_store
-from tests.results.runs import run_of
+from tests.results.runs import any_run_of, run_of
 
 NUM_NODES = 60
 KEYS = {
@@ -258,3 +258,23 @@ def test_a_typed_graph_predicts_for_other_tables_of_its_schema(
     dear = pd.DataFrame({"id": [1000], "price": [1e6]})
     pd.concat([products, dear])[["price", "id"]].to_csv(new / "products.csv", index=False)
     pd.testing.assert_frame_equal(logits(f"dataset.root={new}"), first)
+
+
+def test_an_exported_model_prepares_the_tables_of_each_node_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_shop(tmp_path, "c", 0, labelled=True)
+    Path("graph.yaml").write_text(SCHEMA)
+    config = FilesConfig(schema="graph.yaml", store_dir="stores")
+    store = prepare_store(config).store
+    any_run_of(Path("run"), store, {"name": "rgcn"}, dataset=config.model_dump(mode="json"))
+    assert main(["export", "run", "--out", "exported"]) == 0
+    prepare = runpy.run_path("exported/model.py")["prepare"]
+    for node_type in ("customer", "product"):
+        table = pd.read_csv(f"{node_type}s.csv")
+        x = prepare({name: table[name] for name in table}, node_type)
+        np.testing.assert_array_equal(x.numpy(), store.nodes[node_type].features)
+    card = Path("exported/README.md").read_text()
+    assert "prepare(columns, t)" in card
+    assert "(customer, product)" in card

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from gnntrain.cli import main
 from gnntrain.config import (
@@ -199,3 +199,39 @@ def test_standardised_features_are_so_in_predictions() -> None:
     np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
     with pytest.raises(UserError, match="4 numbers a node"):
         infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
+
+
+def typed(seed: int = 0) -> HeteroData:
+    """The nodes of `graph` with their authors, who have ids and no features."""
+    plain, data = graph(seed), HeteroData()
+    data["paper"].x, data["paper"].y = plain.x, plain.y
+    data["author"].ids = [f"author {i}" for i in range(20)]
+    data["author"].num_nodes = 20
+    data["paper", "cites", "paper"].edge_index = plain.edge_index
+    data["author", "writes", "paper"].edge_index = plain.edge_index % torch.tensor([[20], [60]])
+    return data
+
+
+def test_a_hetero_data_is_trained_on_found_again_and_predicted_for() -> None:
+    config = Config(model=ModelConfig(name="rgcn"), trainer=TRAINER)
+    first = train(config, data=typed())
+    assert train(config, data=typed().to_dict())["train_loss"] == first["train_loss"]
+    assert len(stores()) == 1
+    assert evaluate(first["run"])["metrics"]["test"] == first["test"]
+    other = typed(seed=1)
+    del other["paper"].y
+    expected = infer(first["run"], data=typed(seed=1)).logits
+    assert torch.equal(infer(first["run"], data=other).logits, expected)
+    longer = config.model_copy(update={"trainer": TRAINER.model_copy(update={"epochs": 3})})
+    assert resume(first["run"], longer)["status"] == "completed"
+
+
+def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> None:
+    data = typed()
+    data["author"].y = torch.arange(20) % 2
+    config = Config(model=ModelConfig(name="rgcn"), trainer=TRAINER)
+    with pytest.raises(UserError, match="paper, author have labels"):
+        train(config, data=data)
+    chosen = config.model_copy(update={"task": TaskConfig(target="author")})
+    summary = train(chosen, data=data)
+    assert infer(summary["run"]).logits.shape == (20, 1)

@@ -10,9 +10,10 @@ import pytest
 
 from gnntrain.app import compose_config
 from gnntrain.compute.selection import CPU_KERNELS, select
+from gnntrain.data.partitioning.build import partition
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.prediction import predict
-from gnntrain.run import train
+from gnntrain.run import prepare_store, train
 from tests.simulated_device import Traffic, present, watched
 from tests.test_run_on_simulated_gpu import (
     assert_no_wait_in_a_step,
@@ -99,3 +100,12 @@ def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, me
         predict(tmp_path / "run", tmp_path / f"cpu-{what}.npy", what=what)
         found, expected = (np.load(tmp_path / f"{name}-{what}.npy") for name in ("gpu", "cpu"))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gpu_trains_on_a_graph_in_parts(tmp_path: Path, stores: str) -> None:
+    store = prepare_store(compose_config([*KEYS, stores]).config.dataset).store
+    partition(store, 3, tmp_path / "parts", "streaming")
+    in_parts = ["distributed.graph=partitioned", f"distributed.parts={tmp_path / 'parts'}"]
+    on_gpu(tmp_path / "gpu", stores, *in_parts)
+    on_cpu(tmp_path / "cpu", stores)
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")

@@ -90,7 +90,7 @@ def hetero_graph_of_arrays(
         class_names=learnt.class_names,
         labelled=labelled,
         metric=learnt.metric,
-        summary=DataSummary(ids=summary.ids, split=summary.split, left_out=left_out),
+        summary=DataSummary(ids=_ids_in_words(made), split=summary.split, left_out=left_out),
     )
 
 
@@ -106,8 +106,7 @@ def _refuse_unknown_types(
         for name in (edge_type[0], edge_type[2]):
             if name not in nodes:
                 raise UserError(
-                    f"{source}[{edge_type}]: {name!r} is no node type.",
-                    did_you_mean(name, nodes) or f"The node types are {', '.join(nodes)}.",
+                    f"{source}[{edge_type}]: {name!r} is no node type.", _known(name, nodes)
                 )
 
 
@@ -120,11 +119,11 @@ def _target(
         if config.target not in nodes:
             raise UserError(
                 f"task.target={config.target}: {source} has no such node type.",
-                did_you_mean(config.target, nodes) or f"The node types are {', '.join(nodes)}.",
+                _known(config.target, nodes),
             )
         return config.target
-    if len(labels) == 1:
-        return labels[0]
+    if len(labels) == 1 or len(nodes) == 1:
+        return (labels or list(nodes))[0]
     if not labels:
         raise UserError(
             f"{source}: no node type has labels.",
@@ -135,6 +134,12 @@ def _target(
     raise UserError(
         f"{source}: {', '.join(labels)} have labels.", f"Choose one: task.target={labels[0]}."
     )
+
+
+def _known(name: str, nodes: Mapping[NodeType, Arrays]) -> str:
+    guess = did_you_mean(name, nodes)
+    told = f"The node types are {', '.join(nodes)}."
+    return told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}"
 
 
 def _counted(name: NodeType, arrays: Arrays, edges: Mapping[EdgeType, Arrays]) -> Arrays:
@@ -160,6 +165,11 @@ def _node_data(graph: GraphData) -> NodeData:
         graph.feature_names,
         graph.preprocessing,
     )
+
+
+def _ids_in_words(nodes: Mapping[NodeType, NodeData]) -> str:
+    own = [name for name, of_type in nodes.items() if of_type.ids is not None]
+    return f"the graph's own of {', '.join(own)}, else row numbers" if own else "row numbers"
 
 
 def _named(name: str, left_out: Mapping[str, str]) -> dict[str, str]:

@@ -35,7 +35,8 @@ class BlockRGCNConv(RelationSumConv):
     Attributes:
         weight: By edge type, `[out, in]`.
         bases: `[B, out, in]`.
-        comp: `[number of edge types, B]`.
+        comp: `[number of edge types, B]`, by edge type in the order of their names: the weights
+            fit a graph that has the same types in another order.
         blocks: By edge type, `[num_blocks, out / num_blocks, in / num_blocks]`.
         roots: By node type, a linear layer: W_0 and b.
     """
@@ -46,6 +47,7 @@ class BlockRGCNConv(RelationSumConv):
         super().__init__(types, "mean")
         self.weight, self.blocks = ParameterDict(), ParameterDict()
         self.has_bases = num_bases is not None and len(types.edge_types) > 0
+        self._comp_rows = {name: row for row, name in enumerate(sorted(types.edge_types))}
         if num_bases is not None and self.has_bases:
             shape = num_bases, types.out_channels, _common_width(types)
             self.bases = nn.Parameter(torch.empty(shape))
@@ -70,8 +72,7 @@ class BlockRGCNConv(RelationSumConv):
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         if self.has_bases:
-            comp = self.comp[self.types.edge_types.index(edge_type)]
-            return torch.einsum("b,boi->oi", comp, self.bases)
+            return torch.einsum("b,boi->oi", self.comp[self._comp_rows[edge_type]], self.bases)
         weight: Tensor
         if edge_type in self.blocks:
             weight = torch.block_diag(*self.blocks[edge_type])  # type: ignore[no-untyped-call]

@@ -31,7 +31,8 @@ from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.loader import AnyBatch, Loader
-from gnntrain.models import AnyModel
+from gnntrain.models import AnyModel, HeteroGNN
+from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.hetero import HeteroBlock
@@ -53,17 +54,18 @@ _ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), and
-    the bytes of features that are read for it."""
+    """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), the
+    bytes of features that are read for it, and of gradients of the rows of embedding tables."""
 
     num_seeds: int
     num_nodes: int
     num_edges: Sequence[int]
     bytes_read: int
+    row_gradient_bytes: int = 0
 
     @classmethod
-    def of(cls, batch: AnyBatch, graph: Graph) -> BatchSize:
-        """Measure a batch of `graph`."""
+    def of(cls, batch: AnyBatch, graph: Graph, model: AnyModel) -> BatchSize:
+        """Measure a batch of `graph` for `model`."""
         nodes = {t: rows.num_features * rows.features.itemsize for t, rows in graph.nodes.items()}
         if isinstance(batch, HeteroBatch):
             # Each row once: of rows that a convolution aggregates in place it is more.
@@ -77,7 +79,13 @@ class BatchSize:
         blocks: Sequence[Block | HeteroBlock] = batch.blocks
         num_edges = [block.num_edges for block in reversed(blocks)]
         bytes_read = sum(nodes[t] * size for t, size in sizes.items())
-        return cls(batch.batch_size, num_nodes, num_edges, bytes_read)
+        row_gradients = 0
+        if isinstance(model, HeteroGNN | PlainHeteroModel):
+            # With the number of each row.
+            row_gradients = sum(
+                sizes[t] * (4 * table.weight.shape[1] + 8) for t, table in model.tables.items()
+            )
+        return cls(batch.batch_size, num_nodes, num_edges, bytes_read, row_gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,7 @@ class RankReport:
 
     Attributes:
         num_parameters: Trainable parameters.
+        num_dense: Those of them that are not in embedding tables.
         batches: Sizes of the first mini-batches.
         steps: Seconds of each step that was timed.
         evaluation: The cost of one evaluation.
@@ -99,6 +108,7 @@ class RankReport:
     """
 
     num_parameters: int
+    num_dense: int
     batches: Sequence[BatchSize]
     steps: Sequence[float]
     evaluation: EvaluationCost
@@ -157,7 +167,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
-    batches = _first_batches(loader, graph)
+    batches = _first_batches(loader, graph, model)
     timer = StepTimer(context, len(loader))
     trainer = Trainer(
         model,
@@ -179,6 +189,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         cost = evaluate_in_part(evaluator, model, context, job.folder)
     report = RankReport(
         num_parameters=trainer.num_parameters,
+        num_dense=sum(p.numel() for p in model.parameters() if p.requires_grad),
         batches=batches,
         steps=timer.seconds,
         evaluation=cost,
@@ -248,11 +259,11 @@ class StepTimer(Callback):
         return is_whole and num_timed >= _FEWEST and (num_timed >= _MOST or seconds > _SECONDS)
 
 
-def _first_batches(loader: Loader, graph: Graph) -> list[BatchSize]:
+def _first_batches(loader: Loader, graph: Graph, model: AnyModel) -> list[BatchSize]:
     """Sizes of the first batches that training draws."""
     loader.set_epoch(1)
     batches = iter(loader)
-    sizes = [BatchSize.of(batch, graph) for batch in islice(batches, _NUM_BATCHES)]
+    sizes = [BatchSize.of(batch, graph, model) for batch in islice(batches, _NUM_BATCHES)]
     close: Callable[[], None] = getattr(batches, "close", lambda: None)
     close()  # ends the loader's threads
     return sizes

@@ -89,14 +89,17 @@ class Plan:
     def batch(self) -> dict[str, Any]:
         """Means over a rank's first mini-batches; edges hop by hop, that of the seeds first."""
         sizes: Sequence[BatchSize] = self.ranks[0].batches
-        others = (self.asked.world_size - 1) / self.asked.world_size
+        others = self.asked.world_size - 1
+        # A ring's all-reduce of the dense gradients; all ranks gather those of the tables' rows.
+        reduced = 2 * others / self.asked.world_size * 4 * self.ranks[0].num_dense
+        gathered = others * fmean(size.row_gradient_bytes for size in sizes)
         return {
             "num_drawn": len(sizes),
             "num_seeds": fmean(size.num_seeds for size in sizes),
             "num_nodes": fmean(size.num_nodes for size in sizes),
             "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
             "bytes_read": fmean(size.bytes_read for size in sizes),
-            "bytes_reduced": 2 * others * 4 * self.ranks[0].num_parameters,
+            "bytes_reduced": reduced + gathered,
         }
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from gnntrain.data.columns import MISSING_MARKS
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
 
@@ -84,13 +85,13 @@ def codes_of(values, categories):
     return codes, torch.tensor([is_missing(text) for text in texts])
 
 
-def prepare(columns, path=Path(__file__).with_name("model.json")):
-    """The model's x, float32 [num_nodes, num_features], of the columns of a table.
+def prepare(columns, {node_type}path=Path(__file__).with_name("model.json")):
+    """The model's {x}, float32 [num_nodes, num_features], of the columns of a table.
 
     columns: {columns}. A missing value is None, NaN or "".
     """
     about = json.loads(Path(path).read_text(encoding="utf-8"))
-    done, features, place = about["preprocessing"], [], 0
+    done, features, place = about[{made_by}, [], 0
 {by_name}    for column in done["columns"]:
         values, width = columns[column["name"]], column["width"]
         if column["categories"] is not None:
@@ -121,7 +122,8 @@ def prepare(columns, path=Path(__file__).with_name("model.json")):
     return x.to(getattr(torch, about["preparation"]["feature_dtype"])).float()
 '''
 _BY_PLACE = """\
-    columns = {str(place): column for place, column in enumerate(torch.as_tensor(columns).T)}
+    if not done["has_names"]:
+        columns = {str(place): column for place, column in enumerate(torch.as_tensor(columns).T)}
 """
 
 _SOURCE = '''"""{title} Needs {needs}."""
@@ -143,7 +145,7 @@ def load(path=Path(__file__).with_name("model.pt")):
 def model_source(
     model: PyGModel,
     title: str,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     scale: TargetScale | None = None,
 ) -> str:
     """A Python file whose `load()` returns the model with its weights.
@@ -151,11 +153,12 @@ def model_source(
     Args:
         model: How it is made.
         title: A sentence for the file's docstring.
-        preprocessing: What makes features of a user's columns. Where it is more than their order,
-            `prepare(columns)` does it.
+        preprocessing: What makes features of a user's columns, of a typed graph by node type.
+            Where it is more than their order, `prepare(columns)`, or of a typed graph
+            `prepare(columns, node_type)`, does it.
         scale: How the outputs of a regression become quantities; None: of classes.
     """
-    prepare = "" if preprocessing is None or preprocessing.is_identity else _prepare(preprocessing)
+    prepare = "" if preprocessing is None else _prepare(preprocessing)
     own = model.own_package
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
@@ -176,11 +179,24 @@ def model_source(
     )
 
 
-def _prepare(preprocessing: Preprocessing) -> str:
-    has_names = preprocessing.has_names
-    columns = "list or array by name" if has_names else "a matrix [num_nodes, num_columns]"
-    by_name = "" if has_names else _BY_PLACE
-    return _PREPARE.format(marks=MISSING_MARKS, columns=columns, by_name=by_name)
+def _prepare(preprocessing: AnyPreprocessing) -> str:
+    """The function `prepare`; nothing if the features are the numbers as they are."""
+    is_typed = isinstance(preprocessing, Mapping)
+    parts = [*preprocessing.values()] if isinstance(preprocessing, Mapping) else [preprocessing]
+    if all(part.is_identity for part in parts):
+        return ""
+    forms = {
+        "list or array by name": any(part.has_names for part in parts),
+        "a matrix [num_nodes, num_columns]": not all(part.has_names for part in parts),
+    }
+    return _PREPARE.format(
+        marks=MISSING_MARKS,
+        columns=", or ".join(form for form, is_taken in forms.items() if is_taken),
+        by_name="" if all(part.has_names for part in parts) else _BY_PLACE,
+        node_type="node_type, " if is_typed else "",
+        x="x_dict[node_type]" if is_typed else "x",
+        made_by='"preprocessing_by_type"][node_type]' if is_typed else '"preprocessing"]',
+    )
 
 
 def _filled(arguments: list[str]) -> list[str]:

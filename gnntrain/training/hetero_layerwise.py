@@ -208,7 +208,9 @@ class HeteroLayerwiseInference(ABC):
                 name = f"h{i % 2}/{t}"
                 rows = self._finished(t, name, self._output(layer, t, name))
                 outputs[t] = TypeRows(rows, shapes[i].outputs[t])
-            for t in set(layer.node_types) - set(model.node_types_after(i + 1)):
+            # The next layer writes into those of its own types; the last one into "logits".
+            written = () if i + 1 == last else model.node_types_after(i + 1)
+            for t in set(inputs) - set(written):
                 self.buffers.release(f"h{(i - 1) % 2}/{t}")
             inputs = outputs
         out = self._output(Layer(model, last, inputs, shapes[last]), target, "logits")

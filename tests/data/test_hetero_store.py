@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -250,6 +251,29 @@ def test_one_node_type_with_one_edge_type_serves_homogeneous_models(tmp_path: Pa
     pairs = [(s, d) for s, d in edges_of(store)[CITES] if s != d]
     degrees = np.bincount([d for _, d in pairs], minlength=40)
     np.testing.assert_allclose(store.gcn_norm, (1 + degrees) ** -0.5, rtol=1e-6)
+
+
+def test_build_holds_little_beside_the_graph_itself(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data, size = random_hetero_data(), 100_000
+    rows = Rows(np.broadcast_to(np.float32(1), (size, 64)))
+    nodes = {"paper": NodeData(size, rows), "author": NodeData(size)}
+    src, dst = rng.integers(0, size, (2, 2_000_000), dtype=np.int32)
+    labels, splits = np.zeros(size, np.int64), {name: np.arange(0) for name in ("val", "test")}
+    large = replace(
+        data,
+        nodes=nodes,
+        edges={WRITES: (src, dst), CITES: (dst, src)},
+        labels=labels,
+        splits={"train": np.arange(10), **splits},
+    )
+    built(tmp_path / "warm", data)
+    tracemalloc.start()
+    store = built(tmp_path, large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert store.num_edges == 8_000_000
+    assert peak < store.num_bytes
 
 
 # Opening

@@ -60,6 +60,13 @@ def _hetero() -> HeteroData:
     return data
 
 
+def _evil_hetero(path: Path) -> None:
+    data = _hetero()
+    data["paper"].name = Evil()
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
+    torch.save(data, path)
+
+
 def _broken_sparse() -> Any:
     index = torch.tensor([[0, 10**9], [0, 10**9]])
     return torch.sparse_coo_tensor(index, torch.ones(2), (4, 4), check_invariants=False)
@@ -78,6 +85,7 @@ WRONG: dict[str, Callable[[Path], object]] = {
     "object_array.npz": lambda path: np.savez(path, x=np.array([Evil()], object)),
     "hetero.pt": lambda path: torch.save(_hetero(), path),
     "hetero_dict.pt": lambda path: torch.save(_hetero().to_dict(), path),
+    "evil_hetero.pt": _evil_hetero,
     "two.pt": lambda path: torch.save([small(), small()], path),
     "two_processed.pt": lambda path: Kept.save([small(), small()], str(path)),
     "none.pt": lambda path: torch.save([], path),

@@ -403,6 +403,18 @@ def test_rgcn_of_one_node_type_is_pygs_rgcn_conv() -> None:
         close(model(features(graph), {}, [full_hetero_block(graph)]), expected)
 
 
+def test_bases_fit_a_graph_with_the_edge_types_in_another_order() -> None:
+    data = random_hetero_data()
+    turned = replace(data, edges=dict(reversed(list(data.edges.items()))))
+    outputs, state = [], None
+    for graph in map(hetero_graph, (data, turned)):
+        model = build(graph, RGCN, num_bases=2)
+        state = model.state_dict() if state is None else state
+        model.load_state_dict(state)
+        outputs.append(model(features(graph), {}, [full_hetero_block(graph)] * 2))
+    close(*outputs)
+
+
 def test_bases_need_one_width() -> None:
     with pytest.raises(UserError, match="paper: 5"):
         RGCN(hetero_graph().schema, OUT, num_bases=2, project_inputs=False)

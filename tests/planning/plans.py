@@ -37,6 +37,7 @@ def plan_of(overrides: list[str], *, ranks: int = 1, shared: int = 0, **changes:
     config, graph = opened(overrides)
     plain: dict[str, object] = {
         "num_parameters": 1000,
+        "num_dense": 1000,
         "batches": [BatchSize(40, 200, [100, 300], 128_000), BatchSize(20, 100, [50, 150], 64_000)],
         "steps": [0.1, 0.2, 0.3],
         "evaluation": EvaluationCost([(1.0, 0.9, 1.2), (2.0, 1.5, 3.0)], 0.5, 0, shared, 0),

@@ -14,7 +14,7 @@ from gnntrain.config import Config
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
-from gnntrain.planning.dry_run import RankReport
+from gnntrain.planning.dry_run import BatchSize, RankReport
 from gnntrain.planning.plan import Plan, make_plan
 from gnntrain.run_store import prepare_store
 from tests.planning.plans import GIB, MIB, opened, plan_of
@@ -64,6 +64,13 @@ def test_means_over_batches_are_scaled_to_bytes(small: list[str]) -> None:
     assert batch["bytes_read"] == 96_000
     assert batch["bytes_reduced"] == 4 * 1000
     assert plan_of(small).batch["bytes_reduced"] == 0
+
+
+def test_of_embedding_tables_only_the_rows_of_the_batches_are_sent(small: list[str]) -> None:
+    overrides = [*small, "distributed.num_processes=3"]
+    batches = [BatchSize(40, 200, [100], 0, 600), BatchSize(20, 100, [50], 0, 400)]
+    batch = plan_of(overrides, ranks=3, num_dense=300, batches=batches).batch
+    assert batch["bytes_reduced"] == pytest.approx(2 * 2 / 3 * 4 * 300 + 2 * 500)
 
 
 def checks_of(planned: Plan) -> dict[str, str]:
