@@ -96,9 +96,14 @@ def nearest(name: str, choices: Iterable[str], cutoff: float = 0.55) -> str | No
         choices: What there is.
         cutoff: Likeness, from 0 to 1, from which a choice counts as alike.
     """
-    by_folded = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=cutoff)
-    return by_folded[found[0]] if found else None
+    by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
+
+    def likeness(choice: str) -> tuple[float, bool]:
+        # People rarely get the first letter wrong.
+        return difflib.SequenceMatcher(None, choice, folded).ratio(), choice[:1] == folded[:1]
+
+    found = difflib.get_close_matches(folded, by_folded, cutoff=cutoff)
+    return by_folded[max(found, key=likeness)] if found else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

@@ -52,7 +52,6 @@ class EmbeddingTable(nn.Module):
         """Draw new rows from torch's generator."""
         nn.init.xavier_uniform_(self.weight)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a leaf cannot be compiled
     def forward(self, nodes: Tensor | None) -> Tensor:
         """The rows of some nodes.
 

@@ -196,7 +196,7 @@ class PartDraws:
     ) -> None:
         self._indptr, self._indices = read_only_csc(indptr, indices)
         self._original = original
-        self._weight = NO_WEIGHTS if weight is None else np.asarray(weight).view()
+        self._weight = (NO_WEIGHTS if weight is None else np.asarray(weight)).view()
         self._weight.flags.writeable = False  # of one type, for which the kernels are compiled
 
     def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gnntrain.errors import UserError
+from gnntrain.models.embedding import embedding_tables
 
 _HINT = "Set trainer.compile=false; the aggregation has kernels of its own either way."
 
@@ -30,6 +31,8 @@ def compiled(module: nn.Module, device: torch.device) -> nn.Module:
             f"trainer.compile=true needs a C++ compiler, and there is no {compiler} here",
             f"Install one, or name yours in the environment variable CXX. {_HINT}",
         )
+    for _, table in embedding_tables(module):  # a leaf of autograd cannot be made in compiled code
+        table.forward = torch.compiler.disable(table.forward)  # type: ignore[method-assign,no-untyped-call]
     try:
         made: nn.Module = torch.compile(module, dynamic=True)  # type: ignore[assignment]
     except RuntimeError as error:
