@@ -250,7 +250,7 @@ def _columns_of_model(columns: Columns, preprocessing: Preprocessing) -> Feature
             "%s has the features in another order than in training; they are matched by name",
             table.path,
         )
-    used = {*order, *columns.places.values()}
+    used = {*order, *columns.places.values(), *columns.others}
     extra = [place for place in range(len(table.names)) if place not in used]
     if extra:
         shown = [table.shown(place) for place in extra]

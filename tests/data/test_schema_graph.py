@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -467,7 +468,9 @@ def test_the_identity_changes_with_the_schema_the_files_and_the_target(tmp_path:
     assert len({repr(other) for other in others}) == len(others)
 
 
-def test_another_graph_is_prepared_as_the_trained_one(tmp_path: Path) -> None:
+def test_another_graph_is_prepared_as_the_trained_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     papers = "id,kind,pages\n10,long,8\n20,short,9\n30,long,13\n"
     schema = changed("nodes", "paper", "categorical", to=["kind"])
     data = build(write(tmp_path, papers=papers), schema, standardize=True)
@@ -478,11 +481,13 @@ def test_another_graph_is_prepared_as_the_trained_one(tmp_path: Path) -> None:
     }
     new = tmp_path / "new"
     new.mkdir()
-    write(new, authors="h,author_id\n9,z\n", papers="pages,id,kind\n10,5,new\n", writes="z,5\n")
+    write(new, authors="h,author_id,area\n9,z,ml\n", papers="pages,id,kind\n10,5,new\n", writes="z,5\n")
     config = FilesConfig.model_validate(
         {"schema": str(tmp_path / "graph.yaml"), "root": str(new), "standardize": True}
     )
-    again = builder_for(config, labelled=False, preprocessing=made_by).build()
+    with caplog.at_level(logging.WARNING, "gnntrain"):
+        again = builder_for(config, labelled=False, preprocessing=made_by).build()
+    assert "area" not in caplog.text  # labels are expected, and not read
     assert isinstance(again, HeteroGraphData)
     assert again.target == "author"
     assert not again.labelled
