@@ -60,14 +60,18 @@ def summary_of(data: AnyGraphData, options: PrepareOptions) -> DataSummary:
     given = data.summary or DataSummary()
     if isinstance(data, GraphData):
         found, target = {"features": _features(data), "edges": _edges(data)}, data
-        both_ways = data.symmetric
+        both_ways, loops = data.symmetric, options.add_self_loops
     else:
         found = {"features": _typed_features(data), "edges": _typed_edges(data)}
         target, both_ways = data.target_data(), data.reverse
+        # Between two node types there is no loop.
+        within = any(source == target_type for source, _, target_type in data.edges)
+        loops = options.add_self_loops and within
     if data.labelled:
         found |= {"labels": _labels(target), "split": split_sizes(data.splits)}
     texts = {key: getattr(given, key) or text for key, text in found.items()}
-    done = {"features": _done_to_features(options), "edges": _done_to_edges(options, both_ways)}
+    both_ways |= options.to_undirected
+    done = {"features": _done_to_features(options), "edges": _done_to_edges(both_ways, loops)}
     texts |= {key: ", ".join([texts[key], *words]) for key, words in done.items()}
     return given.model_copy(update=texts)
 
@@ -157,6 +161,6 @@ def _typed_edges(data: HeteroGraphData) -> str:
     return f"{', '.join(counts)} given"
 
 
-def _done_to_edges(options: PrepareOptions, both_ways: bool) -> list[str]:
-    words = ["stored in both directions"] if both_ways or options.to_undirected else []
-    return [*words, "self-loops added"] if options.add_self_loops else words
+def _done_to_edges(both_ways: bool, loops: bool) -> list[str]:
+    words = ["stored in both directions"] if both_ways else []
+    return [*words, "self-loops added"] if loops else words

@@ -57,7 +57,8 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
     def _weights(self, lin: Any, att: Tensor) -> tuple[Tensor, Tensor]:
         """W as `[H, C, F]`, and the product of a (`[1, H, C]`) with it, `[H, F]`."""
         weight: Tensor = lin.weight.view(self.heads, self.out_channels, -1)
-        return weight, torch.einsum("hc,hcf->hf", att.squeeze(0), weight)
+        # Not by einsum: DDP warns of the strides of its gradient where there is one head.
+        return weight, torch.matmul(att.view(self.heads, 1, -1), weight).squeeze(1)
 
 
 def head_width(channels: int, heads: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,10 @@ def test_a_typed_graph_names_its_types() -> None:
     assert "author/writes/paper 160" in read.edges
     assert "both directions" in read.edges
     assert "20 train" in read.split
+
+
+def test_loops_are_told_only_where_edges_stay_within_a_type() -> None:
+    data, loops = random_hetero_data(), dataclasses.replace(PLAIN, add_self_loops=True)
+    assert "self-loops" in summary_of(data, loops).edges
+    data.edges = {name: ends for name, ends in data.edges.items() if name[0] != name[2]}
+    assert "self-loops" not in summary_of(data, loops).edges
