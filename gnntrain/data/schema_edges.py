@@ -126,14 +126,17 @@ def _open(
 
 
 def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
-    """Places of columns that must be there and that no model reads."""
+    """Places of columns that no model reads: weights, and those that the schema names."""
     places = sorted(matching_columns(table, "features", edges.features))
     places += [] if edges.time is None else [place_of(table, "time", edges.time)]
     weights = [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
+    places += [place for place in weights if place not in places]
     if places:
         names = listed([table.names[place] for place in places])
-        _logger.warning("%s: no model reads features or times of edges yet: %s", key, names)
-    return [*places, *(place for place in weights if place not in places)]
+        _logger.warning(
+            "%s: no model of typed graphs reads features, weights or times of edges: %s", key, names
+        )
+    return places
 
 
 def _ends_called(table: Table, name: NodeType) -> int | None:

@@ -399,6 +399,15 @@ def test_edge_features_and_times_must_be_there_and_are_told(
     assert "date" in told
 
 
+def test_weights_of_edges_are_told_as_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weighted = WRITES.replace("\n", ",0.5\n").replace(",0.5", ",weight", 1)
+    with caplog.at_level(logging.WARNING, "gnntrain"):
+        build(write(tmp_path, writes=weighted), SCHEMA)
+    assert "weight" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
