@@ -490,8 +490,12 @@ def test_another_graph_is_prepared_as_the_trained_one(
     }
     new = tmp_path / "new"
     new.mkdir()
-    authors, papers = "h,author_id,area\n9,z,ml\n", "pages,id,kind\n10,5,new\n"
-    write(new, authors=authors, papers=papers, writes="z,5\n")
+    write(
+        new,
+        authors="h,author_id,area\n9,z,ml\n",
+        papers="pages,id,kind\n10,5,new\n",
+        writes="z,5\n",
+    )
     config = FilesConfig.model_validate(
         {"schema": str(tmp_path / "graph.yaml"), "root": str(new), "standardize": True}
     )
