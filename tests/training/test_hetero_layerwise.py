@@ -275,7 +275,9 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.mark.parametrize("machines", [(0, 0, 0), (0, 0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "machines", [pytest.param((0, 0, 0), marks=pytest.mark.slow), (0, 0, 1)], ids=str
+)
 def test_ranks_together_give_what_one_gives_and_all_know_it(
     tmp_path: Path, machines: tuple[int, ...]
 ) -> None:

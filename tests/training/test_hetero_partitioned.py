@@ -177,7 +177,14 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.mark.parametrize("machines", [(), (0, 1), (0, 0, 1), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    "machines",
+    [
+        (0, 0, 1),
+        *(pytest.param(machines, marks=pytest.mark.slow) for machines in ((), (0, 1), (0, 1, 2))),
+    ],
+    ids=str,
+)
 def test_parts_are_evaluated_as_the_whole_graph(tmp_path: Path, machines: tuple[int, ...]) -> None:
     store = write_graph(tmp_path)
     num_ranks = len(machines) or 2
