@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
 _INTERRUPTED = 130
+_MOST_ENTRIES = 8
 
 
 @dataclass
@@ -120,7 +122,9 @@ def figure(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {figure(item)}" for key, item in value.items())
+        shown = [f"{key} {figure(item)}" for key, item in islice(value.items(), _MOST_ENTRIES)]
+        hidden = len(value) - len(shown)
+        return ", ".join([*shown, *([f"… ({hidden} more)"] if hidden else [])])
     return str(value)
 
 

@@ -158,7 +158,7 @@ def _typed_features(data: HeteroGraphData) -> str:
 
 def _typed_edges(data: HeteroGraphData) -> str:
     counts = [f"{'/'.join(name)} {len(src):,}" for name, (src, _) in data.edges.items()]
-    return f"{', '.join(counts)} given"
+    return f"{first_names(counts)} given"
 
 
 def _done_to_edges(both_ways: bool, loops: bool) -> list[str]:

@@ -159,8 +159,8 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
     if graph.is_hetero and not (model.is_hetero or isinstance(model, PluginConfig)):
         fitting = ", ".join(name for name in model_names() if model_section(name).is_hetero)
         raise UserError(
-            f"model={model.name} computes on one type of nodes and edges: {graph.dataset} has "
-            f"{len(graph.nodes)} node types and {len(graph.edges)} edge types.",
+            f"model={model.name} computes on one type of nodes and edges, and {graph.dataset} has "
+            f"more: nodes of type {', '.join(graph.nodes)}; {len(graph.edges)} edge types.",
             f"Choose a model of typed graphs: {fitting}.",
         )
 
