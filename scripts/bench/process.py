@@ -51,8 +51,10 @@ class Contestant:
     ) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
         threads = str(spec.threads)
+        # An older checkout does not know what was added since.
+        asked = {name: value for name, value in asdict(spec).items() if value is not None}
         self._process = subprocess.Popen(
-            [python, "-m", f"scripts.bench.peers.{script}", json.dumps(asdict(spec))],
+            [python, "-m", f"scripts.bench.peers.{script}", json.dumps(asked)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors if quiet else None,
