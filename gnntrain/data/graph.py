@@ -336,6 +336,12 @@ class FeatureRows(Protocol):
         ...
 
 
+def _width(features: AnyArray | FeatureRows | None) -> int:
+    if features is None:
+        return 0
+    return int(features.shape[1]) if isinstance(features, np.ndarray) else features.num_features
+
+
 @dataclass
 class GraphData:
     """A graph with labels and splits, all NumPy arrays (memory maps included).
@@ -389,11 +395,7 @@ class GraphData:
 
     @property
     def num_features(self) -> int:
-        if self.features is None:
-            return 0
-        if isinstance(self.features, np.ndarray):
-            return int(self.features.shape[1])
-        return self.features.num_features
+        return _width(self.features)
 
 
 @dataclass
@@ -416,11 +418,7 @@ class NodeData:
 
     @property
     def num_features(self) -> int:
-        if self.features is None:
-            return 0
-        if isinstance(self.features, np.ndarray):
-            return int(self.features.shape[1])
-        return self.features.num_features
+        return _width(self.features)
 
 
 @dataclass
