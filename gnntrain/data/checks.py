@@ -234,7 +234,10 @@ def _duplicate_problems(name: str, ids: IntArray) -> Iterator[str]:
 def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[str]:
     if data.task == "multilabel" or len(data.labels) != data.num_nodes or len(ids) == 0:
         return
-    bare = ids[_is_unlabelled(data.labels[ids]).reshape(len(ids), -1).all(axis=1)]
+    labels = data.labels[ids]
+    # A target of −1 is a number like any other.
+    lacks = labels != labels if data.task == "continuous" else _is_unlabelled(labels)
+    bare = ids[np.asarray(lacks).reshape(len(ids), -1).all(axis=1)]
     if len(bare):
         first = _listed(bare, len(bare))
         yield f"{len(bare)} nodes of split {name} have no label (first: {first})"

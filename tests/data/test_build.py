@@ -218,6 +218,13 @@ def test_unlabelled_nodes_are_minus_one(tmp_path: Path) -> None:
     assert store.split("val").shape == (0,)
 
 
+def test_a_target_of_minus_one_is_a_number(tmp_path: Path) -> None:
+    targets = np.arange(12) - 3.0
+    data = small_graph(labels=targets[:, None], task="continuous", metric="r2", num_classes=1)
+    store = built(tmp_path, data)
+    np.testing.assert_array_equal(store.labels.ravel(), targets)
+
+
 def test_multilabel_labels_are_a_matrix_of_bytes(tmp_path: Path) -> None:
     labels = np.random.default_rng(0).random((12, 3)) < 0.5
     store = built(tmp_path, small_graph(labels=labels, task="multilabel"))
