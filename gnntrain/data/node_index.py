@@ -151,8 +151,11 @@ def _keys(ids: pa.Array, decimal: str) -> pa.Array:
     """Ids as they are compared: int64 if all are whole numbers that differ, else texts."""
     if ids.type != TEXT:
         return ids
-    numbers = whole_numbers(without_zero_fractions(ids, decimal))
-    return ids if numbers is None or is_repeated(numbers).any() else numbers
+    for part in (ids[:100], ids):  # of names, the first ones tell
+        numbers = whole_numbers(without_zero_fractions(part, decimal))
+        if numbers is None or is_repeated(numbers).any():
+            return ids
+    return numbers
 
 
 def _count_from_0(ids: pa.Array) -> bool:

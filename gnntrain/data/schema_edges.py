@@ -19,9 +19,9 @@ from gnntrain.data.array_files import WEIGHT_ARRAYS
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import (
     TEXT,
+    from_texts,
     is_missing_mark,
     to_plain,
-    whole_numbers,
     without_zero_fractions,
 )
 from gnntrain.data.file_columns import listed, matching_columns, named_column, place_of
@@ -242,10 +242,9 @@ class IdCollector:
         """All different ids of a type in ascending order: int64 if all are whole numbers."""
         written = self._texts.get(node_type, _DifferentIds()).all(TEXT)
         other = self._others.get(node_type, _DifferentIds()).all(pa.int64())
-        read = whole_numbers(without_zero_fractions(written, self.decimal))
-        if not len(written):
-            read = other[:0]
-        if read is None or read.type != other.type:
+        numbers = without_zero_fractions(written, self.decimal)
+        read = from_texts(numbers) if len(written) else other[:0]
+        if TEXT in (read.type, other.type):
             read, other = written, other.cast(TEXT)
         found = pc.unique(pa.concat_arrays([read, other])).drop_null()
         return found.take(pc.sort_indices(found))

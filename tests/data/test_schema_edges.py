@@ -49,7 +49,7 @@ def test_ids_of_edges_are_collected_once_and_in_order(batches: list[list[Any]], 
 
 def test_an_id_of_a_column_with_gaps_is_the_whole_number_of_another_column() -> None:
     collector = IdCollector()
-    collector.add("node", pa.array(["7.0", "", "9.0"], pa.large_string()), is_written=True)
+    collector.add("node", pa.array(["7.0", "", "9.0", "NA"], pa.large_string()), is_written=True)
     collector.add("node", pa.array(["7", "8"], pa.large_string()), is_written=True)
     assert collector.ids("node").to_pylist() == [7, 8, 9]
 
