@@ -18,9 +18,9 @@ BoolArray = npt.NDArray[np.bool_]
 TEXT = pa.large_string()  # 64-bit offsets: a column may hold more than 2 GiB of text
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_DECIMAL = r"^[+-]?[0-9]+$"
-_HEXADECIMAL = r"^0[xX][0-9a-fA-F]{1,15}$"
-_WHOLE_FLOAT = r"^([+-]?[0-9]+)\.0+$"
+_WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
+_WHOLE_FLOAT = r"^(0|-?[1-9][0-9]*)\.0+$"
+_CODE = r"^[+-]?0[0-9]"
 _EXACT_FLOATS = 2.0**53
 _NULL = pa.scalar(None, TEXT)
 
@@ -89,17 +89,54 @@ def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
 
 
 def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> pa.Array:
-    """As `to_plain`, but texts that are all numbers (or `MISSING_MARKS`) become numbers."""
+    """As `to_plain`, but texts that are all whole numbers (or `MISSING_MARKS`) become int64.
+
+    Only if the number says how it was written, else 007 would come back as 7. Labels are also
+    whole where pandas wrote them so (7.0), and become float64 if all are numbers and some are
+    fractions.
+    """
+    numbers = whole_numbers(texts)
+    if numbers is not None:
+        return numbers
     trimmed = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
-    trimmed = with_decimal_point(trimmed, decimal)
-    for kind in (pa.int64(), pa.float64()) if trimmed.null_count < len(trimmed) else ():
-        try:
-            numbers = to_plain(trimmed.cast(kind), labels=labels)
-        except pa.ArrowInvalid:
-            continue
-        if numbers.type != TEXT:
-            return numbers
-    return to_plain(texts, labels=labels)
+    numbers = whole_numbers(without_zero_fractions(trimmed, decimal) if labels else trimmed)
+    if numbers is None and labels:
+        numbers = _quantities(with_decimal_point(trimmed, decimal))
+    return to_plain(texts, labels=labels) if numbers is None else numbers
+
+
+def whole_numbers(texts: pa.Array) -> pa.Array | None:
+    """Texts as int64 if they are what int64 is written as, not 007, +7, 7.0 or 1E1.
+
+    None if they are not, or all missing.
+    """
+    if texts.null_count == len(texts):
+        return None
+    try:
+        texts[:100].cast(pa.int64())  # Arrow notes every text that is no number, which is slow
+        numbers = texts.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    # Of what Arrow reads, only 0 itself may begin with 0: not 007, -0 or 0x1F.
+    padded = pc.and_(pc.starts_with(texts, "0"), pc.not_equal(texts, "0"))
+    padded = pc.or_(padded, pc.starts_with(texts, "-0"))
+    return None if pc.any(padded).as_py() else numbers
+
+
+def without_zero_fractions(texts: pa.Array, decimal: str = ".") -> pa.Array:
+    """Texts with 7 for 7.0, as pandas writes whole numbers of a column with gaps."""
+    return pc.replace_substring_regex(with_decimal_point(texts, decimal), _WHOLE_FLOAT, r"\1")
+
+
+def _quantities(texts: pa.Array) -> pa.Array | None:
+    """Texts as float64 if all are numbers and some are fractions, none a code such as 01.1."""
+    try:
+        numbers = texts.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.is_finite(numbers))
+    are_codes = pc.any(pc.match_substring_regex(texts, _CODE)).as_py()
+    return None if are_codes or _all(is_whole) else numbers
 
 
 def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
@@ -118,18 +155,21 @@ def missing_marks(column: pa.Array) -> dict[str, int]:
     return {found["values"]: found["counts"] for found in pc.value_counts(marks).to_pylist()}
 
 
-def to_int64(column: pa.Array) -> pa.Array:
-    """A column of `to_plain` as int64: texts that are no whole numbers of 64 bits become null."""
-    try:
-        return column.cast(pa.int64())
-    except pa.ArrowInvalid:
-        value = _parse(column, pa.float64())
-        is_decimal = pc.and_kleene(
-            pc.match_substring_regex(column, _DECIMAL), pc.less(pc.abs(value), 2.0**63)
-        )
-        is_written_whole = pc.or_kleene(is_decimal, pc.match_substring_regex(column, _HEXADECIMAL))
-        whole = pc.if_else(is_written_whole, pc.utf8_ltrim(column, "+"), _NULL).cast(pa.int64())
-        return pc.coalesce(whole, pc.if_else(_is_whole(value), value, None).cast(pa.int64()))
+def to_int64(column: pa.Array, decimal: str = ".") -> pa.Array:
+    """Ids of any type as int64; what is no whole number of 64 bits, or written otherwise, is null.
+
+    7.0 is 7, as a file has it whose column has gaps; 007, +7 and 1E1 are no numbers.
+    """
+    numbers = whole_numbers(column) if column.type == TEXT else None
+    if numbers is None:
+        column = to_plain(column)
+        numbers = whole_numbers(column) if column.type == TEXT else column
+    if numbers is not None:
+        return numbers
+    texts = without_zero_fractions(column, decimal)
+    texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE), texts, _NULL)
+    fits = pc.less(pc.abs(texts.cast(pa.float64())), 2.0**63)
+    return pc.if_else(fits, texts, _NULL).cast(pa.int64())
 
 
 def _is_whole(values: pa.Array) -> pa.Array:
@@ -165,8 +205,9 @@ def to_categories(column: pa.Array) -> pa.DictionaryArray:
     return pc.replace_substring_regex(texts, _WHOLE_FLOAT, r"\1").dictionary_encode()
 
 
-def _parse(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts as floating-point numbers; null where a text is no number."""
+def to_floats(texts: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
+    """Texts as floating-point numbers, float64 by default; null where a text is no number."""
+    kind = kind or pa.float64()
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:
@@ -209,7 +250,7 @@ def _float32(column: pa.Array) -> Float32Array:
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
-        numbers = pc.coalesce(_parse(texts, pa.float32()), _truth(texts))
+        numbers = pc.coalesce(to_floats(texts, pa.float32()), _truth(texts))
         is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
         column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float32()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)

@@ -127,7 +127,7 @@ def _unknown_end(columns: Columns, nodes: Mapping[Role, NodeIndex], record: Reco
         if not field.strip():
             return f"the {end} node is missing"
         if not nodes[end].knows(field, columns.table.decimal):
-            return nodes[end].unknown.format(repr(field))
+            return nodes[end].unknown(field)
     return "its nodes are unknown"
 
 

@@ -86,7 +86,8 @@ def read_graph(
             label_columns_within(columns.table, config)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = read_nodes(choice, config, bad)
-    index = NodeIndex(nodes.columns.get("id"), len(nodes))
+    home = f"the features file {nodes.path.name}"
+    index = NodeIndex(nodes.columns.get("id"), len(nodes), home=home, decimal=config.decimal)
     if labelled:
         targets = read_targets(labels, nodes, index, config, bad)
         splits = split_nodes(split, targets, nodes, index, config, bad)

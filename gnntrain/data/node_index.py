@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, is_repeated, to_int64, to_plain, with_decimal_point
+from gnntrain.data.columns import (
+    TEXT,
+    is_repeated,
+    to_floats,
+    to_int64,
+    to_plain,
+    whole_numbers,
+    without_zero_fractions,
+)
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.tables import Rows
 from gnntrain.errors import UserError
@@ -18,8 +27,8 @@ from gnntrain.errors import UserError
 class NodeIndex:
     """Turns the user's node ids into node numbers.
 
-    Ids are compared as whole numbers if all ids of the nodes are whole numbers (so that 7 and
-    007 are one node), else as texts.
+    Ids are compared as whole numbers if all ids of the nodes are such (7, or 7.0 as pandas writes
+    it), else as texts: 007 and 7 are two nodes.
 
     Args:
         ids: The nodes' ids in order (see `to_plain`), none missing, none twice; None: they are
@@ -27,6 +36,7 @@ class NodeIndex:
         num_nodes: Number of nodes.
         kind: What a node is called in messages.
         home: What defines the nodes, for messages; None: the edges, which can name no other node.
+        decimal: Decimal mark of ids that are texts.
     """
 
     def __init__(
@@ -36,26 +46,25 @@ class NodeIndex:
         *,
         kind: str = "node",
         home: str | None = "the features file",
+        decimal: str = ".",
     ) -> None:
         self.num_nodes = num_nodes
         self._kind, self._home = kind, home
-        is_text = ids is not None and ids.type == TEXT
-        if ids is not None and not is_text and (ids.to_numpy() == np.arange(num_nodes)).all():
-            ids = None
-        self._ids = ids
-        self._is_text = is_text
+        self._ids = None if ids is None or _count_from_0(ids) else ids
+        keys = self._ids if self._ids is None else _keys(self._ids, decimal)
+        self._keys = None if keys is None or _count_from_0(keys) else keys
 
     @property
     def num_hashed(self) -> int:
         """Number of ids that each call of `find` hashes first: many at once are faster."""
-        return 0 if self._ids is None else self.num_nodes
+        return 0 if self._keys is None else self.num_nodes
 
     def node_ids(self) -> AnyArray | None:
         """The ids as a store keeps them: int64 or UTF-8 bytes; None if they are 0, 1, …."""
         if self._ids is None:
             return None
         ids: AnyArray = self._ids.to_numpy(zero_copy_only=False)
-        return utf8(ids) if self._is_text else ids
+        return utf8(ids) if self._ids.type == TEXT else ids
 
     def shown(self) -> str:
         """The first ids, for messages."""
@@ -76,19 +85,32 @@ class NodeIndex:
         nodes = "nodes" if self._kind == "node" else f"nodes of type {self._kind}"
         return f"{home} defines the {nodes} ({self.shown()}); no other file may add any."
 
-    @property
-    def unknown(self) -> str:
-        """Why a row with an unknown node is bad; `{}` stands for its id."""
-        return f"{self._kind} {{}} is not in {self.home}"
+    def unknown(self, text: str) -> str:
+        """Why a row with an unknown node is bad: its id, and the one that may be meant."""
+        other = self.written_otherwise(text)
+        which = f", which has {other!r}: write it alike in both" if other else ""
+        return f"{self._kind} {text!r} is not in {self.home}{which}"
+
+    def written_otherwise(self, text: str) -> str | None:
+        """The id of a node that is the same number as an unknown id: 007 for 7."""
+        try:
+            value, number = float(text), Decimal(text.strip())
+        except (ValueError, InvalidOperation):
+            return None
+        if self._ids is not None and self._ids.type == TEXT:
+            near = self._ids.filter(pc.equal(to_floats(self._ids), value)).to_pylist()
+            return next((name for name in near if Decimal(name) == number), None)
+        name = f"{number:.0f}" if abs(value) < 2.0**63 else ""
+        return name if name and Decimal(name) == number and self.knows(name) else None
 
     def find(self, ids: pa.Array, decimal: str = ".") -> Int64Array:
         """Node numbers of ids of any type, −1 for those that are missing or unknown."""
         ids = self._comparable(ids, decimal)
-        if self._ids is None:
+        if self._keys is None:
             is_known = pc.and_(pc.greater_equal(ids, 0), pc.less(ids, self.num_nodes))
             found = pc.if_else(is_known, ids, None)
         else:
-            found = pc.index_in(ids, self._ids, skip_nulls=True)
+            found = pc.index_in(ids, self._keys, skip_nulls=True)
         return np.asarray(found.fill_null(-1).to_numpy(), np.int64)
 
     def locate(self, rows: Rows, bad: BadRows) -> Rows:
@@ -100,7 +122,9 @@ class NodeIndex:
         if "id" in rows.columns:
             rows = rows.drop_missing("id", bad, "the node id is missing")
             rows = replace(rows, nodes=self.find(rows.columns["id"], rows.source.table.decimal))
-            rows = rows.drop_by_field(rows.nodes < 0, bad, "id", self.unknown, self.hint)
+            place = rows.source.places["id"]
+            why = lambda row: self.unknown(row[place])  # noqa: E731
+            rows = rows.drop(rows.nodes < 0, bad, why, self.hint)
             return drop_repeated(rows, pa.array(rows.nodes), bad)
         if rows.end != self.num_nodes:
             raise UserError(
@@ -113,15 +137,29 @@ class NodeIndex:
     def knows(self, text: str, decimal: str = ".") -> bool:
         """Whether an id, as written in a file, is a node's."""
         node = self._comparable(pa.array([text], TEXT), decimal)[0]
-        if self._ids is None or not node.is_valid:
+        if self._keys is None or not node.is_valid:
             return bool(node.is_valid and 0 <= node.as_py() < self.num_nodes)
-        return bool(pc.index(self._ids, node).as_py() >= 0)
+        return bool(pc.index(self._keys, node).as_py() >= 0)
 
     def _comparable(self, ids: pa.Array, decimal: str) -> pa.Array:
-        ids = to_plain(ids)
-        if self._is_text:
-            return ids.cast(TEXT)
-        return to_int64(with_decimal_point(ids, decimal) if ids.type == TEXT else ids)
+        if self._keys is not None and self._keys.type == TEXT:
+            return to_plain(ids).cast(TEXT)
+        return to_int64(ids, decimal)
+
+
+def _keys(ids: pa.Array, decimal: str) -> pa.Array:
+    """Ids as they are compared: int64 if all are whole numbers that differ, else texts."""
+    if ids.type != TEXT:
+        return ids
+    for part in (ids[:100], ids):  # of names, the first ones tell
+        numbers = whole_numbers(without_zero_fractions(part, decimal))
+        if numbers is None or is_repeated(numbers).any():
+            return ids
+    return numbers
+
+
+def _count_from_0(ids: pa.Array) -> bool:
+    return ids.type != TEXT and bool((ids.to_numpy() == np.arange(len(ids))).all())
 
 
 def drop_repeated(rows: Rows, ids: pa.Array, bad: BadRows, hint: str = "") -> Rows:

@@ -43,7 +43,11 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
     if len(wrong):
         texts = ids.take(wrong[:_NUM_SHOWN]).cast(TEXT).to_pylist()
         places = zip(texts, wrong.tolist(), strict=False)
-        first = ", ".join(f"{text or ''!r} in row {row + 1}" for text, row in places)
+        first = ", ".join(
+            f"{text or ''!r} in row {row + 1}"
+            + (f", write {other!r}" if (other := index.written_otherwise(text or "")) else "")
+            for text, row in places
+        )
         more = ", …" if len(wrong) > _NUM_SHOWN else ""
         names_column = "" if wrong[0] else " If its first line names the column, write id there."
         raise UserError(

@@ -17,7 +17,13 @@ from gnntrain.config.graph_schema import EdgeTable, MixedEdgeTable
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import WEIGHT_ARRAYS
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, from_texts, is_missing_mark, to_plain
+from gnntrain.data.columns import (
+    TEXT,
+    from_texts,
+    is_missing_mark,
+    to_plain,
+    without_zero_fractions,
+)
 from gnntrain.data.file_columns import listed, matching_columns, named_column, place_of
 from gnntrain.data.file_edges import ENDS, MOST_ROWS, edge_table, find_ends, known_edges
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
@@ -236,8 +242,9 @@ class IdCollector:
         """All different ids of a type in ascending order: int64 if all are whole numbers."""
         written = self._texts.get(node_type, _DifferentIds()).all(TEXT)
         other = self._others.get(node_type, _DifferentIds()).all(pa.int64())
-        read = from_texts(written, decimal=self.decimal) if len(written) else other[:0]
-        if read.type != other.type:
+        numbers = without_zero_fractions(written, self.decimal)
+        read = from_texts(numbers) if len(written) else other[:0]
+        if TEXT in (read.type, other.type):
             read, other = written, other.cast(TEXT)
         found = pc.unique(pa.concat_arrays([read, other])).drop_null()
         return found.take(pc.sort_indices(found))
@@ -427,8 +434,11 @@ def _why_unknown(
             known = {name: known[name]}
         if not any(index.knows(text, decimal) for index in known.values()):
             if len(known) == 1:
-                return next(iter(known.values())).unknown.format(repr(text))
-            return f"node {text!r} is in none of {', '.join(known)}"
+                return next(iter(known.values())).unknown(text)
+            others = {name: index.written_otherwise(text) for name, index in known.items()}
+            alike = "".join(f"; {name} has {other!r}" for name, other in others.items() if other)
+            alike += ": write it alike in both" * bool(alike)
+            return f"node {text!r} is in none of {', '.join(known)}{alike}"
     return "the relation is missing"
 
 
@@ -449,13 +459,8 @@ def read_foreign_key(
     found = index.find(ids, rows.source.table.decimal)
     place = named_column(rows.source.table, column)[0]
     unknown = (found < 0) & ids.is_valid().to_numpy(zero_copy_only=False)
-    reason = index.unknown
-    bad.add(
-        rows.source.table,
-        rows.rows[unknown],
-        lambda record: reason.format(repr(record[place])),
-        index.hint,
-    )
+    why = lambda record: index.unknown(record[place])  # noqa: E731
+    bad.add(rows.source.table, rows.rows[unknown], why, index.hint)
     lists.add(edge_type, np.flatnonzero(found >= 0), found[found >= 0])
 
 

@@ -20,7 +20,7 @@ from gnntrain.paths import file_names, is_folder
 _Table = TypeVar("_Table")
 
 # What is kept of the same files; raised when it grows.
-_READING = 1
+_READING = 2
 
 
 class SchemaBuilder:

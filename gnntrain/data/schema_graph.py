@@ -280,7 +280,13 @@ class _Reader:
             choice, rows = read_nodes(choice, config, self.bad, required=False)
             if not self.labelled and self.preprocessing is None:
                 refuse_statistics(config)
-        index = NodeIndex(rows.columns.get("id"), len(rows), kind=source.name, home=rows.path.name)
+        index = NodeIndex(
+            rows.columns.get("id"),
+            len(rows),
+            kind=source.name,
+            home=rows.path.name,
+            decimal=config.decimal,
+        )
         self.nodes[source.name] = _Nodes(source, choice, rows, index)
 
     def _nodes_of_edges(

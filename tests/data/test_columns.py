@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,24 @@ def test_words_for_missing_are_missing_in_labels_and_in_numbers(word: str, spell
 def test_an_id_may_be_called_as_a_missing_value() -> None:
     ids = pa.array(["NA", "DE", " "], TEXT)
     assert from_texts(ids).to_pylist() == ["NA", "DE", None]
+
+
+@given(
+    st.lists(
+        st.integers(-(2**65), 2**65).map(str)
+        | st.integers(-20, 20).map(str)
+        | st.text("0123456789.+-eExX_a \t", min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_texts_become_numbers_only_if_the_numbers_say_how_they_were_written(
+    texts: list[str],
+) -> None:
+    column = from_texts(pa.array(texts, TEXT))
+    assert column.cast(TEXT).to_pylist() == [text.strip() or None for text in texts]
+    if all(re.fullmatch("0|-?[1-9][0-9]{0,17}", text) for text in texts):
+        assert column.type == pa.int64()
 
 
 def test_what_is_no_number_is_infinite_not_missing() -> None:

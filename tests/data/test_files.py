@@ -92,6 +92,11 @@ def test_a_graph_of_four_csv_files_is_read(tmp_path: Path) -> None:
         ("id,label\n10,é\n20,b\n30,é\n40,b\n", ["b", "é"]),
         ("id,label\n10,7\n20,3\n30,3\n40,-1\n", [3, 7]),
         ("id,label\n10,1\n20,0\n30,1\n40,0\n", None),
+        ("id,label\n10,1.0\n20,0.0\n30,1.0\n40,\n", None),
+        ("id,label\n10,01\n20,2\n30,01\n40,2\n", ["01", "2"]),
+        ("id,label\n10,1E1\n20,2E1\n30,2E1\n40,1E1\n", ["1E1", "2E1"]),
+        ("id,label\n10,01.11\n20,02.5\n30,02.5\n40,-1\n", ["01.11", "02.5"]),
+        (f"id,label\n10,{2**64}\n20,{2**64 + 1}\n30,{2**64}\n", [f"{2**64}", f"{2**64 + 1}"]),
         ("id,old,rich\n10,1,0\n20,0,0\n30,1,1\n40,0,1\n", ["old", "rich"]),
         ("10,1,0\n20,0,0\n30,1,1\n40,0,1\n", None),
     ],
@@ -114,6 +119,56 @@ def test_text_ids_are_kept_as_utf_8(tmp_path: Path) -> None:
     assert [name.decode() for name in data.node_ids.tolist()] == list(names.values())
     assert edges_of(data) == [(0, 1), (1, 2), (3, 0)]
     assert data.splits["train"].tolist() == [0, 3]
+
+
+WRITTEN = {
+    "zeros": ["00", "01", "02", "03"],
+    "some zeros": ["0", "1", "02", "3"],
+    "codes": ["1E1", "1E2", "10", "100"],
+    "signs": ["+1", "-2", "3", "+4"],
+    "hexadecimal": ["0x1", "0x2", "1", "2"],
+    "beyond 64 bits": [str(2**64 + i) for i in range(4)],
+    "versions": ["1.0", "1", "1.1", "2.0"],
+    "gaps": ["1.0", "2.0", "3.0", "4.0"],
+}
+
+
+@pytest.mark.parametrize("ids", WRITTEN.values(), ids=WRITTEN)
+def test_ids_are_the_texts_of_the_file(tmp_path: Path, ids: list[str]) -> None:
+    texts = {"features": FEATURES, "labels": LABELS, "edges": EDGES, "split": SPLIT}
+    for role, text in texts.items():
+        for number, name in zip(("10", "20", "30", "40"), ids, strict=True):
+            text = text.replace(f"\n{number},", f"\n<{name}>,").replace(
+                f",{number}\n", f",<{name}>\n"
+            )
+        texts[role] = text.replace("<", "").replace(">", "")
+    data = build(**write(tmp_path, **texts))
+    assert data.node_ids is not None
+    assert [name.decode() for name in data.node_ids.tolist()] == ids
+    assert edges_of(data) == [(0, 1), (1, 2), (3, 0)]
+    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert data.splits["train"].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_whole_numbers_of_a_column_with_gaps_match_as_numbers(tmp_path: Path, decimal: str) -> None:
+    features = FEATURES.replace(",", ";").replace(".", decimal).replace("10;", f"10{decimal}0;")
+    edges = f"source;target\n10;20{decimal}0\n20;30\n"
+    given = write(tmp_path, features=features, edges=edges)
+    assert edges_of(build(**given, decimal=decimal)) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("role", ["edges", "labels", "split"])
+@pytest.mark.parametrize(("nodes", "other"), [("007", "7"), ("7", "007"), ("7", "7E0")])
+def test_an_id_that_is_written_otherwise_is_told_with_both(
+    tmp_path: Path, role: str, nodes: str, other: str
+) -> None:
+    texts = {"features": FEATURES, "labels": LABELS, "edges": EDGES, "split": SPLIT}
+    texts = {name: text.replace("10,", f"{nodes},") for name, text in texts.items()}
+    texts["edges"] = f"source,target\n{nodes},20\n20,30\n"
+    message = message_of(**write(tmp_path, **texts | {role: texts[role].replace(nodes, other, 1)}))
+    assert f"{role}.csv line 2: node '{other}' is not in the features file features.csv" in message
+    assert f"which has '{nodes}': write it alike in both" in message
 
 
 def test_ids_that_are_numbers_in_one_file_and_texts_in_another_are_matched(

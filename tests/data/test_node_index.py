@@ -50,16 +50,46 @@ def test_texts_are_found_as_they_are_written_but_for_blanks_around_them(
     assert [index.knows(text or "") for text in asked] == [node >= 0 for node in expected]
 
 
-@pytest.mark.parametrize("ids", [None, [0, 1, 2], [7, 1, 16]])
-def test_whatever_says_the_same_number_is_the_same_node(ids: list[int] | None) -> None:
-    index = NodeIndex(None if ids is None else pa.array(ids), 3)
-    assert find(index, ["1", "001", "+1", "1.0", " 1 ", "1e0"], TEXT) == [1] * 6
+@pytest.mark.parametrize("ids", [None, [0, 1, 2], [7, 1, 16], ["7", "1.0", "16"]])
+def test_a_whole_number_is_the_same_node_in_any_file_unless_written_otherwise(
+    ids: list[Any] | None,
+) -> None:
+    index = NodeIndex(None if ids is None else pa.array(ids).cast(kind_of(ids)), 3)
+    assert find(index, ["1", "1.0", " 1 "], TEXT) == [1] * 3
+    assert find(index, ["001", "+1", "1e0", "0x1", "01.0"], TEXT) == [-1] * 5
     assert find(index, ["1.5", "x", "", "-1", "99", "9" * 30, "nan"], TEXT) == [-1] * 7
     assert find(index, [1.0, 1.5, None, float("nan"), 1e300], pa.float64()) == [1, -1, -1, -1, -1]
     assert find(index, [1, 2**64 - 1], pa.uint64()) == [1, -1]
     assert find(index, [], pa.null()) == []
     # One value that is no number does not change how the others are read.
-    assert find(index, ["0x1", "x"], TEXT) == [1, -1]
+    assert find(index, ["1", "x"], TEXT) == [1, -1]
+
+
+def kind_of(ids: list[Any]) -> pa.DataType:
+    return TEXT if isinstance(ids[0], str) else pa.int64()
+
+
+@pytest.mark.parametrize(
+    ("ids", "asked", "meant"),
+    [
+        (["07", "x"], "7", "07"),
+        (["+7", "8"], "7", "+7"),
+        (["1E1", "2E1"], "10", "1E1"),
+        (["9" * 30, "9" * 29 + "8"], "+" + "9" * 29 + "8", "9" * 29 + "8"),
+        ([7, 8], "07", "7"),
+        ([7, 8], "7e0", "7"),
+        (["07", "x"], "nan", None),
+        ([7, 8], "1E999999999", None),
+        (["07", "x"], "y", None),
+    ],
+)
+def test_an_unknown_id_is_told_with_the_one_that_is_the_same_number(
+    ids: list[Any], asked: str, meant: str | None
+) -> None:
+    index = NodeIndex(pa.array(ids, kind_of(ids)), 2, home="nodes.csv")
+    assert find(index, [asked], TEXT) == [-1]
+    told = f", which has {meant!r}: write it alike in both" if meant else ""
+    assert index.unknown(asked) == f"node {asked!r} is not in nodes.csv{told}"
 
 
 def test_ids_0_1_2_take_no_memory_and_are_not_kept() -> None:

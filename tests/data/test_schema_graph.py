@@ -293,9 +293,9 @@ def test_a_label_is_found_by_its_usual_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_types", [False, True])
 def test_one_table_of_nodes_and_one_of_edges(tmp_path: Path, has_types: bool) -> None:
-    nodes = "id,type,h,area,year\na1,author,1,ml,\na2,author,2,db,\n1,paper,,,2001\n007,paper,,,2\n"
+    nodes = "id,type,h,area,year\na1,author,1,ml,\na2,author,2,db,\n1,paper,,,2001\n7,paper,,,2\n"
     edges = "source,relation,target,st,tt\na1,writes,1,author,paper\n"
-    edges += "a2,writes,7,author,paper\n1,cites,007,paper,paper\na1,likes,a2,author,author\n"
+    edges += "a2,writes,7,author,paper\n1,cites,7,paper,paper\na1,likes,a2,author,author\n"
     (tmp_path / "n.csv").write_text(nodes)
     (tmp_path / "e.csv").write_text(edges)
     of_types = {"source_type": "st", "target_type": "tt"} if has_types else {}
@@ -313,6 +313,35 @@ def test_one_table_of_nodes_and_one_of_edges(tmp_path: Path, has_types: bool) ->
         ("paper", "cites", "paper"): [(1, 7)],
         ("author", "likes", "author"): [("a1", "a2")],
     }
+
+
+def test_ids_of_keys_and_ends_are_the_texts_of_their_files(tmp_path: Path) -> None:
+    authors = "author_id,h,area,zip\n1E1,1,01,00501\n1E2,2,1,\n+3,3,01,02134\n"
+    schema = changed("nodes", "author", to={"files": "authors.csv", "id": "author_id"})
+    schema["nodes"]["author"] |= {"label": "area", "foreign_keys": {"zip": "zip"}}
+    schema["nodes"]["zip"] = {"files": "zips.csv"}
+    texts = {"authors": authors, "zips": "id,size\n00501,1\n02134,2\n501,3\n"}
+    texts["writes"] = "author_id,id\n1E1,10\n1E2,10\n+3,30\n"
+    data = build(write(tmp_path, **texts), schema)
+    ends = edges_of(data)
+    assert ends["author", "zip", "zip"] == [("1E1", "00501"), ("+3", "02134")]
+    assert ends["author", "writes", "paper"] == [("1E1", 10), ("1E2", 10), ("+3", 30)]
+    assert data.class_names is not None
+    assert data.class_names.tolist() == [b"01", b"1"]
+    del schema["nodes"]["zip"]["files"]
+    assert ids_of(build(tmp_path, schema).nodes["zip"]) == ["00501", "02134"]
+    schema["nodes"]["zip"]["files"] = "zips.csv"
+    write(tmp_path, **texts | {"authors": authors.replace("02134", "2134")})
+    assert "zip '2134' is not in zips.csv, which has '02134'" in mistake(tmp_path, schema)
+
+
+def test_a_node_of_one_of_several_types_is_told_as_its_table_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,f,y\n01,1,0\n02,2,1\n")
+    (tmp_path / "b.csv").write_text("id,f\nx,1\n")
+    (tmp_path / "e.csv").write_text("source,relation,target\n1,r,02\n01,r,x\n")
+    nodes = {"a": {"files": "a.csv", "label": "y"}, "b": {"files": "b.csv"}}
+    told = mistake(tmp_path, {"nodes": nodes, "edges": {"files": "e.csv"}})
+    assert "node '1' is in none of a, b; a has '01'" in told
 
 
 def test_an_id_that_two_types_have_needs_a_column_of_types(tmp_path: Path) -> None:

@@ -241,6 +241,27 @@ def test_a_graph_without_labels_that_the_model_never_saw(tmp_path: Path) -> None
         predict(tmp_path / "run", tmp_path / "x.csv", config=config, nodes="test")
 
 
+def test_predictions_join_the_file_that_the_nodes_are_from(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = [f"{i:05}" for i in range(40)]
+    users = pd.DataFrame({"id": ids, "x": rng.normal(size=40), "label": ["01", "1"] * 20})
+    users.to_csv(tmp_path / "nodes.csv", index=False)
+    ends = {"source": rng.choice(ids, 150), "target": rng.choice(ids, 150)}
+    pd.DataFrame(ends).to_csv(tmp_path / "edges.csv", index=False)
+    files = {"edges": str(tmp_path / "edges.csv"), "features": str(tmp_path / "nodes.csv")}
+    store = prepare_store(FilesConfig(**files, store_dir=str(tmp_path / "stores"))).store
+    run_of(tmp_path / "run", store, SAGE)
+    wanted = tmp_path / "wanted.txt"
+    wanted.write_text("00007\n00003\n")
+    predict(tmp_path / "run", tmp_path / "out.csv", nodes=wanted)
+    found = columns(tmp_path / "out.csv")
+    assert found["node"] == ["00007", "00003"]
+    assert set(found["class"]) <= {"01", "1"}
+    wanted.write_text("7\n")
+    with pytest.raises(UserError, match="'7' in row 1, write '00007'"):
+        predict(tmp_path / "run", tmp_path / "other.csv", nodes=wanted)
+
+
 def test_columns_of_labels_are_no_features_of_a_graph_to_predict_for(tmp_path: Path) -> None:
     given = own_graph(tmp_path, "g", labelled=True)
     with_labels = prepare_store(FilesConfig(**given), labelled=False).store
