@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
@@ -323,6 +325,16 @@ def test_a_decimal_comma_is_said_where_it_makes_texts_of_numbers(tmp_path: Path)
     save(table, tmp_path / "nodes.csv", sep=";", decimal=",")
     message = message_of(**given, decimal=",")
     assert "line 4: column f1 is ''" in message
+
+
+def test_lists_may_be_missing_where_a_file_begins(tmp_path: Path) -> None:
+    table = pa.table({"id": IDS, "emb": [None] * 5 + [[1.0, 2.0]] * 3, "a": np.arange(8.0)})
+    given = paths(tmp_path, nodes())
+    given["features"] = str(tmp_path / "nodes.feather")
+    feather.write_feather(table, given["features"], chunksize=2)
+    data = build(**given, missing="zero")
+    assert names_of(data) == ["emb_0", "emb_1", "a"]
+    assert features_of(data)[4:6].tolist() == [[0, 0, 4], [1, 2, 5]]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
