@@ -464,5 +464,5 @@ def foreign_ids(rows: Rows, column: str) -> pa.Array:
     table = rows.source.table
     ids = rows.others[named_column(table, column)[0]]
     if ids.type != TEXT:
-        return ids
+        return to_plain(ids)  # of floats, NaN is none
     return pc.if_else(is_missing_mark(ids), pa.scalar(None, TEXT), ids)

@@ -124,6 +124,7 @@ class _Reader:
 
     def read(self) -> HeteroGraphData:
         sources = self._node_sources()
+        self._refuse_unknown_types(sources)
         edges = self._edge_sources()
         target = self._target(sources)
         labels, split = self._label_files(sources[target])
@@ -179,11 +180,22 @@ class _Reader:
                         "Give the tables as files of one entry.",
                     )
                 found[source.name] = source
-        for name in tables.types:
-            if name not in found:
-                raise _unknown_type(f"nodes.types.{name}", name, found)
         self.bad.report()
         return found
+
+    def _refuse_unknown_types(self, known: Mapping[NodeType, NodeSource]) -> None:
+        """Types that the schema names: of a table with a column of types only now known."""
+        tables = self.files.tables
+        named = [(f"nodes.types.{name}", name) for name in tables.types]
+        named += [(f"edges.{'/'.join(ends)}", name) for ends in tables.edges for name in ends[::2]]
+        named += [
+            (f"{source.key}.foreign_keys.{column}", other)
+            for source in known.values()
+            for column, other in source.columns.foreign_keys.items()
+        ]
+        for key, name in named:
+            if name not in known:
+                raise _unknown_type(key, name, known)
 
     def _edge_sources(self) -> list[EdgeSource]:
         tables, paths = self.files.tables, self.files.paths
@@ -337,9 +349,6 @@ class _Reader:
                     read_mixed_edges(source, self._candidates(source), lists, self.bad)
         for name, nodes in self.nodes.items():
             for column, other in nodes.source.columns.foreign_keys.items():
-                if other not in indexes:
-                    key = f"{nodes.source.key}.foreign_keys.{column}"
-                    raise _unknown_type(key, other, indexes)
                 edge_type = (name, column, other)
                 read_foreign_key(nodes.rows, column, edge_type, indexes[other], lists, self.bad)
         return lists.lists()

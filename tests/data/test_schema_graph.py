@@ -250,6 +250,16 @@ def test_foreign_keys_are_edges_and_an_empty_one_is_none(tmp_path: Path) -> None
     assert "author 'a9'" in told
 
 
+def test_a_foreign_key_may_be_missing_in_a_column_of_floats(tmp_path: Path) -> None:
+    papers = pa.table({"id": [10, 20, 30], "venue": np.array([1.0, np.nan, 2.0])})
+    parquet.write_table(papers, write(tmp_path) / "papers.parquet")
+    paper = {"files": "papers.parquet", "foreign_keys": {"venue": "venue"}}
+    schema = changed("nodes", "paper", to=paper)
+    schema["nodes"]["venue"] = {}
+    found = edges_of(build(tmp_path, schema))
+    assert found[("paper", "venue", "venue")] == [(10, 1), (30, 2)]
+
+
 def test_features_of_each_type_are_prepared_by_its_own_keys(tmp_path: Path) -> None:
     papers = "id,kind,pages,title\n10,long,8,A\n20,short,,B\n30,long,12,C\n"
     paper = {
@@ -313,6 +323,16 @@ def test_one_table_of_nodes_and_one_of_edges(tmp_path: Path, has_types: bool) ->
         ("paper", "cites", "paper"): [(1, 7)],
         ("author", "likes", "author"): [("a1", "a2")],
     }
+
+
+def test_types_that_a_column_of_types_does_not_hold_are_told(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,type,h,y\n1,author,1,a\n2,author,2,b\n3,paper,,\n")
+    (tmp_path / "e.csv").write_text("source,target\n1,3\n")
+    nodes = {"files": "n.csv", "types": {"author": {"label": "y"}}}
+    for edge_type, wrong in (("author/writes/papr", "papr"), ("autor/writes/paper", "autor")):
+        told = mistake(tmp_path, {"nodes": nodes, "edges": {edge_type: {"files": "e.csv"}}})
+        assert f"edges.{edge_type}={wrong}" in told
+        assert "Did you mean" in told
 
 
 def test_an_id_that_two_types_have_needs_a_column_of_types(tmp_path: Path) -> None:
