@@ -54,10 +54,8 @@ SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the masks, or lists of nodes, of a split; the first that is there counts."""
 MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
-_OTHER_ARRAYS = (
-    *(*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *MASK_ARRAYS),
-    *(*PAIR_ARRAYS, *WEIGHT_ARRAYS, "edge_attr"),
-)
+NODE_ARRAYS = (*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *MASK_ARRAYS)
+_OTHER_ARRAYS = (*NODE_ARRAYS, *PAIR_ARRAYS, *WEIGHT_ARRAYS, "edge_attr")
 
 Arrays = Mapping[str, AnyArray]
 """The arrays of a file by name; the name is "" where a file holds just one without a name."""
@@ -165,7 +163,7 @@ class ArrayTable(Table):
         path: Their file.
         columns: Arrays `[num_rows]` by name.
         matrix: More columns, of numbers: `[num_rows, n]`.
-        arrays: All arrays of the file.
+        arrays: All arrays of the file; of edges, those beside their ends.
     """
 
     def __init__(

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.data.array_files import (
+    NODE_ARRAYS,
     PAIR_ARRAYS,
+    SPLIT_ARRAYS,
     WEIGHT_ARRAYS,
     Arrays,
     ArrayTable,
@@ -146,11 +148,16 @@ def _phrase(columns: Columns, num_edges: int) -> str:
 def _left_out(columns: Columns) -> dict[str, str]:
     table = columns.table
     used = {*columns.places.values(), *columns.numbers}
-    return {
-        f"{table.shown(place)} of {table.path.name}": _why_unused(name)
-        for place, name in enumerate(table.names)
-        if place not in used
-    }
+    unused = [place for place in range(len(table.names)) if place not in used]
+    names = [*map(table.shown, unused), *unread_arrays(table)]
+    return {f"{name} of {table.path.name}": _why_unused(name) for name in names}
+
+
+def unread_arrays(table: Table) -> list[str]:
+    """Arrays beside the edges in their file, but for those that nodes have."""
+    arrays = table.arrays if isinstance(table, ArrayTable) else {}
+    known = {*table.names, *NODE_ARRAYS, *chain(*SPLIT_ARRAYS.values())}
+    return [name for name in arrays if name not in known]
 
 
 def _why_unused(name: str) -> str:
@@ -289,7 +296,7 @@ def _table_of_arrays(path: Path, arrays: Arrays, config: FilesConfig) -> ArrayTa
         columns = dict(zip(PAIRS_OF_ENDS[0], _both_ends(path, pairs), strict=True))
     columns |= {name: array.reshape(-1) for name, array in weights.items()}
     _refuse_wrong_columns(path, columns, weights)
-    return ArrayTable(path, columns)
+    return ArrayTable(path, columns, arrays={n: a for n, a in arrays.items() if a is not pairs})
 
 
 def _refuse_wrong_columns(path: Path, columns: Arrays, weights: Arrays) -> None:

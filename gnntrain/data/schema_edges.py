@@ -19,7 +19,14 @@ from gnntrain.data.array_files import WEIGHT_ARRAYS
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT, from_texts, is_missing_mark, to_plain
 from gnntrain.data.file_columns import listed, matching_columns, named_column, place_of
-from gnntrain.data.file_edges import ENDS, MOST_ROWS, edge_table, find_ends, known_edges
+from gnntrain.data.file_edges import (
+    ENDS,
+    MOST_ROWS,
+    edge_table,
+    find_ends,
+    known_edges,
+    unread_arrays,
+)
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
 from gnntrain.data.neo4j_header import Neo4jHeader
 from gnntrain.data.node_index import NodeIndex
@@ -52,6 +59,12 @@ class EdgeSource:
     relation: int = 0
     types: Mapping[Role, int] = field(default_factory=dict)
     spaces: Mapping[Role, str] = field(default_factory=dict)
+
+    def unread(self) -> list[str]:
+        """Names of columns and arrays without a use."""
+        table, used = self.columns.table, self.columns.all_places
+        places = [place for place in range(len(table.names)) if place not in used]
+        return [*map(table.shown, places), *unread_arrays(table)]
 
     def type_at(self, end: Role) -> NodeType | None:
         """The node type of all its edges at one end, if it is one."""

@@ -160,7 +160,7 @@ class _Reader:
             class_names=targets.class_names,
             labelled=self.labelled,
             metric=metric,
-            summary=self._summary(targets, splits, lists, fitted),
+            summary=self._summary(targets, splits, edges, lists, fitted),
             reverse=self.files.tables.reverse,
         )
 
@@ -398,6 +398,7 @@ class _Reader:
         self,
         targets: Targets,
         splits: Splits,
+        sources: Sequence[EdgeSource],
         edges: Mapping[EdgeType, tuple[IntArray, IntArray]],
         fitted: Mapping[NodeType, Preprocessing | None],
     ) -> DataSummary:
@@ -413,6 +414,10 @@ class _Reader:
             else:
                 features.append(f"{name}: none, learnt rows")
             left_out |= {f"{name}.{at}": why for at, why in nodes.choice.left_out.items()}
+        for source in sources:
+            place = source.key.removeprefix("edges.")
+            why = "models of typed graphs read edges alone"
+            left_out |= {f"{place}.{name}": why for name in source.unread()}
         counts = [f"{len(src):,} {'/'.join(name)}" for name, (src, _) in edges.items()]
         return DataSummary(
             ids="; ".join(ids),

@@ -419,6 +419,18 @@ def test_edge_features_and_times_must_be_there_and_are_told(
     assert "date" in told
 
 
+def test_columns_and_arrays_of_edges_that_are_not_read_are_told(tmp_path: Path) -> None:
+    pairs, attributes = np.array([[0, 1], [1, 2]]), np.ones((2, 3))
+    np.savez(tmp_path / "cites.npz", edge_index=pairs, edge_attr=attributes)
+    schema = changed("edges", "paper/cites/paper", to={"files": "cites.npz"})
+    schema["nodes"]["paper"]["id"] = "none"
+    schema["edges"]["author/writes/paper"] |= {"source": "author_id", "target": "row"}
+    data = build(write(tmp_path, writes="author_id,row,place\na1,0,1\n"), schema)
+    assert data.summary is not None
+    names = {"author/writes/paper.place", "paper/cites/paper.edge_attr"}
+    assert {name for name in data.summary.left_out if "/" in name} == names
+
+
 def test_weights_of_edges_are_told_as_not_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
