@@ -87,6 +87,25 @@ def load_arrays(path: Path) -> Arrays:
     return arrays
 
 
+def load_all(paths: Sequence[Path]) -> Arrays:
+    """The arrays of several files, each array one part after the other.
+
+    Raises:
+        UserError: See `load_arrays`; or a file lacks an array of the first one's.
+    """
+    first, *others = files = [load_arrays(path) for path in paths]
+    for path, arrays in zip(paths[1:], others, strict=True):
+        for name, array in first.items():
+            if name not in arrays or arrays[name].shape[1:] != array.shape[1:]:
+                raise UserError(
+                    f"{path} has not the array {name!r} that {paths[0]} has, or another width.",
+                    "Files of one table need the same arrays.",
+                )
+    if not others:
+        return first
+    return {name: np.concatenate([arrays[name] for arrays in files]) for name in first}
+
+
 def _refuse_other_types(path: Path, name: str, array: AnyArray) -> None:
     if array.dtype.kind not in "biufUS":
         which = f"its array {name!r}" if name else "it"

@@ -78,13 +78,13 @@ class FileEdges:
     left_out: dict[str, str]
 
 
-def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) -> FileEdges:
-    """Read the edges file. Only a batch of rows is held at a time: as many as there are nodes.
+def read_edges(table: Table, config: FilesConfig, index: NodeIndex, bad: BadRows) -> FileEdges:
+    """Read a table of `edge_table`. Only a batch of rows is held at a time: as many as nodes.
 
     Raises:
         UserError: The file cannot be read, or does not say which columns are the ends.
     """
-    columns = edge_columns(path, config, index, bad)
+    columns = edge_columns(table, config, index)
     dtype = index_dtype(index.num_nodes)
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
@@ -166,15 +166,15 @@ def _why_unused(name: str) -> str:
     return "edges have ends and a weight only"
 
 
-def edge_columns(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) -> Columns:
+def edge_columns(table: Table, config: FilesConfig, index: NodeIndex) -> Columns:
     """The edges file: sources, targets and perhaps weights, which are its only numbers.
 
     Raises:
         UserError: The file cannot be read, has no column of a name that is asked for, or does not
             say which columns are the ends.
     """
-    table, wanted = edge_table(path, config, bad), config.weight_column
-    if is_array_file(path):
+    wanted = config.weight_column
+    if isinstance(table, ArrayTable):
         # Whoever calls an array so means PyG's; of a table it may be any column.
         wanted = wanted or next((name for name in WEIGHT_ARRAYS if name in table.names), None)
     weights = [] if wanted is None else [place_of(table, "weight_column", wanted)]

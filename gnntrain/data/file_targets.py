@@ -140,7 +140,7 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
 def _where(rows: Rows, places: Sequence[int]) -> str:
     names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
-    return f"{kind} {first_names(names)} of {rows.path.name}"
+    return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
 
 
 def ask_about_labels(column: pa.Array, where: str) -> None:

@@ -215,6 +215,7 @@ class Table(ABC):
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
         decimal: Decimal mark of the numbers.
         lists: Places of columns of texts that hold lists of numbers, separated by semicolons.
+        heading: The fields of a text's first line that was not seen to be a header.
     """
 
     path: Path
@@ -223,6 +224,7 @@ class Table(ABC):
     note: str = ""
     decimal: str = "."
     lists: Collection[int] = ()
+    heading: tuple[str, ...] = ()
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
         """Columns of numbers as an array that need not be read, if the file has them so."""

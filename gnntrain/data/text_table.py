@@ -128,6 +128,7 @@ class TextTable(Table):
         is_seen = header == "auto" and _is_header(names, second_row, known_names, self.decimal)
         has_header = is_seen or header is True
         self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
+        self.heading = () if has_header else tuple(names)
         self._first_line += has_header
         skipped = [mark, *comments, line if has_header else ""]
         self._num_bytes_skipped = len(_to_bytes("".join(skipped)))
