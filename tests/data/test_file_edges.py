@@ -120,7 +120,8 @@ def test_the_edges_of_a_file_of_a_whole_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["npz", "pt"])
 def test_arrays_of_edges_that_are_not_read_are_told(tmp_path: Path, suffix: str) -> None:
     edges = tmp_path / f"edges.{suffix}"
-    arrays = {"edge_index": np.array([[0, 1], [1, 2]]), "edge_attr": np.ones((2, 3))}
+    pairs = np.array([[0, 1], [1, 2]])
+    arrays: dict[str, Any] = {"edge_index": pairs, "edge_attr": np.ones((2, 3))}
     if suffix == "npz":
         np.savez(edges, **arrays)
     else:
