@@ -44,7 +44,7 @@ class ColumnFile(Section):
     """Labels or splits in a file of their own."""
 
     file: Text
-    """The file: a table, or an array."""
+    """The file, a table or an array; or a pattern such as labels-*.csv."""
     id: Text | None = None
     """Column of the node id; null: recognised by its name, or the rows are those of the nodes."""
     column: Names | None = None
@@ -52,7 +52,7 @@ class ColumnFile(Section):
 
 
 class SplitFiles(Section):
-    """Splits as one file of node ids each."""
+    """Splits as files of node ids; each may be a pattern such as train-*.csv."""
 
     train: Text
     """Ids of the training nodes."""

@@ -54,10 +54,8 @@ SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the masks, or lists of nodes, of a split; the first that is there counts."""
 MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
-_OTHER_ARRAYS = (
-    *(*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *MASK_ARRAYS),
-    *(*PAIR_ARRAYS, *WEIGHT_ARRAYS, "edge_attr"),
-)
+NODE_ARRAYS = (*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *MASK_ARRAYS)
+_OTHER_ARRAYS = (*NODE_ARRAYS, *PAIR_ARRAYS, *WEIGHT_ARRAYS, "edge_attr")
 
 Arrays = Mapping[str, AnyArray]
 """The arrays of a file by name; the name is "" where a file holds just one without a name."""
@@ -87,6 +85,25 @@ def load_arrays(path: Path) -> Arrays:
     for name, array in arrays.items():
         _refuse_other_types(path, name, array)
     return arrays
+
+
+def load_all(paths: Sequence[Path]) -> Arrays:
+    """The arrays of several files, each array one part after the other.
+
+    Raises:
+        UserError: See `load_arrays`; or a file lacks an array of the first one's.
+    """
+    first, *others = files = [load_arrays(path) for path in paths]
+    for path, arrays in zip(paths[1:], others, strict=True):
+        for name, array in first.items():
+            if name not in arrays or arrays[name].shape[1:] != array.shape[1:]:
+                raise UserError(
+                    f"{path} has not the array {name!r} that {paths[0]} has, or another width.",
+                    "Files of one table need the same arrays.",
+                )
+    if not others:
+        return first
+    return {name: np.concatenate([arrays[name] for arrays in files]) for name in first}
 
 
 def _refuse_other_types(path: Path, name: str, array: AnyArray) -> None:
@@ -165,7 +182,7 @@ class ArrayTable(Table):
         path: Their file.
         columns: Arrays `[num_rows]` by name.
         matrix: More columns, of numbers: `[num_rows, n]`.
-        arrays: All arrays of the file.
+        arrays: All arrays of the file; of edges, those beside their ends.
     """
 
     def __init__(

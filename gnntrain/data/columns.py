@@ -224,23 +224,23 @@ def to_matrix(
     Args:
         columns: Numbers, texts, which are read as numbers, or lists of numbers of one length.
         num_rows: Length of every column.
-        widths: Numbers in a row of each column; None: as its first list has.
+        widths: Numbers in a row of each column; None: as its first list has, 1 without a list.
 
     Returns:
         float32 `[num_rows, num_numbers]`, NaN where a number is missing, infinite where a value
         is too large or no number; and the widths.
     """
-    found = [
-        (_length_of_lists(column) if width is None else width) if is_list(column.type) else 1
-        for column, width in zip(columns, widths, strict=True)
-    ]
+    found = []
+    for column, given in zip(columns, widths, strict=True):
+        width = width_of(column) if given is None else given
+        found.append(1 if width is None else width)
     matrix = np.empty((num_rows, sum(found)), np.float32)
     place = 0
     for column, width in zip(columns, found, strict=True):
         if is_list(column.type):
             _fill_with_lists(matrix[:, place : place + width], column)
         else:
-            matrix[:, place] = _float32(column)
+            matrix[:, place : place + width] = _float32(column)[:, None]
         place += width
     return matrix, found
 
@@ -271,9 +271,12 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _length_of_lists(column: pa.Array) -> int:
+def width_of(column: pa.Array) -> int | None:
+    """Numbers in a row of a column; None where all its values are missing, and may be lists."""
+    if not is_list(column.type):
+        return None if pa.types.is_null(column.type) else 1
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
-    return int(next(iter(lengths[lengths >= 0]), 0))
+    return next((int(length) for length in lengths[lengths >= 0]), None)
 
 
 def _fill_with_lists(matrix: Float32Array, column: pa.Array) -> None:

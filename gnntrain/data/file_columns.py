@@ -15,7 +15,7 @@ edges.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.problems import did_you_mean, nearest
+from gnntrain.config.problems import Problem, did_you_mean, nearest
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     FEATURE_ARRAYS,
@@ -32,6 +32,7 @@ from gnntrain.data.array_files import (
     MASK_ARRAYS,
     MASK_NAMES,
     ArrayTable,
+    load_all,
     load_arrays,
     open_arrays,
     pick_or_only,
@@ -41,6 +42,7 @@ from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, is_repeated
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.stacked_table import StackedTable
 from gnntrain.data.tables import PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
 from gnntrain.errors import UserError
@@ -65,6 +67,8 @@ USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
 """Names that mark the first line of a text as a header, in lower case."""
 
 NO_ID = "none"
+# Keys whose names may be patterns, as a configuration and as a schema calls them.
+_KEYS_OF_PATTERNS = ("feature_columns", "features", "categorical", "ignore")
 
 # An empty name, pandas' name for it, its index in Parquet, a reset index.
 _PANDAS_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__|index|level_0")
@@ -75,35 +79,15 @@ def is_array_file(path: Path) -> bool:
     return path.suffix.lower() in ARRAY_SUFFIXES
 
 
-def feature_columns(
-    path: Path,
-    config: FilesConfig,
-    bad: BadRows,
-    *,
-    split_elsewhere: bool = False,
-    preprocessing: Preprocessing | None = None,
-) -> Columns:
-    """The features file: ids, and as `numbers` all columns that hold neither labels nor splits.
-
-    Args:
-        path: The file.
-        config: How it is read.
-        bad: Takes its bad rows.
-        split_elsewhere: Whether another file says the split.
-        preprocessing: What the model was trained on that the graph is read for, if any.
+def open_features(path: Path, config: FilesConfig, bad: BadRows) -> Table:
+    """The features file.
 
     Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
+        UserError: It cannot be read.
     """
     if is_array_file(path):
-        arrays = open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
-        return Columns(arrays, find_id(arrays, config), arrays.main)
-    return columns_of_nodes(
-        open_table(path, config, bad),
-        config,
-        split_elsewhere=split_elsewhere,
-        preprocessing=preprocessing,
-    )
+        return open_arrays(path, load_arrays(path), FEATURE_ARRAYS, config)
+    return open_table(path, config, bad)
 
 
 def columns_of_nodes(
@@ -114,7 +98,7 @@ def columns_of_nodes(
     preprocessing: Preprocessing | None = None,
     others: Collection[int] = (),
 ) -> Columns:
-    """As `feature_columns`, of an open table.
+    """The features file: ids, and as `numbers` all columns that hold neither labels nor splits.
 
     Args:
         table: The table.
@@ -126,7 +110,9 @@ def columns_of_nodes(
     Raises:
         UserError: It has no column of a name that is asked for.
     """
-    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
+    if isinstance(table, ArrayTable):
+        return Columns(table, find_id(table, config), table.main)
+    ignored = matching_columns(table, config.ignore)
     places = _find_node_id(table, config, ignored.union(others), preprocessing)
     taken = {*places.values(), *others}
     taken |= set() if config.labels is not None else _label_places(table, config, ignored)
@@ -181,44 +167,31 @@ def refuse_ignored(table: Table, key: str, names: Sequence[str], ignored: Collec
             )
 
 
-def refuse_unknown_ignored(
-    features: Table, others: Sequence[Table], patterns: Sequence[str]
-) -> None:
-    """Raise a UserError where a pattern in `dataset.ignore` matches no column of any file."""
-    left = [
-        pattern
-        for pattern in patterns
-        if not any(matching_columns(t, "ignore", (pattern,), strict=False) for t in others)
-    ]
-    matching_columns(features, "ignore", left)
-
-
-def matching_columns(
-    table: Table, key: str, patterns: Sequence[str], *, strict: bool = True
-) -> set[int]:
-    """Places of the columns that the names, numbers and patterns of `dataset.<key>` stand for.
+def unknown_names(asked: Iterable[tuple[str, str]], tables: Sequence[Table]) -> list[Problem]:
+    """The names that are no column of any of the tables.
 
     Args:
-        table: The table.
-        key: The key, for the message.
-        patterns: Names as they are, numbers from 0, or patterns with `*` and `?`.
-        strict: Whether each must match a column.
-
-    Raises:
-        UserError: One matches no column.
+        asked: Names or patterns, each with its key.
+        tables: The tables; nothing is told if the first one holds arrays, which have no header.
     """
-    found: set[int] = set()
-    for pattern in patterns:
-        matches = named_column(table, pattern) or _places_like(table, pattern)
-        if strict and not matches:
-            hint = did_you_mean(pattern, table.names) or "give a name, a number from 0 or a pattern"
-            raise UserError(
-                f"dataset.{key}: {pattern} is no column of {table.path}; it has "
-                f"{listed(table.names)}.",
-                f"{hint[0].upper()}{hint[1:]}" + "." * (not hint.endswith("?")),
-            )
-        found.update(matches)
-    return found
+    if not tables or isinstance(tables[0], ArrayTable):
+        return []
+    there = list(dict.fromkeys(chain(*(table.heading or table.names for table in tables))))
+    expected = f"a column of {' or '.join(str(table.path) for table in tables)} ({listed(there)})"
+    problems = []
+    for key, name in asked:
+        found = chain(*(named_column(table, name) for table in tables))
+        if key.endswith(_KEYS_OF_PATTERNS):
+            found = chain(*(matching_columns(table, [name]) for table in tables))
+        if next(found, None) is None:
+            problems.append(Problem(key, name, expected, did_you_mean(name, there)))
+    return problems
+
+
+def matching_columns(table: Table, patterns: Sequence[str]) -> set[int]:
+    """Places of the columns that names, numbers from 0 and patterns with `*` and `?` stand for."""
+    found = (named_column(table, pattern) or _places_like(table, pattern) for pattern in patterns)
+    return set(chain(*found))
 
 
 def named_column(table: Table, name: str) -> list[int]:
@@ -238,18 +211,19 @@ def is_pandas_index(name: str) -> bool:
     return _PANDAS_INDEX.fullmatch(name) is not None
 
 
-def id_column(path: Path, bad: BadRows) -> Columns:
+def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
     """The column of ids of a list of nodes: one called so, or else the first.
 
     Raises:
-        UserError: The file cannot be read.
+        UserError: A file cannot be read, or has other columns than the first.
     """
+    path = paths[0]
     if is_array_file(path):
-        ids = pick_or_only(path, load_arrays(path), (*ID_ARRAYS, "node", "nodes"))
+        ids = pick_or_only(path, load_all(paths), (*ID_ARRAYS, "node", "nodes"))
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = _open_table(path, bad, COLUMN_NAMES["id"])
+    table = stacked([_open_table(path, bad, COLUMN_NAMES["id"]) for path in paths])
     return Columns(table, {"id": 0, **find_column(table, "id", None)}, [])
 
 
@@ -291,6 +265,23 @@ def _open_table(
         f"{path}: the suffix {path.suffix!r} does not say what the file is.",
         conversion_hint(path) or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
     )
+
+
+def stacked(tables: Sequence[Table]) -> Table:
+    """Tables of the same columns as one.
+
+    Raises:
+        UserError: One has other columns than the first.
+    """
+    first = tables[0]
+    for table in tables:
+        if table.names != first.names:
+            raise UserError(
+                f"{table.path} has the columns {listed(table.names)}; {first.path} has "
+                f"{listed(first.names)}.",
+                "Files of one table need the same columns in the same order.",
+            )
+    return first if len(tables) == 1 else StackedTable(tables)
 
 
 def find_column(

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.data.array_files import (
+    NODE_ARRAYS,
     PAIR_ARRAYS,
+    SPLIT_ARRAYS,
     WEIGHT_ARRAYS,
     Arrays,
     ArrayTable,
@@ -76,13 +78,13 @@ class FileEdges:
     left_out: dict[str, str]
 
 
-def read_edges(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) -> FileEdges:
-    """Read the edges file. Only a batch of rows is held at a time: as many as there are nodes.
+def read_edges(table: Table, config: FilesConfig, index: NodeIndex, bad: BadRows) -> FileEdges:
+    """Read a table of `edge_table`. Only a batch of rows is held at a time: as many as nodes.
 
     Raises:
         UserError: The file cannot be read, or does not say which columns are the ends.
     """
-    columns = edge_columns(path, config, index, bad)
+    columns = edge_columns(table, config, index)
     dtype = index_dtype(index.num_nodes)
     sources, targets = [np.empty(0, dtype)], [np.empty(0, dtype)]
     weights = [np.empty(0, np.float32)]
@@ -146,11 +148,16 @@ def _phrase(columns: Columns, num_edges: int) -> str:
 def _left_out(columns: Columns) -> dict[str, str]:
     table = columns.table
     used = {*columns.places.values(), *columns.numbers}
-    return {
-        f"{table.shown(place)} of {table.path.name}": _why_unused(name)
-        for place, name in enumerate(table.names)
-        if place not in used
-    }
+    unused = [place for place in range(len(table.names)) if place not in used]
+    names = [*map(table.shown, unused), *unread_arrays(table)]
+    return {f"{name} of {table.path.name}": _why_unused(name) for name in names}
+
+
+def unread_arrays(table: Table) -> list[str]:
+    """Arrays beside the edges in their file, but for those that nodes have."""
+    arrays = table.arrays if isinstance(table, ArrayTable) else {}
+    known = {*table.names, *NODE_ARRAYS, *chain(*SPLIT_ARRAYS.values())}
+    return [name for name in arrays if name not in known]
 
 
 def _why_unused(name: str) -> str:
@@ -159,15 +166,15 @@ def _why_unused(name: str) -> str:
     return "edges have ends and a weight only"
 
 
-def edge_columns(path: Path, config: FilesConfig, index: NodeIndex, bad: BadRows) -> Columns:
+def edge_columns(table: Table, config: FilesConfig, index: NodeIndex) -> Columns:
     """The edges file: sources, targets and perhaps weights, which are its only numbers.
 
     Raises:
         UserError: The file cannot be read, has no column of a name that is asked for, or does not
             say which columns are the ends.
     """
-    table, wanted = edge_table(path, config, bad), config.weight_column
-    if is_array_file(path):
+    wanted = config.weight_column
+    if isinstance(table, ArrayTable):
         # Whoever calls an array so means PyG's; of a table it may be any column.
         wanted = wanted or next((name for name in WEIGHT_ARRAYS if name in table.names), None)
     weights = [] if wanted is None else [place_of(table, "weight_column", wanted)]
@@ -289,7 +296,7 @@ def _table_of_arrays(path: Path, arrays: Arrays, config: FilesConfig) -> ArrayTa
         columns = dict(zip(PAIRS_OF_ENDS[0], _both_ends(path, pairs), strict=True))
     columns |= {name: array.reshape(-1) for name, array in weights.items()}
     _refuse_wrong_columns(path, columns, weights)
-    return ArrayTable(path, columns)
+    return ArrayTable(path, columns, arrays={n: a for n, a in arrays.items() if a is not pairs})
 
 
 def _refuse_wrong_columns(path: Path, columns: Arrays, weights: Arrays) -> None:

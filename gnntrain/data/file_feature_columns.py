@@ -80,11 +80,11 @@ def choose_features(
         config: `feature_columns`, `ignore` and `categorical`.
         elsewhere: Names of columns of other files that are no features, with what they hold.
         preprocessing: What a model was trained on, by whose names columns are found; or None.
-        strict: Whether each name and pattern must match a column.
+        strict: Whether arrays, whose columns have no names, are refused such keys.
         required: Whether there must be features.
 
     Raises:
-        UserError: A name or pattern matches no column, or no column is left.
+        UserError: A name is that of a column with another use, or no column is left.
     """
     table = columns.table
     if isinstance(table, ArrayTable):
@@ -94,7 +94,7 @@ def choose_features(
     elif preprocessing is not None and preprocessing.has_names and has_names(table):
         return _columns_of_model(columns, preprocessing)
     else:
-        choice = _chosen_columns(columns, config, elsewhere, strict=strict)
+        choice = _chosen_columns(columns, config, elsewhere)
     if required and not choice.order:
         raise no_features(choice)
     return choice if preprocessing is None else _columns_by_place(choice, preprocessing)
@@ -132,18 +132,17 @@ def _refuse_keys_of_columns(table: Table, config: FilesConfig) -> None:
 
 
 def _chosen_columns(
-    columns: Columns, config: FilesConfig, elsewhere: Mapping[str, str], *, strict: bool
+    columns: Columns, config: FilesConfig, elsewhere: Mapping[str, str]
 ) -> FeatureChoice:
     table = columns.table
     named: set[int] = set()
     for key in ("feature_columns", "categorical"):
         named |= _named_columns(columns, key, getattr(config, key) or ())
-    categorical = matching_columns(table, "categorical", config.categorical, strict=strict)
-    ignored = matching_columns(table, "ignore", config.ignore, strict=False)
+    categorical = matching_columns(table, config.categorical)
+    ignored = matching_columns(table, config.ignore)
     chosen = set(columns.numbers)
     if config.feature_columns is not None:
-        wanted = config.feature_columns
-        chosen = matching_columns(table, "feature_columns", wanted, strict=strict) | named
+        chosen = matching_columns(table, config.feature_columns) | named
     order: list[int] = []
     left_out: dict[str, str] = {}
     for place in columns.numbers:

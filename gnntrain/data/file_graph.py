@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnntrain.config.problems import told
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.drawn_splits import no_splits
 from gnntrain.data.file_columns import (
-    feature_columns,
+    NO_ID,
+    columns_of_nodes,
     is_array_file,
     is_pandas_index,
-    refuse_unknown_ignored,
+    open_features,
+    open_table,
+    unknown_names,
 )
-from gnntrain.data.file_edges import read_edges
+from gnntrain.data.file_edges import edge_table, read_edges
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features, has_names
 from gnntrain.data.file_features import (
     describe_features,
@@ -29,6 +33,7 @@ from gnntrain.data.file_target_columns import (
     has_split,
     label_columns,
     label_columns_within,
+    open_labels,
     split_columns,
 )
 from gnntrain.data.file_targets import no_targets, read_targets
@@ -37,7 +42,7 @@ from gnntrain.data.label_leaks import warn_of_label_leaks
 from gnntrain.data.node_index import NodeIndex, drop_repeated
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.tables import Columns, Rows
+from gnntrain.data.tables import Columns, Rows, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
 
@@ -70,20 +75,22 @@ def read_graph(
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
     bad = BadRows(config.bad_rows)
-    labels, split = _other_files(paths, config, bad) if labelled else (None, None)
+    tables = _opened(paths, config, bad, labelled=labelled)
+    labels = label_columns(tables["labels"], config) if "labels" in tables else None
+    split: Columns | Sequence[Path] | None
+    split = [paths["split"]] if labelled and "split" in paths else None
+    if "split" in tables:
+        split = split_columns(tables["split"], config)
     elsewhere = {**names_of(labels, "labels"), **names_of(split, "splits")}
-    columns = feature_columns(
-        paths["features"],
+    columns = columns_of_nodes(
+        tables["features"],
         config,
-        bad,
         split_elsewhere=split is not None or (labels is not None and has_split(labels)),
         preprocessing=preprocessing,
     )
-    if labelled and not isinstance(columns.table, ArrayTable):
-        others = [given.table for given in (labels, split) if isinstance(given, Columns)]
-        refuse_unknown_ignored(columns.table, others, config.ignore)
-        if labels is None:  # first, or the labels are called a feature that holds text
-            label_columns_within(columns.table, config)
+    if labelled and labels is None and not isinstance(columns.table, ArrayTable):
+        # First, or the labels are called a feature that holds text.
+        label_columns_within(columns.table, config)
     choice = choose_features(columns, config, elsewhere, preprocessing, strict=labelled)
     choice, nodes = read_nodes(choice, config, bad)
     home = f"the features file {nodes.path.name}"
@@ -96,7 +103,8 @@ def read_graph(
         targets, splits, metric = no_targets(nodes, index), no_splits(), "accuracy"
         if preprocessing is None:
             refuse_statistics(config)
-    edges = read_edges(paths["edges"], config, index, bad)
+    ends = tables["edges"] if "edges" in tables else edge_table(paths["edges"], config, bad)
+    edges = read_edges(ends, config, index, bad)
     bad.report()
     features, fitted = make_features(nodes, choice, splits.nodes["train"], config, preprocessing)
     if labelled and targets.task in ("multiclass", "binary"):
@@ -135,18 +143,45 @@ def read_graph(
     )
 
 
-def _other_files(
-    paths: Mapping[str, Path], config: FilesConfig, bad: BadRows
-) -> tuple[Columns | None, Columns | Path | None]:
-    """Columns of the labels file and of the split file; the latter's path if it holds arrays."""
-    labels = label_columns(paths["labels"], config, bad) if "labels" in paths else None
-    split = paths.get("split")
-    if split is None or is_array_file(split):
-        return labels, split
-    return labels, split_columns(split, config, bad)
+def _opened(
+    paths: Mapping[str, Path], config: FilesConfig, bad: BadRows, *, labelled: bool
+) -> dict[str, Table]:
+    """The files by role, those of edges and splits only where they are tables.
+
+    Raises:
+        UserError: A file cannot be read, or a key names columns that are not there.
+    """
+    tables = {"features": open_features(paths["features"], config, bad)}
+    if labelled and "labels" in paths:
+        tables["labels"] = open_labels([paths["labels"]], config, bad)
+    if labelled and "split" in paths and not is_array_file(paths["split"]):
+        tables["split"] = open_table(paths["split"], config, bad)
+    nodes = list(tables.values())
+    asked = [("id_column", [table]) for table in nodes if config.id_column != NO_ID]
+    if labelled:
+        features = [tables["features"]]
+        asked += [
+            ("label_column", [tables.get("labels", tables["features"])]),
+            ("split_column", [tables["split"]] if "split" in tables else nodes),
+            *(("feature_columns", features), ("categorical", features), ("ignore", nodes)),
+        ]
+    if not is_array_file(paths["edges"]):
+        tables["edges"] = edge_table(paths["edges"], config, bad)
+        ends = ("source_column", "target_column", "weight_column")
+        asked += [(key, [tables["edges"]]) for key in ends]
+    problems = []
+    for key, given in asked:
+        names = getattr(config, key) or ()
+        names = (names,) if isinstance(names, str) else names
+        problems += unknown_names([(f"dataset.{key}", name) for name in names], given)
+    if problems:
+        raise UserError(
+            told(problems, "the configuration"), "Give a column's name, or its number from 0."
+        )
+    return tables
 
 
-def names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
+def names_of(columns: object, what: str) -> dict[str, str]:
     """Names of columns of labels or splits, with what they hold."""
     if not isinstance(columns, Columns) or not has_names(columns.table):
         return {}
@@ -156,7 +191,7 @@ def names_of(columns: Columns | Path | None, what: str) -> dict[str, str]:
     return {table.names[place]: reason for place in (*columns.numbers, *others)}
 
 
-def unused(columns: Columns | Path | None, reason: str) -> dict[str, str]:
+def unused(columns: object, reason: str) -> dict[str, str]:
     """Columns of the labels or the split file that are not used."""
     if not isinstance(columns, Columns) or is_array_file(columns.table.path):
         return {}
@@ -180,7 +215,7 @@ def refuse_statistics(config: FilesConfig) -> None:
         )
 
 
-def _describe_ids(nodes: Columns, labels: Columns | None, split: Columns | Path | None) -> str:
+def _describe_ids(nodes: Columns, labels: object, split: object) -> str:
     """Where the ids are; in other files only where they have another name there."""
     name = name_of_ids(nodes)
     is_index = "id" in nodes.places and is_pandas_index(nodes.table.names[nodes.places["id"]])

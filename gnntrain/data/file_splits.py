@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTable, load_arrays
+from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTable, load_all
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
 from gnntrain.data.drawn_splits import Splits, drawn_splits
@@ -40,8 +40,8 @@ _ROLES: tuple[Role, ...] = ("split", *_MASKS)
 _KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
 
 
-SplitSource = Columns | Path | Mapping[str, Path]
-"""A split file: its columns, or its path if it holds arrays; or a file of ids for each split."""
+SplitSource = Columns | Sequence[Path] | Mapping[str, Sequence[Path]]
+"""Split files: their columns, or their paths if they hold arrays; or files of ids of each split."""
 
 
 def split_nodes(
@@ -73,8 +73,8 @@ def split_nodes(
     split_of = np.full(index.num_nodes, -1, np.int8)
     if isinstance(given, Mapping):
         origin = _assign_files(given, targets, index, split_of, bad)
-    elif isinstance(given, Path):
-        origin = _assign_arrays(given, load_arrays(given), targets, index, split_of, bad)
+    elif isinstance(given, Sequence):
+        origin = _assign_arrays(given[0], load_all(given), targets, index, split_of, bad)
     else:
         rows = _rows_of_splits(given, targets, features, index, config, bad)
         if rows is None:
@@ -152,7 +152,8 @@ def _origin(rows: Rows, config: FilesConfig) -> str:
     """
     table, places = rows.source.table, rows.source.places
     names = [table.shown(places[role]) for role in _ROLES if role in places]
-    found = f"{'column' if len(names) == 1 else 'columns'} {', '.join(names)} of {rows.path.name}"
+    kind = "column" if len(names) == 1 else "columns"
+    found = f"{kind} {', '.join(names)} of {rows.path.name}{table.note}"
     arrays = table.arrays if isinstance(table, ArrayTable) else {}
     widths = {arrays[name].shape[1] for name in names if name in arrays and arrays[name].ndim == 2}
     number = config.split if isinstance(config.split, int) else None
@@ -240,18 +241,22 @@ def _assign_arrays(
 
 
 def _assign_files(
-    files: Mapping[str, Path], targets: Targets, index: NodeIndex, split_of: AnyArray, bad: BadRows
+    files: Mapping[str, Sequence[Path]],
+    targets: Targets,
+    index: NodeIndex,
+    split_of: AnyArray,
+    bad: BadRows,
 ) -> str:
-    """Put the nodes of each split's file into it: a list of ids, or a mask."""
-    for split, path in files.items():
-        arrays = load_arrays(path) if is_array_file(path) else {}
+    """Put the nodes of each split's files into it: a list of ids, or a mask."""
+    for split, paths in files.items():
+        arrays = load_all(paths) if is_array_file(paths[0]) else {}
         masks = [array for array in arrays.values() if array.dtype == np.bool_]
         if masks:
-            rows = _rows_of_array(path, split, masks[0], index, bad)
+            rows = _rows_of_array(paths[0], split, masks[0], index, bad)
         else:
-            rows = index.locate(id_column(path, bad).read(), bad)
+            rows = index.locate(id_column(paths, bad).read(), bad)
         _assign_rows(rows, split, targets, split_of, bad)
-    return f"files {', '.join(path.name for path in files.values())}"
+    return f"files {', '.join(path.name for paths in files.values() for path in paths)}"
 
 
 def _assign_rows(

@@ -15,7 +15,7 @@ from gnntrain.data.array_files import (
     LABEL_ARRAYS,
     MASK_NAMES,
     ArrayTable,
-    load_arrays,
+    load_all,
     open_arrays,
     pick,
 )
@@ -32,6 +32,7 @@ from gnntrain.data.file_columns import (
     open_table,
     place_of,
     refuse_ignored,
+    stacked,
 )
 from gnntrain.data.tables import Columns, Role, Table
 from gnntrain.errors import UserError
@@ -45,23 +46,30 @@ def _label_arrays(config: FilesConfig) -> tuple[str, ...]:
 
 
 def _ignored(table: Table, config: FilesConfig) -> set[int]:
-    return matching_columns(table, "ignore", config.ignore, strict=False)
+    return matching_columns(table, config.ignore)
 
 
 def _others(table: Table, places: Collection[int]) -> list[int]:
     return [place for place in range(len(table.names)) if place not in places]
 
 
-def label_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
+def open_labels(paths: Sequence[Path], config: FilesConfig, bad: BadRows) -> Table:
+    """The labels file, or several of the same columns.
+
+    Raises:
+        UserError: One cannot be read, or has other columns than the first.
+    """
+    if is_array_file(paths[0]):
+        return open_arrays(paths[0], load_all(paths), _label_arrays(config), config)
+    return stacked([open_table(path, config, bad) for path in paths])
+
+
+def label_columns(table: Table, config: FilesConfig) -> Columns:
     """The labels file: ids, labels and perhaps splits; several labels, and quantities, are numbers.
 
     Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
+        UserError: It has no labels, or no array of a name that is asked for.
     """
-    if is_array_file(path):
-        table: Table = open_arrays(path, load_arrays(path), _label_arrays(config), config)
-    else:
-        table = open_table(path, config, bad)
     ignored = _ignored(table, config)
     places = {**split_places(table, config), **find_id(table, config, ignored)}
     labels = _named_labels(table, config, ignored)
@@ -70,7 +78,7 @@ def label_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
         taken = ignored.union(places.values(), splits.values())
         labels = _others(table, taken)
     if not labels:
-        raise UserError(f"{path} has no column of labels.", "Set dataset.label_column.")
+        raise UserError(f"{table.path} has no column of labels.", "Set dataset.label_column.")
     return _with_labels(table, places, labels, config)
 
 
@@ -135,21 +143,19 @@ def has_split(columns: Columns) -> bool:
     return bool(columns.places.keys() & {"split", *MASK_NAMES})
 
 
-def split_columns(path: Path, config: FilesConfig, bad: BadRows) -> Columns:
+def split_columns(table: Table, config: FilesConfig) -> Columns:
     """A table of ids and the names of their splits, or masks.
 
     Raises:
-        UserError: The file cannot be read, or has no column of a name that is asked for.
+        UserError: It is not plain which column they are.
     """
-    table = open_table(path, config, bad)
-    if config.split_column is not None:
-        place_of(table, "split_column", config.split_column)
     ids, places = find_id(table, config), split_places(table, config)
     if not places:
         others = _others(table, _ignored(table, config).union(ids.values()))
         if len(others) != 1:
             raise UserError(
-                f"{path}: it is not plain which column is the split; it has {listed(table.names)}.",
+                f"{table.path}: it is not plain which column is the split; it has "
+                f"{listed(table.names)}.",
                 "It needs two, id and split; or set dataset.split_column.",
             )
         places = {"split": others[0]}

@@ -118,8 +118,7 @@ def _missing(targets: Targets) -> str:
 def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
     where = _where(rows, [rows.source.places["label"]])
     if config.task == "auto":
-        _ask_about_texts(rows.columns["label"], where)
-        ask_about_numbers(rows.columns["label"], where)
+        ask_about_labels(rows.columns["label"], where)
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
         bad,
@@ -141,36 +140,42 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
 def _where(rows: Rows, places: Sequence[int]) -> str:
     names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
-    return f"{kind} {first_names(names)} of {rows.path.name}"
+    return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
 
 
-def _ask_about_texts(column: pa.Array, where: str) -> None:
-    """Raise a UserError where most of very many texts stand once: "10,111", a date, a name."""
-    if column.type != TEXT:
-        return
-    counts = column.filter(_has_label(column)).value_counts().field("counts").to_numpy()
-    if len(counts) > _MOST_CLASSES and np.median(counts) < _FEW_TEXTS:
-        example = column.drop_null()[0].as_py()
-        raise UserError(
-            f"{where} has {len(counts):,} different texts for labels, such as {example!r}, "
-            "and most of them stand only once: are they classes?",
-            "Set dataset.task=multiclass if each text is a class; else name another column as "
-            "dataset.label_column. A quantity is written in digits with a decimal mark alone.",
-        )
-
-
-def ask_about_numbers(column: pa.Array, where: str) -> None:
-    """Raise a UserError where numbers may be classes or a quantity.
-
-    Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
-    ones, or if they fill their range as class numbers do and a typical one has several nodes.
+def ask_about_labels(column: pa.Array, where: str) -> None:
+    """Raise a UserError for labels that may be no classes.
 
     Args:
         column: The labels; −1 and null are none.
         where: Where they are from, for the message.
     """
     if column.type == TEXT:
-        return
+        _ask_about_texts(column, where)
+    else:
+        _ask_about_numbers(column, where)
+
+
+def _ask_about_texts(column: pa.Array, where: str) -> None:
+    """Raise a UserError where most of very many texts stand once: "10,111", a date, a name."""
+    counts = column.filter(_has_label(column)).value_counts().field("counts").to_numpy()
+    if len(counts) > _MOST_CLASSES and np.median(counts) < _FEW_TEXTS:
+        example = column.drop_null()[0].as_py()
+        raise UserError(
+            f"{where} has {len(counts):,} different texts for labels, such as {example!r}, "
+            "and most of them stand only once: are they classes?",
+            "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
+            "table, dataset.label_column names their column. A quantity is written in digits with "
+            "a decimal mark alone.",
+        )
+
+
+def _ask_about_numbers(column: pa.Array, where: str) -> None:
+    """Raise a UserError where numbers may be classes or a quantity.
+
+    Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
+    ones, or if they fill their range as class numbers do and a typical one has several nodes.
+    """
     values = column.filter(_has_label(column)).to_numpy()
     different, counts = np.unique(values, return_counts=True)
     if not len(different):

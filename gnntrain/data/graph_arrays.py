@@ -15,7 +15,7 @@ import numpy as np
 from gnntrain.data.array_files import PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.columns import from_numpy, to_plain
 from gnntrain.data.drawn_splits import drawn_splits, no_splits
-from gnntrain.data.file_targets import ask_about_numbers, stored_names
+from gnntrain.data.file_targets import ask_about_labels, stored_names
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
@@ -427,10 +427,10 @@ def _ask(
     weight: AnyArray | None,
     config: FilesConfig,
 ) -> None:
-    """Raise a UserError for numbers that may be classes or a quantity, and for weights below 0."""
+    """Raise a UserError for labels that may be no classes, and for weights below 0."""
     if config.task == "auto" and labels.task in ("multiclass", "binary"):
-        numbers = labels.values if labels.names is None else labels.names[labels.values]
-        ask_about_numbers(from_numpy(numbers[labels.labelled]), f"{given.source}: {name}")
+        classes = labels.values if labels.names is None else labels.names[labels.values]
+        ask_about_labels(from_numpy(classes[labels.labelled]), f"{given.source}: {name}")
     if weight is not None and (weight < 0).any():
         shown = f"has {(weight < 0).sum():,} weights below 0 (first: {weight[weight < 0][0]:g})"
         raise given.wrong("edge_weight", shown, "A weight is a number from 0 on.")

@@ -41,7 +41,8 @@ def hetero_graph_of_arrays(
 
     Args:
         nodes: Of each node type: `x`, `ids`, `num_nodes`; of the target type `y` and masks, too. A
-            type without `x` and `num_nodes` has as many nodes as its edges count.
+            type without `x` and `num_nodes` has as many nodes as its edges count, and need not
+            be there.
         edges: Of each edge type: `edge_index`, which counts the rows of the two node types.
         config: Name, target type, task, metric, and how the split is chosen or drawn.
         source: What the arrays are from, for messages: a path, or "data".
@@ -54,8 +55,7 @@ def hetero_graph_of_arrays(
         UserError: A type is unknown, or an array is missing, or is of a type or a shape that it
             cannot have.
     """
-    edge_types = list(edges)
-    _refuse_unknown_types(nodes, edge_types, source)
+    nodes = _all_types(nodes, list(edges), source)
     target = _target(nodes, config, source, labelled=labelled)
     given = {name: _counted(name, arrays, edges) for name, arrays in nodes.items()}
     made_by = preprocessing or {}
@@ -94,20 +94,28 @@ def hetero_graph_of_arrays(
     )
 
 
-def _refuse_unknown_types(
+def _all_types(
     nodes: Mapping[NodeType, Arrays], edge_types: list[EdgeType], source: str
-) -> None:
+) -> Mapping[NodeType, Arrays]:
+    """The node types, also those that only edges name.
+
+    Raises:
+        UserError: There are no edges, or one names a type that is like another, and perhaps
+            misspelt.
+    """
     if not edge_types:
         raise UserError(
             f"{source} has no edge types.",
             "Give it edges: data['author', 'writes', 'paper'].edge_index = edge_index.",
         )
-    for edge_type in edge_types:
-        for name in (edge_type[0], edge_type[2]):
-            if name not in nodes:
-                raise UserError(
-                    f"{source}[{edge_type}]: {name!r} is no node type.", _known(name, nodes)
-                )
+    named = {name: edge_type for edge_type in edge_types for name in (edge_type[0], edge_type[2])}
+    for name, edge_type in named.items():
+        if name not in nodes and did_you_mean(name, nodes) is not None:
+            raise UserError(
+                f"{source}[{edge_type}]: {name!r} is no node type.",
+                f"{_known(name, nodes)} If it is another one: data[{name!r}].num_nodes = ….",
+            )
+    return {name: nodes.get(name, {}) for name in (*nodes, *named)}
 
 
 def _target(

@@ -64,7 +64,7 @@ def _ids(path: Path) -> pa.Array:
     if path.suffix.lower() == ".txt":
         return _lines(path)
     bad = BadRows("error")
-    rows = id_column(path, bad).read()
+    rows = id_column([path], bad).read()
     try:
         bad.report()
     except UserError as error:

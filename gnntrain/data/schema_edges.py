@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,18 @@ from gnntrain.data.columns import (
     without_zero_fractions,
 )
 from gnntrain.data.file_columns import listed, matching_columns, named_column, place_of
-from gnntrain.data.file_edges import ENDS, MOST_ROWS, edge_table, find_ends, known_edges
+from gnntrain.data.file_edges import (
+    ENDS,
+    MOST_ROWS,
+    edge_table,
+    find_ends,
+    known_edges,
+    unread_arrays,
+)
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
 from gnntrain.data.neo4j_header import Neo4jHeader
 from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.schema_tables import ids_called, keys_of, open_files
+from gnntrain.data.schema_tables import Opened, ids_called, names_in, open_files
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
@@ -59,6 +66,12 @@ class EdgeSource:
     types: Mapping[Role, int] = field(default_factory=dict)
     spaces: Mapping[Role, str] = field(default_factory=dict)
 
+    def unread(self) -> list[str]:
+        """Names of columns and arrays without a use."""
+        table, used = self.columns.table, self.columns.all_places
+        places = [place for place in range(len(table.names)) if place not in used]
+        return [*map(table.shown, places), *unread_arrays(table)]
+
     def type_at(self, end: Role) -> NodeType | None:
         """The node type of all its edges at one end, if it is one."""
         if self.edge_type is None:
@@ -67,44 +80,38 @@ class EdgeSource:
 
 
 def edge_source(
-    edge_type: EdgeType, edges: EdgeTable, paths: Sequence[Path], config: FilesConfig, bad: BadRows
+    key: str, edge_type: EdgeType, edges: EdgeTable, opened: Opened, config: FilesConfig
 ) -> EdgeSource:
     """The table of one edge type.
 
     Raises:
-        UserError: It cannot be read, or does not say which columns are the ends.
+        UserError: It does not say which columns are the ends.
     """
-    key = f"edges.{'/'.join(edge_type)}"
-    with keys_of(key):
-        source, target, other = edge_type[0], edge_type[2], edge_type[0] == edge_type[2]
-        usual = {*_called(source), *_called(target)}
-        table, header = _open(edges, paths, config, bad, usual, square=other)
-        unread = _unread(key, table, edges)
-        names = None if other else (_ends_called(table, source), _ends_called(table, target))
-        ends = _ends(table, header, edges, config, unread, names)
+    (source, _, target), (table, header) = edge_type, opened
+    unread = _unread(key, table, edges)
+    names = None
+    if source != target:
+        names = (_ends_called(table, source), _ends_called(table, target))
+    ends = _ends(table, header, edges, config, unread, names)
     return EdgeSource(key, Columns(table, ends, ()), edge_type)
 
 
 def mixed_edge_source(
-    key: str, edges: MixedEdgeTable, paths: Sequence[Path], config: FilesConfig, bad: BadRows
+    key: str, edges: MixedEdgeTable, opened: Opened, config: FilesConfig
 ) -> EdgeSource:
     """A table of edges with a column of relations.
 
     Raises:
-        UserError: It cannot be read, or does not say which columns are which.
+        UserError: It does not say which columns are which.
     """
-    with keys_of(key):
-        named = {edges.type, edges.source_type, edges.target_type, *_RELATION_NAMES}
-        table, header = _open(edges, paths, config, bad, named, square=False)
-        relation = _relation_place(key, table, edges.type, header)
-        given: dict[Role, str | None] = {"source": edges.source_type, "target": edges.target_type}
-        types = {
-            end: place_of(table, f"{end}_type", name)
-            for end, name in given.items()
-            if name is not None
-        }
-        unread = [*_unread(key, table, edges), relation, *types.values()]
-        ends = _ends(table, header, edges, config, unread)
+    table, header = opened
+    relation = _relation_place(key, table, edges.type, header)
+    given: dict[Role, str | None] = {"source": edges.source_type, "target": edges.target_type}
+    types = {
+        end: place_of(table, f"{end}_type", name) for end, name in given.items() if name is not None
+    }
+    unread = [*_unread(key, table, edges), relation, *types.values()]
+    ends = _ends(table, header, edges, config, unread)
     of_ids = {} if header is None else header.spaces
     spaces: dict[Role, str] = {
         "source": of_ids.get("START_ID", ""),
@@ -115,17 +122,23 @@ def mixed_edge_source(
     return EdgeSource(key, columns, None, relation, types, spaces)
 
 
-def _open(
+def open_edges(
+    edge_type: EdgeType | None,
     edges: EdgeTable,
     paths: Sequence[Path],
     config: FilesConfig,
     bad: BadRows,
-    usual: Iterable[str | None],
-    *,
-    square: bool,
-) -> tuple[Table, Neo4jHeader | None]:
-    given = {edges.source, edges.target, edges.time, *edges.features, *usual}
-    names = {name.lower() for name in given if name is not None and not name.isdecimal()}
+) -> Opened:
+    """The files of edges, of one type or (None) of several, as one table.
+
+    Raises:
+        UserError: One cannot be read, or has other columns than the first.
+    """
+    usual = (
+        _RELATION_NAMES if edge_type is None else [*_called(edge_type[0]), *_called(edge_type[2])]
+    )
+    square = edge_type is not None and edge_type[0] == edge_type[2]
+    names = {name.lower() for name in (*names_in(edges), *usual) if not name.isdecimal()}
     return open_files(
         paths, config, lambda path, how: edge_table(path, how, bad, names=names, square=square)
     )
@@ -133,7 +146,7 @@ def _open(
 
 def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
     """Places of columns that no model reads: weights, and those that the schema names."""
-    places = sorted(matching_columns(table, "features", edges.features))
+    places = sorted(matching_columns(table, edges.features))
     places += [] if edges.time is None else [place_of(table, "time", edges.time)]
     weights = [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
     places += [place for place in weights if place not in places]
@@ -469,5 +482,5 @@ def foreign_ids(rows: Rows, column: str) -> pa.Array:
     table = rows.source.table
     ids = rows.others[named_column(table, column)[0]]
     if ids.type != TEXT:
-        return ids
+        return to_plain(ids)  # of floats, NaN is none
     return pc.if_else(is_missing_mark(ids), pa.scalar(None, TEXT), ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TypeVar
 
@@ -156,8 +157,9 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
         return [path]
     if not any(sign in pattern for sign in "*?["):
         return []
-    anchor = Path(path.anchor)
-    found = anchor.glob(str(path.relative_to(anchor)))
+    # The folder's own signs mean nothing; a pattern with a root of its own replaces the folder.
+    wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
+    found = Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor)))
     return sorted((file for file in found if file.is_file()), key=_natural)
 
 

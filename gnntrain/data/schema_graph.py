@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_schema import ColumnFile, SplitFiles
+from gnntrain.config.graph_schema import (
+    ColumnFile,
+    SplitFiles,
+    schema_error,
+)
 from gnntrain.config.problems import meant_or
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.arrow_tables import ArrowTable
@@ -20,8 +26,8 @@ from gnntrain.data.file_columns import (
     columns_of_nodes,
     find_id,
     is_array_file,
-    matching_columns,
     place_of,
+    unknown_names,
 )
 from gnntrain.data.file_edges import ENDS
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features
@@ -34,7 +40,12 @@ from gnntrain.data.file_graph import (
     refuse_statistics,
 )
 from gnntrain.data.file_splits import SplitSource, split_nodes
-from gnntrain.data.file_target_columns import has_split, label_columns, split_columns
+from gnntrain.data.file_target_columns import (
+    has_split,
+    label_columns,
+    open_labels,
+    split_columns,
+)
 from gnntrain.data.file_targets import Targets, no_targets, read_targets
 from gnntrain.data.graph import EdgeType, HeteroGraphData, Int64Array, IntArray, NodeData, NodeType
 from gnntrain.data.label_leaks import warn_of_label_leaks
@@ -48,20 +59,29 @@ from gnntrain.data.schema_edges import (
     edge_source,
     foreign_ids,
     mixed_edge_source,
+    open_edges,
     read_edges_of_type,
     read_foreign_key,
     read_mixed_edges,
 )
 from gnntrain.data.schema_files import SchemaFiles, keyed
 from gnntrain.data.schema_tables import (
+    TYPE_NAMES,
     NodeSource,
+    Opened,
+    Part,
+    columns_asked,
+    config_of,
     has_usual_label,
+    ids_called,
     keys_of,
     mixed_sources,
+    names_in,
     node_source,
+    open_nodes,
 )
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.tables import Columns, Role, Rows
+from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -121,9 +141,12 @@ class _Reader:
     labelled: bool
     preprocessing: Mapping[NodeType, Preprocessing] | None
     nodes: dict[NodeType, _Nodes] = field(default_factory=dict)
+    opened: dict[str, Opened] = field(default_factory=dict)  # tables by their keys in the schema
 
     def read(self) -> HeteroGraphData:
+        self._open()
         sources = self._node_sources()
+        self._refuse_unknown_types(sources)
         edges = self._edge_sources()
         target = self._target(sources)
         labels, split = self._label_files(sources[target])
@@ -159,40 +182,118 @@ class _Reader:
             class_names=targets.class_names,
             labelled=self.labelled,
             metric=metric,
-            summary=self._summary(targets, splits, lists, fitted),
+            summary=self._summary(targets, splits, edges, lists, fitted),
             reverse=self.files.tables.reverse,
         )
 
+    def _keys_of(self, place: str) -> AbstractContextManager[None]:
+        return keys_of(place, chain(*self.files.paths.values()))
+
+    def _open(self) -> None:
+        """Open all tables, and check the names of columns against their headers.
+
+        Raises:
+            UserError: A table cannot be read, or the schema names columns that are not there.
+        """
+        tables, paths, config, bad = self.files.tables, self.files.paths, self.config, self.bad
+        parts: list[tuple[str, Part]] = []
+        for name, nodes in tables.nodes.items():
+            if nodes.files is not None:
+                key, how = f"nodes.{name}", config_of(config, nodes, nodes.id)
+                asked: Iterable[str] = (*ids_called(name), *names_in(nodes))
+                with self._keys_of(key):
+                    self.opened[key] = open_nodes(paths[key], how, bad, asked)
+                parts.append((key, nodes))
+        for key, mixed in keyed("nodes", tables.mixed_nodes):
+            with self._keys_of(key):
+                how = config.model_copy(update={"id_column": mixed.id})
+                asked = (*TYPE_NAMES, *names_in(mixed, *tables.types.values()))
+                self.opened[key] = open_nodes(paths[key], how, bad, asked)
+            parts.append((key, mixed))
+        of_several = [self.opened[key][0] for key, _ in keyed("nodes", tables.mixed_nodes)]
+        for name, columns in {**tables.nodes, **tables.types}.items():
+            for what in ("label", "split") if self.labelled else ():
+                key, given = f"nodes.{name}.{what}", getattr(columns, what)
+                if not isinstance(given, ColumnFile):
+                    continue
+                if what == "label" or not is_array_file(paths[key][0]):
+                    how = _config_of_file(config_of(config, columns, None), what, given)
+                    with self._keys_of(f"nodes.{name}"):
+                        self.opened[key] = open_labels(paths[key], how, bad), None
+                    parts.append((key, given))
+        edges = [(f"edges.{'/'.join(ends)}", ends, table) for ends, table in tables.edges.items()]
+        several = [(key, None, table) for key, table in keyed("edges", tables.mixed_edges)]
+        for key, edge_type, table in (*edges, *several):
+            with self._keys_of(key):
+                self.opened[key] = open_edges(edge_type, table, paths[key], config, bad)
+            parts.append((key, table))
+        self._refuse_unknown_names(
+            *((key, part, [self.opened[key][0]]) for key, part in parts),
+            *((f"nodes.types.{name}", part, of_several) for name, part in tables.types.items()),
+        )
+
+    def _refuse_unknown_names(self, *parts: tuple[str, Part, Sequence[Table]]) -> None:
+        """Raise a UserError that tells all names of columns that are not in their tables."""
+        problems = [
+            problem
+            for key, part, tables in parts
+            for problem in unknown_names(columns_asked(key, part, labelled=self.labelled), tables)
+        ]
+        if problems:
+            raise schema_error(self.files.path, problems)
+
     def _node_sources(self) -> dict[NodeType, NodeSource]:
-        tables, paths = self.files.tables, self.files.paths
+        tables = self.files.tables
         found = {
-            name: node_source(name, table, table.id, paths[f"nodes.{name}"], self.config, self.bad)
+            name: node_source(name, table, table.id, self.opened.get(f"nodes.{name}"), self.config)
             for name, table in tables.nodes.items()
         }
         for key, mixed in keyed("nodes", tables.mixed_nodes):
-            for source in mixed_sources(
-                key, mixed, tables.types, paths[key], self.config, self.bad
-            ):
+            with self._keys_of(key):
+                sources = mixed_sources(
+                    key, mixed, tables.types, self.opened[key], self.config, self.bad
+                )
+            for source in sources:
                 if source.name in found:
                     raise UserError(
                         f"{self.files.path}: node type {source.name} is in two tables of nodes.",
                         "Give the tables as files of one entry.",
                     )
                 found[source.name] = source
-        for name in tables.types:
-            if name not in found:
-                raise _unknown_type(f"nodes.types.{name}", name, found)
         self.bad.report()
+        # Of several tables with a column of types, only now.
+        self._refuse_unknown_names(
+            *(
+                (f"nodes.types.{name}", columns, [table])
+                for name, columns in tables.types.items()
+                if name in found and (table := found[name].table) is not None
+            )
+        )
         return found
 
+    def _refuse_unknown_types(self, known: Mapping[NodeType, NodeSource]) -> None:
+        """Types that the schema names: of a table with a column of types only now known."""
+        tables = self.files.tables
+        named = [(f"nodes.types.{name}", name) for name in tables.types]
+        named += [(f"edges.{'/'.join(ends)}", name) for ends in tables.edges for name in ends[::2]]
+        named += [
+            (f"{source.key}.foreign_keys.{column}", other)
+            for source in known.values()
+            for column, other in source.columns.foreign_keys.items()
+        ]
+        for key, name in named:
+            if name not in known:
+                raise _unknown_type(key, name, known)
+
     def _edge_sources(self) -> list[EdgeSource]:
-        tables, paths = self.files.tables, self.files.paths
-        found = []
+        tables, found = self.files.tables, []
         for edge_type, edges in tables.edges.items():
-            files = paths[f"edges.{'/'.join(edge_type)}"]
-            found.append(edge_source(edge_type, edges, files, self.config, self.bad))
+            key = f"edges.{'/'.join(edge_type)}"
+            with self._keys_of(key):
+                found.append(edge_source(key, edge_type, edges, self.opened[key], self.config))
         for key, mixed in keyed("edges", tables.mixed_edges):
-            found.append(mixed_edge_source(key, mixed, paths[key], self.config, self.bad))
+            with self._keys_of(key):
+                found.append(mixed_edge_source(key, mixed, self.opened[key], self.config))
         return found
 
     def _target(self, sources: Mapping[NodeType, NodeSource]) -> NodeType:
@@ -227,30 +328,26 @@ class _Reader:
         """The files of labels and splits of the target type."""
         if not self.labelled:
             return None, None
-        with keys_of(source.key):
+        with self._keys_of(source.key):
             return self._labels(source), self._split(source)
 
     def _labels(self, source: NodeSource) -> Columns | None:
         given = source.columns.label
         if not isinstance(given, ColumnFile):
             return None
-        (path,) = self.files.paths[f"{source.key}.label"]
-        changes = {"id_column": given.id, "label_column": given.column, "ignore": ()}
-        return label_columns(path, source.config.model_copy(update=changes), self.bad)
+        table, _ = self.opened[f"{source.key}.label"]
+        return label_columns(table, _config_of_file(source.config, "label", given))
 
     def _split(self, source: NodeSource) -> SplitSource | None:
-        given = source.columns.split
+        given, key = source.columns.split, f"{source.key}.split"
         if isinstance(given, SplitFiles):
-            keys = [name for name, file in given if file is not None]
-            return {key: self.files.paths[f"{source.key}.split.{key}"][0] for key in keys}
+            names = [name for name, file in given if file is not None]
+            return {name: self.files.paths[f"{key}.{name}"] for name in names}
         if not isinstance(given, ColumnFile):
             return None
-        (path,) = self.files.paths[f"{source.key}.split"]
-        if is_array_file(path):
-            return path
-        column = None if given.column is None else given.column[0]
-        changes = {"id_column": given.id, "split_column": column, "ignore": ()}
-        return split_columns(path, source.config.model_copy(update=changes), self.bad)
+        if key not in self.opened:
+            return self.files.paths[key]
+        return split_columns(self.opened[key][0], _config_of_file(source.config, "split", given))
 
     def _read_nodes(
         self, source: NodeSource, elsewhere: Mapping[str, str], split_elsewhere: bool
@@ -258,7 +355,7 @@ class _Reader:
         table, config = source.table, source.config
         assert table is not None
         made_by = (self.preprocessing or {}).get(source.name)
-        with keys_of(source.key):
+        with self._keys_of(source.key):
             if isinstance(table, ArrayTable):
                 places = () if source.columns.features == () else list(table.main)
                 columns = Columns(table, find_id(table, config), places)
@@ -271,8 +368,6 @@ class _Reader:
                     preprocessing=made_by,
                     others=keys,
                 )
-                if self.labelled:
-                    matching_columns(table, "ignore", source.columns.ignore)
             choice = choose_features(
                 columns, config, elsewhere, made_by, strict=self.labelled, required=False
             )
@@ -327,7 +422,7 @@ class _Reader:
         if not self.labelled:
             return no_targets(nodes.rows, nodes.index), no_splits(), "accuracy"
         config = nodes.source.config
-        with keys_of(nodes.source.key):
+        with self._keys_of(nodes.source.key):
             targets = read_targets(labels, nodes.rows, nodes.index, config, self.bad)
             splits = split_nodes(split, targets, nodes.rows, nodes.index, config, self.bad)
         return targets, splits, chosen_metric(self.config.metric, targets.task)
@@ -336,16 +431,13 @@ class _Reader:
         indexes = {name: nodes.index for name, nodes in self.nodes.items()}
         lists = EdgeLists(indexes)
         for source in edges:
-            with keys_of(source.key):
+            with self._keys_of(source.key):
                 if source.edge_type is not None:
                     read_edges_of_type(source, source.edge_type, indexes, lists, self.bad)
                 else:
                     read_mixed_edges(source, self._candidates(source), lists, self.bad)
         for name, nodes in self.nodes.items():
             for column, other in nodes.source.columns.foreign_keys.items():
-                if other not in indexes:
-                    key = f"{nodes.source.key}.foreign_keys.{column}"
-                    raise _unknown_type(key, other, indexes)
                 edge_type = (name, column, other)
                 read_foreign_key(nodes.rows, column, edge_type, indexes[other], lists, self.bad)
         return lists.lists()
@@ -384,7 +476,7 @@ class _Reader:
         if not nodes.choice.order:
             return NodeData(nodes.index.num_nodes, ids=ids)
         made_by = (self.preprocessing or {}).get(nodes.source.name)
-        with keys_of(nodes.source.key):
+        with self._keys_of(nodes.source.key):
             features, fitted = make_features(
                 nodes.rows, nodes.choice, train, nodes.source.config, made_by
             )
@@ -395,6 +487,7 @@ class _Reader:
         self,
         targets: Targets,
         splits: Splits,
+        sources: Sequence[EdgeSource],
         edges: Mapping[EdgeType, tuple[IntArray, IntArray]],
         fitted: Mapping[NodeType, Preprocessing | None],
     ) -> DataSummary:
@@ -410,6 +503,10 @@ class _Reader:
             else:
                 features.append(f"{name}: none, learnt rows")
             left_out |= {f"{name}.{at}": why for at, why in nodes.choice.left_out.items()}
+        for source in sources:
+            place = source.key.removeprefix("edges.")
+            why = "models of typed graphs read edges alone"
+            left_out |= {f"{place}.{name}": why for name in source.unread()}
         counts = [f"{len(src):,} {'/'.join(name)}" for name, (src, _) in edges.items()]
         return DataSummary(
             ids="; ".join(ids),
@@ -419,6 +516,13 @@ class _Reader:
             split=splits.phrase,
             left_out=left_out,
         )
+
+
+def _config_of_file(config: FilesConfig, key: str, given: ColumnFile) -> FilesConfig:
+    """How a file of labels or splits is read."""
+    column = given.column if key == "label" or given.column is None else given.column[0]
+    changes = {"id_column": given.id, f"{key}_column": column, "ignore": ()}
+    return config.model_copy(update=changes)
 
 
 def _with_reasons(choice: FeatureChoice, reasons: Mapping[str, str]) -> FeatureChoice:

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnntrain.config import FilesConfig
-from gnntrain.config.graph_schema import ColumnFile, MixedNodeTable, NodeColumns
-from gnntrain.data.array_files import FEATURE_ARRAYS, ArrayTable, load_arrays, open_arrays
+from gnntrain.config.graph_schema import ColumnFile, EdgeTable, MixedNodeTable, NodeColumns
+from gnntrain.data.array_files import FEATURE_ARRAYS, ArrayTable, load_all, open_arrays
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, is_missing_mark
 from gnntrain.data.file_columns import (
     COLUMN_NAMES,
+    NO_ID,
     USUAL_NAMES,
     find_column,
     find_id,
@@ -29,10 +30,11 @@ from gnntrain.data.file_columns import (
     named_column,
     open_table,
     place_of,
+    stacked,
 )
-from gnntrain.data.graph import AnyArray, NodeType
+from gnntrain.data.graph import NodeType
 from gnntrain.data.neo4j_header import Neo4jHeader, neo4j_header
-from gnntrain.data.stacked_table import StackedTable, TablePart
+from gnntrain.data.stacked_table import TablePart
 from gnntrain.data.tables import Columns, Table
 from gnntrain.data.text_table import TextTable
 from gnntrain.errors import UserError
@@ -51,26 +53,59 @@ _WORDS = {
     **{key: key for key in ("categorical", "ignore", "missing", "standardize", "features")},
     **{key: key for key in ("type", "source_type", "target_type", "time", "foreign_keys")},
 }
-_KEY = re.compile(rf"dataset\.({'|'.join(_WORDS)})\b")
+_KEY = rf"dataset\.({'|'.join(_WORDS)})\b"
 TYPE_NAMES = ("type", "node_type", "label")
 _EMPTY = "it has no value in this type's rows"
 
 
+Opened = tuple[Table, Neo4jHeader | None]
+"""A table, and its header if that is Neo4j's."""
+
+
+Part = NodeColumns | MixedNodeTable | EdgeTable | ColumnFile
+"""A part of a schema that names columns."""
+
+
 @contextmanager
-def keys_of(place: str) -> Iterator[None]:
+def keys_of(place: str, paths: Iterable[Path]) -> Iterator[None]:
     """Have the messages of errors name the keys of a schema: `nodes.author.id`.
 
     Args:
         place: The table's key.
+        paths: The files; their names stay as they are, whatever is in them.
     """
     try:
         yield
     except UserError as error:
+        names = {re.escape(name) for path in paths for name in (str(path), path.name)}
+        either = re.compile("|".join([*sorted(names, key=len, reverse=True), _KEY]))
         texts = (
-            _KEY.sub(lambda key: f"{place}.{_WORDS[key[1]]}", text or "")
+            either.sub(lambda at: f"{place}.{_WORDS[at[1]]}" if at[1] else at[0], text or "")
             for text in (error.message, error.hint)
         )
         raise UserError(*texts) from error
+
+
+def columns_asked(key: str, part: Part, *, labelled: bool) -> Iterator[tuple[str, str]]:
+    """The columns, or patterns of them, that a part of a schema names, each with its key.
+
+    Args:
+        key: The part's key.
+        part: The part.
+        labelled: False: without those that a graph to predict on need not have.
+    """
+    others = {"files", "file", "missing", "standardize", "types"}
+    if isinstance(part, NodeColumns) and not labelled:
+        others |= {"features", "categorical", "ignore", "label", "split"}
+    for name, value in part:
+        given = (value,) if isinstance(value, str) else value
+        if name not in others and isinstance(given, tuple | Mapping):
+            yield from ((f"{key}.{name}", column) for column in given if column != NO_ID)
+
+
+def names_in(*parts: Part) -> list[str]:
+    """The columns, or patterns of them, that parts of a schema name."""
+    return [name for part in parts for _, name in columns_asked("", part, labelled=True)]
 
 
 @dataclass(frozen=True)
@@ -103,7 +138,7 @@ def open_files(
     paths: Sequence[Path],
     config: FilesConfig,
     opened: Callable[[Path, FilesConfig], Table],
-) -> tuple[Table, Neo4jHeader | None]:
+) -> Opened:
     """Several files of the same columns as one table, and their header if it is Neo4j's.
 
     Args:
@@ -129,63 +164,41 @@ def open_files(
             table = opened(path, headless)
             if len(table.names) == len(first.names):
                 table.names = first.names
-        if table.names != first.names:
-            raise UserError(
-                f"{path} has the columns {listed(table.names)}; {paths[0]} has "
-                f"{listed(first.names)}.",
-                "Files of one table need the same columns in the same order.",
-            )
         tables.append(table)
+    whole = stacked(tables)
     if header is not None:
-        for table in tables:
+        for table in (*tables, whole):
             table.names, table.lists = header.names, header.lists
-    return (first if len(tables) == 1 else StackedTable(tables)), header
+    return whole, header
 
 
-def _open_nodes(
-    paths: Sequence[Path], config: FilesConfig, bad: BadRows, names: Iterable[str | None]
-) -> tuple[Table, Neo4jHeader | None]:
+def open_nodes(
+    paths: Sequence[Path], config: FilesConfig, bad: BadRows, names: Iterable[str]
+) -> Opened:
     """Files of nodes as one table; `names` are columns that the schema names.
 
     Raises:
         UserError: One cannot be read, or has other columns than the first.
     """
     if is_array_file(paths[0]):
-        arrays = load_arrays(paths[0])
-        if len(paths) > 1:
-            several = [load_arrays(path) for path in paths]
-            arrays = {name: _joined(paths, name, several) for name in arrays}
-        return open_arrays(paths[0], arrays, FEATURE_ARRAYS, config), None
-    known = USUAL_NAMES.union(name.lower() for name in names if name is not None)
+        return open_arrays(paths[0], load_all(paths), FEATURE_ARRAYS, config), None
+    known = USUAL_NAMES.union(name.lower() for name in names)
     return open_files(paths, config, lambda path, how: open_table(path, how, bad, known))
-
-
-def _joined(paths: Sequence[Path], name: str, files: Sequence[Mapping[str, AnyArray]]) -> AnyArray:
-    """An array that is in several files, part by part."""
-    for path, arrays in zip(paths, files, strict=True):
-        if name not in arrays or arrays[name].shape[1:] != files[0][name].shape[1:]:
-            raise UserError(
-                f"{path} has not the array {name!r} that {paths[0]} has, or another width.",
-                "Files of one type need the same arrays.",
-            )
-    return np.concatenate([arrays[name] for arrays in files])
 
 
 def node_source(
     name: NodeType,
     columns: NodeColumns,
     id_column: str | None,
-    paths: Sequence[Path],
+    opened: Opened | None,
     config: FilesConfig,
-    bad: BadRows,
 ) -> NodeSource:
     """A node type that has files of its own, or none."""
     config = config_of(config, columns, id_column)
-    if not paths:
+    if opened is None:
         return NodeSource(name, columns, None, config)
+    table, header = opened
     of_type = ids_called(name)
-    with keys_of(f"nodes.{name}"):
-        table, header = _open_nodes(paths, config, bad, (*of_type, *names_in(columns)))
     if header is None:
         if id_column is None and not find_column(table, "id", None):
             found = next((at for at in table.names if at.lower() in of_type), None)
@@ -218,13 +231,6 @@ def _named(table: Table, columns: NodeColumns) -> set[int]:
     return {place for name in names_in(columns) for place in named_column(table, name)}
 
 
-def names_in(columns: NodeColumns) -> list[str]:
-    """The columns that the schema names one by one."""
-    names = [*(columns.features or ()), *columns.categorical, *columns.foreign_keys]
-    names += columns.label if isinstance(columns.label, tuple) else ()
-    return names + ([columns.split] if isinstance(columns.split, str) else [])
-
-
 def config_of(config: FilesConfig, columns: NodeColumns, id_column: str | None) -> FilesConfig:
     """How the table of a node type is read, as of a homogeneous graph."""
     label, split = columns.label, columns.split
@@ -252,7 +258,7 @@ def mixed_sources(
     key: str,
     mixed: MixedNodeTable,
     types: Mapping[NodeType, NodeColumns],
-    paths: Sequence[Path],
+    opened: Opened,
     config: FilesConfig,
     bad: BadRows,
 ) -> list[NodeSource]:
@@ -261,25 +267,23 @@ def mixed_sources(
     Raises:
         UserError: It cannot be read, or its columns of ids and types are not known.
     """
-    config = config.model_copy(update={"id_column": mixed.id})
-    with keys_of(key):
-        names = [name for of_type in types.values() for name in names_in(of_type)]
-        table, header = _open_nodes(paths, config, bad, (*TYPE_NAMES, mixed.type, *names))
-        if isinstance(table, ArrayTable):
-            raise UserError(
-                f"{key}: {table.path} holds arrays, which have no column of types.",
-                "Give a table (CSV, Parquet), or an entry for each node type.",
-            )
-        type_place = _type_place(key, table, mixed.type, header)
-        if header is not None and mixed.id is None and "ID" in header.roles:
-            config = config.model_copy(update={"id_column": header.names[header.roles["ID"]]})
-        found = find_id(table, config, {type_place})
-        if not found:
-            raise UserError(
-                f"{table.path}: it is not plain which column holds the node ids; it has "
-                f"{listed(table.names)}.",
-                f"Set {key}.id.",
-            )
+    table, header = opened
+    if isinstance(table, ArrayTable):
+        raise UserError(
+            f"{key}: {table.path} holds arrays, which have no column of types.",
+            "Give a table (CSV, Parquet), or an entry for each node type.",
+        )
+    type_place = _type_place(key, table, mixed.type, header)
+    id_column = mixed.id
+    if header is not None and id_column is None and "ID" in header.roles:
+        id_column = header.names[header.roles["ID"]]
+    found = find_id(table, config.model_copy(update={"id_column": id_column}), {type_place})
+    if not found:
+        raise UserError(
+            f"{table.path}: it is not plain which column holds the node ids; it has "
+            f"{listed(table.names)}.",
+            f"Set {key}.id.",
+        )
     id_name = table.names[found["id"]]
     sources = []
     for name, part, empty in _parts(table, type_place, header, mixed, bad):
@@ -296,8 +300,7 @@ def mixed_sources(
 
 def _type_place(key: str, table: Table, wanted: str | None, header: Neo4jHeader | None) -> int:
     if wanted is not None:
-        with keys_of(key):
-            return place_of(table, "type", wanted)
+        return place_of(table, "type", wanted)
     if header is not None and "LABEL" in header.roles:
         return header.roles["LABEL"]
     names = [name.lower() for name in table.names]

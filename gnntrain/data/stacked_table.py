@@ -25,7 +25,7 @@ class StackedTable(Table):
     def __init__(self, tables: Sequence[Table]) -> None:
         first = tables[0]
         self.path, self.names, self.unit = first.path, first.names, first.unit
-        self.decimal, self.lists = first.decimal, first.lists
+        self.decimal, self.lists, self.heading = first.decimal, first.lists, first.heading
         self.note = f" and {len(tables) - 1} more"
         self._tables = tables
         self._starts = [0]

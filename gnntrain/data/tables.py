@@ -27,6 +27,7 @@ from gnntrain.data.columns import (
     missing_marks,
     to_matrix,
     to_plain,
+    width_of,
     with_decimal_point,
 )
 from gnntrain.data.graph import AnyArray, Int64Array
@@ -214,6 +215,7 @@ class Table(ABC):
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
         decimal: Decimal mark of the numbers.
         lists: Places of columns of texts that hold lists of numbers, separated by semicolons.
+        heading: The fields of a text's first line that was not seen to be a header.
     """
 
     path: Path
@@ -222,6 +224,7 @@ class Table(ABC):
     note: str = ""
     decimal: str = "."
     lists: Collection[int] = ()
+    heading: tuple[str, ...] = ()
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
         """Columns of numbers as an array that need not be read, if the file has them so."""
@@ -233,19 +236,35 @@ class Table(ABC):
         Raises:
             UserError: The file cannot be read.
         """
-        widths: Sequence[int] | None = None
+        widths: list[int | None] = [None] * len(columns.numbers)
+        end: int | None = None
+        held: list[ColumnBatch] = []  # until a list is there that tells a column's width
         with readable(self.path):
-            for found, rows, end in self.read_columns(columns):
-                numbers = [self._numbers(place, found[place]) for place in columns.numbers]
-                matrix, widths = to_matrix(numbers, len(rows), widths or [None] * len(numbers))
-                by_role = {role: found[place] for role, place in columns.places.items()}
-                others = {place: found[place] for place in columns.others}
-                yield Rows(columns, by_role, matrix, rows, end, others=others, widths=widths)
-        if widths is None:
+            for batch in self.read_columns(columns):
+                held.append(batch)
+                found, _, end = batch
+                numbers = (self._numbers(place, found[place]) for place in columns.numbers)
+                widths = [
+                    width_of(column) if width is None else width
+                    for width, column in zip(widths, numbers, strict=True)
+                ]
+                if None not in widths:
+                    yield from (self._rows_of(columns, batch, widths) for batch in held)
+                    held.clear()
+            yield from (self._rows_of(columns, batch, widths) for batch in held)
+        if end is None:
             by_role = dict.fromkeys(columns.places, pa.array([], TEXT))
             others = dict.fromkeys(columns.others, pa.array([], TEXT))
             matrix = np.empty((0, len(columns.numbers)), np.float32)
             yield Rows(columns, by_role, matrix, np.arange(0), 0, others=others)
+
+    def _rows_of(self, columns: Columns, batch: ColumnBatch, widths: Sequence[int | None]) -> Rows:
+        found, rows, end = batch
+        numbers = [self._numbers(place, found[place]) for place in columns.numbers]
+        matrix, known = to_matrix(numbers, len(rows), widths)
+        by_role = {role: found[place] for role, place in columns.places.items()}
+        others = {place: found[place] for place in columns.others}
+        return Rows(columns, by_role, matrix, rows, end, others=others, widths=known)
 
     def _numbers(self, place: int, column: pa.Array) -> pa.Array:
         is_list = place in self.lists and column.type == TEXT

@@ -119,7 +119,7 @@ class TextTable(Table):
         if not line:
             raise ValueError("it is empty")
         self._first_line = 1 + len(comments)
-        self._delimiter = _delimiter(self.path, line, self.decimal)
+        self._delimiter = _delimiter(self.path, line, second, known_names, self.decimal)
         names = self._split(self._decoded(_to_bytes(line), self._first_line))
         second_row = self._split(second)
         if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
@@ -128,6 +128,7 @@ class TextTable(Table):
         is_seen = header == "auto" and _is_header(names, second_row, known_names, self.decimal)
         has_header = is_seen or header is True
         self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
+        self.heading = () if has_header else tuple(names)
         self._first_line += has_header
         skipped = [mark, *comments, line if has_header else ""]
         self._num_bytes_skipped = len(_to_bytes("".join(skipped)))
@@ -349,14 +350,28 @@ def _num_lines(block: bytes) -> int:
     return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
 
 
-def _delimiter(path: Path, line: str, decimal: str) -> str:
+def _delimiter(
+    path: Path, first: str, second: str, known_names: Collection[str], decimal: str
+) -> str:
+    """The sign between the fields of the first line.
+
+    Of several, the one that the second line has as often; of those, the one around a known name: a
+    column's name may have a comma, and a field semicolons.
+    """
     if table_suffix(path) == ".tsv":
         return "\t"
     choices = [",", "\t", ";", "|"] + ([] if table_suffix(path) == ".csv" else [" "])
     if decimal == ",":
         choices.append(choices.pop(0))
-    unquoted = re.sub('"[^"]*"', "", line)
-    return next((choice for choice in choices if choice in unquoted), choices[0])
+    line, below = (re.sub('"[^"]*"', "", text) for text in (first, second))
+    there = [choice for choice in choices if choice in line]
+    even = [sign for sign in there if sign != " " and line.count(sign) == below.count(sign)]
+    named = [
+        sign
+        for sign in even
+        if any(field.strip().lower() in known_names for field in line.split(sign))
+    ]
+    return next(iter((*named, *even, *there, choices[0])))
 
 
 def _is_header(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gnntrain.data.file_edges import PAIRS_OF_ENDS
 from gnntrain.data.graph import GraphData
@@ -114,6 +115,22 @@ def test_the_edges_of_a_file_of_a_whole_graph(tmp_path: Path) -> None:
     assert "not one value an edge" in message_of(**options)
     options |= {"source_column": "start", "target_column": "end"}
     assert edges_of(build(**options)) == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "pt"])
+def test_arrays_of_edges_that_are_not_read_are_told(tmp_path: Path, suffix: str) -> None:
+    edges = tmp_path / f"edges.{suffix}"
+    pairs = np.array([[0, 1], [1, 2]])
+    arrays: dict[str, Any] = {"edge_index": pairs, "edge_attr": np.ones((2, 3))}
+    if suffix == "npz":
+        np.savez(edges, **arrays)
+    else:
+        torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, edges)
+    nodes = tmp_path / "nodes.npz"
+    np.savez(nodes, x=np.eye(4), y=np.array([0, 1, 0, 1]))
+    data = build(features=str(nodes), edges=str(edges))
+    assert data.summary is not None
+    assert list(data.summary.left_out) == [f"edge_attr of {edges.name}"]
 
 
 def test_letters_at_the_top_of_a_list_are_nodes(tmp_path: Path) -> None:

@@ -251,10 +251,21 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
     message = message_of(**write(tmp_path), weight_column="wieght")
     assert "dataset.weight_column=wieght" in message
     assert "source, target" in message
-    assert "Did you mean" not in message
+    assert "did you mean" not in message
     message = message_of(**write(tmp_path), label_column="lable")
     assert "dataset.label_column=lable" in message
-    assert "Did you mean label?" in message
+    assert "did you mean label?" in message
+
+
+def test_all_names_of_columns_are_checked_before_anything_is_read(tmp_path: Path) -> None:
+    features = "user,age,county,label\n1,x,2,a\n2,y,3,b\n"
+    paths = write(tmp_path, features=features, edges="card,shop\nc,d\n")
+    paths = {"features": paths["features"], "edges": paths["edges"]}
+    names = {"id_column": "usr", "label_column": "lable", "target_column": "shp"}
+    message = message_of(**paths, **names, ignore="ag", categorical=["conty", "a*"])
+    assert "5 mistakes" in message
+    near = {"usr": "user", "lable": "label", "shp": "shop", "ag": "age", "conty": "county"}
+    assert all(f"mean {name}?" in message for name in near.values())
 
 
 def test_labels_and_splits_may_be_columns_of_the_features_file(tmp_path: Path) -> None:

@@ -196,6 +196,14 @@ def test_the_digest_is_that_of_the_content() -> None:
     assert content_digest(replace(graph, reverse=True)) != digest
 
 
+def test_a_type_that_only_edges_name_has_as_many_nodes_as_they_count() -> None:
+    data = small()
+    del data["venue"]
+    graph = read(data)
+    assert {name: nodes.num_nodes for name, nodes in graph.nodes.items()}["venue"] == 5
+    assert graph.nodes["venue"].features is None
+
+
 def with_mistake(change: Callable[[HeteroData], Any]) -> HeteroData:
     data = small()
     change(data)

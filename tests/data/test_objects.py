@@ -182,6 +182,14 @@ def test_very_many_whole_numbers_are_asked_about() -> None:
     assert from_pyg(data, "theirs").num_classes == 200
 
 
+def test_very_many_texts_are_asked_about() -> None:
+    data = {"x": np.ones((120, 2)), "edge_index": np.zeros((2, 1), int)}
+    data["y"] = np.array([f"name {node}" for node in range(120)])
+    with pytest.raises(UserError, match="120 different texts"):
+        read(data)
+    assert read(data, task="multiclass").num_classes == 120
+
+
 def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
     shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
     with pytest.raises(UserError, match="rows of x"):

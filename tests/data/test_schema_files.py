@@ -49,6 +49,12 @@ def test_signs_of_patterns_may_be_part_of_a_name(tmp_path: Path) -> None:
     assert folder / "[1].csv" in builder(folder).paths
 
 
+def test_a_schema_may_lie_in_a_folder_with_signs_of_patterns(tmp_path: Path) -> None:
+    (tmp_path / "g[1]*").mkdir()
+    names = [path.name for path in builder(folder_of(tmp_path / "g[1]*")).paths]
+    assert names[:2] == ["a2.csv", "a10.csv"]
+
+
 def test_folders_in_place_of_files_are_told(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     (folder / "graph.yaml").write_text(SCHEMA.replace("sub/b.csv", "sub").replace("e.csv", "no/e"))

@@ -226,6 +226,33 @@ def test_labels_and_splits_in_files_of_their_own(tmp_path: Path) -> None:
     assert [data.splits[name].tolist() for name in SPLITS] == [[0], [2], []]
 
 
+def test_labels_and_splits_may_be_in_several_files(tmp_path: Path) -> None:
+    write(tmp_path, l1="id,area\na1,ml\na2,db\n", l2="id,area\na3,ml\n007,db\n")
+    write(tmp_path, t1="id\na1\n", t2="id\n007\n", t3="id\na1\n")
+    np.save(tmp_path / "val-1.npy", np.array([False, True]))
+    np.save(tmp_path / "val-2.npy", np.array([False, False]))
+    author = {
+        **{"files": "authors.csv", "id": "author_id", "features": ["h"]},
+        "label": {"file": "l*.csv"},
+        "split": {"train": "t[12].csv", "val": "val-*.npy"},
+    }
+    data = build(tmp_path, changed("nodes", "author", to=author))
+    assert data.labels.tolist() == [1, 0, 1, 0]
+    assert [data.splits[name].tolist() for name in SPLITS] == [[0, 3], [1], []]
+    author["split"] = {"train": "t*.csv"}
+    told = mistake(tmp_path, changed("nodes", "author", to=author))
+    assert "t3.csv line 2: node 'a1' is there already" in told
+    write(tmp_path, s1="id,fold\na1,train\na3,val\n", s2="id,fold\n007,test\n")
+    author["split"] = {"file": "s[12].csv", "column": "fold"}
+    data = build(tmp_path, changed("nodes", "author", to=author))
+    assert [data.splits[name].tolist() for name in SPLITS] == [[0], [2], [3]]
+    for part, labels in enumerate(([3, 0], [3, 0])):
+        np.save(tmp_path / f"y{part}.npy", labels)
+    author["label"] = {"file": "y*.npy"}
+    data = build(tmp_path, changed("nodes", "author", to=author))
+    assert data.labels.tolist() == [1, 0, 1, 0]
+
+
 def test_a_type_without_a_table_may_have_labels(tmp_path: Path) -> None:
     write(tmp_path, l="id,kind\n30,x\n10,y\n")
     schema = changed("nodes", "paper", to={"label": {"file": "l.csv"}})
@@ -248,6 +275,16 @@ def test_foreign_keys_are_edges_and_an_empty_one_is_none(tmp_path: Path) -> None
     told = mistake(write(tmp_path, papers=papers.replace("a2", "a9")), schema)
     assert "papers.csv line 3" in told
     assert "author 'a9'" in told
+
+
+def test_a_foreign_key_may_be_missing_in_a_column_of_floats(tmp_path: Path) -> None:
+    papers = pa.table({"id": [10, 20, 30], "venue": np.array([1.0, np.nan, 2.0])})
+    parquet.write_table(papers, write(tmp_path) / "papers.parquet")
+    paper = {"files": "papers.parquet", "foreign_keys": {"venue": "venue"}}
+    schema = changed("nodes", "paper", to=paper)
+    schema["nodes"]["venue"] = {}
+    found = edges_of(build(tmp_path, schema))
+    assert found[("paper", "venue", "venue")] == [(10, 1), (30, 2)]
 
 
 def test_features_of_each_type_are_prepared_by_its_own_keys(tmp_path: Path) -> None:
@@ -344,6 +381,16 @@ def test_a_node_of_one_of_several_types_is_told_as_its_table_writes_it(tmp_path:
     assert "node '1' is in none of a, b; a has '01'" in told
 
 
+def test_types_that_a_column_of_types_does_not_hold_are_told(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,type,h,y\n1,author,1,a\n2,author,2,b\n3,paper,,\n")
+    (tmp_path / "e.csv").write_text("source,target\n1,3\n")
+    nodes = {"files": "n.csv", "types": {"author": {"label": "y"}}}
+    for edge_type, wrong in (("author/writes/papr", "papr"), ("autor/writes/paper", "autor")):
+        told = mistake(tmp_path, {"nodes": nodes, "edges": {edge_type: {"files": "e.csv"}}})
+        assert f"edges.{edge_type}={wrong}" in told
+        assert "Did you mean" in told
+
+
 def test_an_id_that_two_types_have_needs_a_column_of_types(tmp_path: Path) -> None:
     schema = {
         "nodes": {"a": {"files": "a.csv", "label": "y"}, "b": {"files": "b.csv"}},
@@ -428,6 +475,18 @@ def test_edge_features_and_times_must_be_there_and_are_told(
     assert "date" in told
 
 
+def test_columns_and_arrays_of_edges_that_are_not_read_are_told(tmp_path: Path) -> None:
+    pairs, attributes = np.array([[0, 1], [1, 2]]), np.ones((2, 3))
+    np.savez(tmp_path / "cites.npz", edge_index=pairs, edge_attr=attributes)
+    schema = changed("edges", "paper/cites/paper", to={"files": "cites.npz"})
+    schema["nodes"]["paper"]["id"] = "none"
+    schema["edges"]["author/writes/paper"] |= {"source": "author_id", "target": "row"}
+    data = build(write(tmp_path, writes="author_id,row,place\na1,0,1\n"), schema)
+    assert data.summary is not None
+    names = {"author/writes/paper.place", "paper/cites/paper.edge_attr"}
+    assert {name for name in data.summary.left_out if "/" in name} == names
+
+
 def test_weights_of_edges_are_told_as_not_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -459,6 +518,50 @@ def test_mistakes_name_the_key_and_the_nearest_name(
 ) -> None:
     told = mistake(write(tmp_path), schema)
     assert not [word for word in words if word not in told], told
+
+
+def test_all_names_of_columns_are_checked_before_anything_is_read(tmp_path: Path) -> None:
+    bad_row = "author_id,id\nnobody,1\n"
+    write(tmp_path, writes=bad_row, l="id,kind\n10,x\n20,y\n")
+    schema = changed("nodes", "author", "label", to="aera")
+    schema["nodes"]["author"]["ignore"] = ["spl", "h*"]
+    schema["nodes"]["paper"] |= {"label": {"file": "l.csv", "column": "knid"}}
+    schema["nodes"]["paper"]["foreign_keys"] = {"yaer": "author"}
+    schema["edges"]["author/writes/paper"]["target"] = "idd"
+    told = mistake(tmp_path, schema)
+    assert "5 mistakes" in told
+    for key, near in (
+        *(("author.label=aera", "area"), ("author.ignore=spl", "split")),
+        *(("paper.label.column=knid", "kind"), ("paper.foreign_keys=yaer", "year")),
+        ("author/writes/paper.target=idd", "id"),
+    ):
+        assert [line for line in told.splitlines() if key in line and f"mean {near}?" in line], told
+    # Nobody is advised to make a feature of what may be the label.
+    assert "categorical" not in told
+
+
+def test_names_of_columns_of_a_table_of_several_types_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,kind,h,y\n1,a,1,x\n2,a,2,\n")
+    (tmp_path / "e.csv").write_text("source,relation,target\n1,r,7\n")
+    types = {"a": {"label": "yy", "features": ["hh"]}}
+    nodes = {"files": "n.csv", "type": "kinds", "types": types}
+    told = mistake(tmp_path, {"nodes": nodes, "edges": {"files": "e.csv", "type": "relaton"}})
+    assert "4 mistakes" in told
+    for key in (
+        "nodes.type=kinds",
+        "nodes.types.a.label=yy",
+        "a.features=hh",
+        "edges.type=relaton",
+    ):
+        assert key in told
+
+
+def test_the_name_of_a_folder_is_told_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "my dataset.features of dataset.ignore"
+    folder.mkdir()
+    told = mistake(write(folder, papers="id,title\n10,A\n20,B\n30,C\n"), SCHEMA)
+    assert f"Column title of {folder / 'papers.csv'} holds text" in told
+    assert "nodes.paper.ignore=[title]" in told
 
 
 def test_an_edge_to_a_node_that_its_table_lacks(tmp_path: Path) -> None:

@@ -223,6 +223,25 @@ def test_numbers_may_have_a_decimal_comma(tmp_path: Path, header: str) -> None:
     assert labels.to_pylist() == [0.5, 0.75, 1.5, 2.5]
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("id;income, EUR;label\n1;5;0\n", ["id", "income, EUR", "label"]),
+        ("id;income, EUR;label\n1;5,3;0\n", ["id", "income, EUR", "label"]),
+        ("name\tpopulation; 2020, 2021\nx\t5\n", ["name", "population; 2020, 2021"]),
+        ("id,size; EUR\n1,5;3\n", ["id", "size; EUR"]),
+        ("7,0.1;0.2;0.3,A;B\n", ["0", "1", "2"]),
+        ("id, a\n1\n", ["id", "a"]),
+    ],
+)
+def test_a_name_or_field_may_have_the_sign_that_elsewhere_stands_between_fields(
+    tmp_path: Path, text: str, names: list[str]
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    assert list(TextTable(path, "auto", ("id",), BadRows("error")).names) == names
+
+
 def test_rows_that_are_read_twice_are_told_once(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,number\na\nb,2\n")
