@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,8 +26,6 @@ from gnntrain.data.schema_tables import ids_called, keys_of, open_files
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
-_logger = logging.getLogger("gnntrain")
-
 _FEW_IDS = 1 << 22
 _RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
 
@@ -44,6 +41,7 @@ class EdgeSource:
         relation: Place of the column of relations.
         types: Places of the columns of the node types at the ends.
         spaces: Neo4j's space of ids at each end; "" where none is named.
+        unread: Names of the columns that no model reads.
     """
 
     key: str
@@ -52,6 +50,7 @@ class EdgeSource:
     relation: int = 0
     types: Mapping[Role, int] = field(default_factory=dict)
     spaces: Mapping[Role, str] = field(default_factory=dict)
+    unread: Sequence[str] = ()
 
     def type_at(self, end: Role) -> NodeType | None:
         """The node type of all its edges at one end, if it is one."""
@@ -73,10 +72,10 @@ def edge_source(
         source, target, other = edge_type[0], edge_type[2], edge_type[0] == edge_type[2]
         usual = {*_called(source), *_called(target)}
         table, header = _open(edges, paths, config, bad, usual, square=other)
-        unread = _unread(key, table, edges)
+        unread = _unread(table, edges)
         names = None if other else (_ends_called(table, source), _ends_called(table, target))
         ends = _ends(table, header, edges, config, unread, names)
-    return EdgeSource(key, Columns(table, ends, ()), edge_type)
+    return EdgeSource(key, Columns(table, ends, ()), edge_type, unread=_names(table, unread))
 
 
 def mixed_edge_source(
@@ -97,8 +96,8 @@ def mixed_edge_source(
             for end, name in given.items()
             if name is not None
         }
-        unread = [*_unread(key, table, edges), relation, *types.values()]
-        ends = _ends(table, header, edges, config, unread)
+        unread = _unread(table, edges)
+        ends = _ends(table, header, edges, config, [*unread, relation, *types.values()])
     of_ids = {} if header is None else header.spaces
     spaces: dict[Role, str] = {
         "source": of_ids.get("START_ID", ""),
@@ -106,7 +105,7 @@ def mixed_edge_source(
     }
     others = list(dict.fromkeys((relation, *types.values())))
     columns = Columns(table, ends, (), others)
-    return EdgeSource(key, columns, None, relation, types, spaces)
+    return EdgeSource(key, columns, None, relation, types, spaces, _names(table, unread))
 
 
 def _open(
@@ -125,18 +124,16 @@ def _open(
     )
 
 
-def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
+def _names(table: Table, places: Iterable[int]) -> list[str]:
+    return [table.names[place] for place in places]
+
+
+def _unread(table: Table, edges: EdgeTable) -> list[int]:
     """Places of columns that no model reads: weights, and those that the schema names."""
     places = sorted(matching_columns(table, "features", edges.features))
     places += [] if edges.time is None else [place_of(table, "time", edges.time)]
     weights = [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
-    places += [place for place in weights if place not in places]
-    if places:
-        names = listed([table.names[place] for place in places])
-        _logger.warning(
-            "%s: no model of typed graphs reads features, weights or times of edges: %s", key, names
-        )
-    return places
+    return [*places, *(place for place in weights if place not in places)]
 
 
 def _ends_called(table: Table, name: NodeType) -> int | None:

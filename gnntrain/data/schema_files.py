@@ -19,8 +19,8 @@ from gnntrain.paths import file_names, is_folder
 
 _Table = TypeVar("_Table")
 
-# What is kept of the same files; raised when it grows.
-_READING = 1
+# What is kept of the same files; raised when it grows. 2: which columns of edges are not read.
+_READING = 2
 
 
 class SchemaBuilder:

@@ -60,7 +60,7 @@ from gnntrain.data.schema_tables import (
     mixed_sources,
     node_source,
 )
-from gnntrain.data.summary import DataSummary
+from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.tables import Columns, Role, Rows
 from gnntrain.errors import UserError
 
@@ -159,7 +159,7 @@ class _Reader:
             class_names=targets.class_names,
             labelled=self.labelled,
             metric=metric,
-            summary=self._summary(targets, splits, lists, fitted),
+            summary=self._summary(targets, splits, edges, lists, fitted),
             reverse=self.files.tables.reverse,
         )
 
@@ -389,6 +389,7 @@ class _Reader:
         self,
         targets: Targets,
         splits: Splits,
+        tables: Sequence[EdgeSource],
         edges: Mapping[EdgeType, tuple[IntArray, IntArray]],
         fitted: Mapping[NodeType, Preprocessing | None],
     ) -> DataSummary:
@@ -404,6 +405,9 @@ class _Reader:
             else:
                 features.append(f"{name}: none, learnt rows")
             left_out |= {f"{name}.{at}": why for at, why in nodes.choice.left_out.items()}
+        for source in tables:
+            place = source.key.removeprefix("edges.")
+            left_out |= {f"{place}.{name}": EDGES_ALONE for name in source.unread}
         counts = [f"{len(src):,} {'/'.join(name)}" for name, (src, _) in edges.items()]
         return DataSummary(
             ids="; ".join(ids),
