@@ -11,6 +11,7 @@ A name is read from the package's metadata; its code is imported only where the 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -64,3 +65,8 @@ def load_plugin(group: str, name: str) -> Any:
             f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}",
             "install or repair the package that declares it",
         ) from error
+
+
+def takes_schema(make: Any) -> bool:
+    """Whether an entry point makes models of typed graphs: its first argument is `schema`."""
+    return next(iter(inspect.signature(make).parameters), None) == "schema"

@@ -22,6 +22,7 @@ from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import (
     Config,
     ConfigError,
+    PluginConfig,
     Problem,
     contradictions,
     from_dict,
@@ -153,7 +154,7 @@ def _begin(
 def _refuse_mistakes(config: Config) -> None:
     """Raise a ConfigError for contradictory keys in a configuration made in Python."""
     found = gpus_here() if needs_gpu_count(config) else {}
-    contradicting = [problem for _, problem in contradictions(config)]
+    contradicting = [problem for _, problem in contradictions(config, plugins=True)]
     problems = [*contradicting, *machine_problems(config, found)]
     if problems:
         raise ConfigError(problems)
@@ -439,12 +440,14 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse a graph that does not fit model or task, and one without a training step.
 
     Raises:
-        UserError: See `refuse_other_types`, `refuse_other_labels` and `resolved_fan_outs`; or there
-            is no training node, or no whole batch of them.
+        UserError: See `refuse_other_types`, `refuse_other_labels`, `resolved_fan_outs` and
+            `build_plugin`; or there is no training node, or no whole batch of them.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
     _refuse_other_fan_outs(config, graph)
+    if isinstance(config.model, PluginConfig):
+        _refuse_other_plugin(config.model, graph)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(
@@ -458,6 +461,23 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
             f"{global_batch} a step over all ranks.",
             "Lower trainer.batch_size, or set trainer.drop_last=false.",
         )
+
+
+def _refuse_other_plugin(model: PluginConfig, graph: Graph) -> None:
+    """Refuse a plug-in model that cannot be made for the graph.
+
+    Raises:
+        UserError: See `build_plugin`.
+    """
+    from gnntrain.models import build_model  # imports all models
+
+    try:
+        with torch.device("meta"):
+            build_model(model, graph.schema, graph.num_outputs)
+    except UserError:
+        raise
+    except Exception:  # of another's code: perhaps it needs the values that weights lack here
+        _log.debug("model %s cannot be made without values", model.name, exc_info=True)
 
 
 def _refuse_other_fan_outs(config: Config, graph: Graph) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,13 +104,12 @@ def _is_of(parts: Parts, dataset: DatasetConfig) -> bool:
     return _without_places(identity) == _without_places(parts.meta.identity)
 
 
-def _without_places(identity: Mapping[str, JSON]) -> dict[str, JSON]:
+def _without_places(identity: JSON) -> JSON:
     """An identity without where files are and when they were written."""
-    return {
-        key: _without_places(value) if isinstance(value, dict) else value
-        for key, value in identity.items()
-        if key not in ("root", "path", "mtime_ns")
-    }
+    if isinstance(identity, dict):
+        places = ("root", "path", "mtime_ns")
+        return {k: _without_places(value) for k, value in identity.items() if k not in places}
+    return [*map(_without_places, identity)] if isinstance(identity, list) else identity
 
 
 def open_run_graph(run: RunDirectory, config: Config) -> OpenedStore | OpenedParts:

@@ -23,7 +23,7 @@ from gnntrain.build import (
     sampler_in_words,
 )
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
-from gnntrain.data.dataset_warnings import dataset_warnings
+from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.graph import Graph
 from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
@@ -108,7 +108,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             _log.info("initial weights: %s", info.initial_weights or "random")
             for listener in listeners:
                 listener.on_start(info)
-            for text in (*dataset_warnings(graph), *task.warnings()):
+            name, reads_weights = config.model.name, model.needs.weight
+            unread = unread_edges(graph, name, reads_weights=reads_weights)
+            for text in (*dataset_warnings(graph), *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)

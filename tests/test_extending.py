@@ -179,6 +179,26 @@ def test_a_misspelt_name_of_the_package_is_told(
     assert f"did you mean {hint}?" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_package")
+@pytest.mark.parametrize(
+    ("model", "words", "told"),
+    [
+        ("my_typed_sage", ["features.cache_ratio=0.5"], "a model of typed graphs"),
+        ("my_typed_sage", ["sampler.fan_outs={default:[2,2],a/citez/b:[2,2]}"], "a/citez/b"),
+        ("my_typed_sage", ["model.options={widht: 3}"], "widht"),
+        ("my_sage", ["sampler.fan_outs={default:[2,2]}"], "graphs of one type"),
+        ("my_sage", [], "one type of nodes and edges"),
+    ],
+)
+def test_a_mistake_about_a_model_of_typed_graphs_leaves_no_run(
+    model: str, words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["dataset=synthetic_mag", "dataset.scale=0.0005", "trainer.gpus=0", "run.dir=run"]
+    assert main([*usual, "model=plugin", f"model.name={model}", *words]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_a_model_of_gnntrain_is_one_file_and_one_yaml(tmp_path: Path) -> None:
     source = tmp_path / "source"

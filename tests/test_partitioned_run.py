@@ -175,6 +175,52 @@ def test_parts_of_another_graph_are_refused(
     assert not (folder / "refused").exists()
 
 
+def _write_files(folder: Path) -> None:
+    """Tables of a graph, and a schema that names them."""
+    folder.mkdir()
+    rows = range(60)
+    nodes = "\n".join(f"{i},{i % 3},{i % 7}" for i in rows)
+    (folder / "nodes.csv").write_text(f"id,label,a\n{nodes}\n")
+    edges = "\n".join(f"{i},{(i + step) % 60},0.5" for i in rows for step in (1, 5, 9))
+    (folder / "edges.csv").write_text(f"source,target,amount\n{edges}\n")
+    (folder / "graph.yaml").write_text(
+        "nodes: {user: {files: nodes.csv, label: label}}\n"
+        "edges: {user/pays/user: {files: edges.csv, time: amount}}\n"
+    )
+
+
+@pytest.mark.parametrize("by_schema", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_parts_of_files_train_wherever_the_files_lie(
+    tmp_path: Path, by_schema: bool, ranks: int
+) -> None:
+    def config(files: Path, name: str, **distributed: Any) -> Config:
+        keys = {"edges": "edges.csv", "features": "nodes.csv"}
+        keys = {"schema": "graph.yaml"} if by_schema else keys
+        given = {key: str(files / file) for key, file in keys.items()}
+        dataset = {"name": "files", "store_dir": str(tmp_path / "stores"), **given}
+        model = {"name": "rgcn" if by_schema else "sage", "hidden_channels": 8}
+        run = {"dir": str(tmp_path / name)}
+        own = {"dataset": dataset, "model": model, "distributed": distributed, "run": run}
+        return from_dict(KEYS | own)
+
+    _write_files(tmp_path / "here")
+    whole = trained(config(tmp_path / "here", "whole", num_processes=ranks))
+    store = prepare_store(config(tmp_path / "here", "none").dataset).store
+    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
+    write_parts(tmp_path / "parts", store, part_of, 2, "random")
+    (tmp_path / "here").rename(tmp_path / "there")
+    for place in ("there", "nowhere"):  # or on none of the machines
+        files = config(tmp_path / place, f"from {place}", **in_parts(tmp_path / "parts", ranks))
+        found = trained(files)
+        assert found[0]["train_loss"] == whole[0]["train_loss"]
+        assert all(torch.equal(found[1][key], weight) for key, weight in whole[1].items())
+    other = config(tmp_path / "there", "other", **in_parts(tmp_path / "parts", ranks))
+    dataset = other.dataset.model_copy(update={"split_seed": 1})
+    with pytest.raises(UserError, match="another graph"):
+        train(other.model_copy(update={"dataset": dataset}))
+
+
 def test_parts_are_shared_out_evenly_or_refused(
     folder: Path, parts: Path, on_machines: Any
 ) -> None:

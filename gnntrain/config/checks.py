@@ -35,9 +35,17 @@ Contradiction = tuple[tuple[str, ...], Problem]
 """The keys that are compared, and the problem if they do not go together."""
 
 
-def contradictions(config: Config) -> Iterator[Contradiction]:
-    """The keys that cannot be as they are because of each other."""
-    yield from _fan_outs(config)
+def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contradiction]:
+    """The keys that cannot be as they are because of each other.
+
+    Args:
+        config: The configuration.
+        plugins: Import a plug-in model, to compare what depends on whether it is one of typed
+            graphs.
+    """
+    is_unknown = isinstance(config.model, PluginConfig) and not plugins
+    is_typed = None if is_unknown else config.model.is_hetero
+    yield from _fan_outs(config, is_typed)
     yield from _divisors(config)
     yield from _synthetic(config)
     yield from _sampler(config)
@@ -50,7 +58,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _task(config)
     yield from _partitioned(config)
     yield from _owners_draw(config)
-    yield from _typed(config)
+    if is_typed:
+        yield from _typed(config)
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:
@@ -66,7 +75,7 @@ def _clash(
     return (key, other), _wrong(config, key, expects, hint)
 
 
-def _fan_outs(config: Config) -> Iterator[Contradiction]:
+def _fan_outs(config: Config, is_typed: bool | None) -> Iterator[Contradiction]:
     if not config.model.uses_graph:
         return
     sampler, evaluation = config.sampler, config.evaluation
@@ -77,7 +86,8 @@ def _fan_outs(config: Config) -> Iterator[Contradiction]:
     for key, fan_outs in compared.items():
         keys = (key, "sampler.fan_outs", "model.num_layers", "model.name")
         if isinstance(fan_outs, Mapping):
-            yield from ((keys, problem) for problem in _typed_fan_outs(config, key, fan_outs))
+            found = _typed_fan_outs(config, key, fan_outs, is_typed)
+            yield from ((keys, problem) for problem in found)
         elif len(fan_outs) != config.model.num_layers:
             yield keys, _wrong_number(config, key, fan_outs)
 
@@ -95,10 +105,10 @@ def _wrong_number(config: Config, key: str, fan_outs: tuple[int, ...], path: str
 
 
 def _typed_fan_outs(
-    config: Config, key: str, fan_outs: Mapping[str, tuple[int, ...]]
+    config: Config, key: str, fan_outs: Mapping[str, tuple[int, ...]], is_typed: bool | None
 ) -> Iterator[Problem]:
     """What is wrong with fan-outs by edge type."""
-    if not (config.model.is_hetero or isinstance(config.model, PluginConfig)):
+    if is_typed is False:
         expects = f"a list: model.name={config.model.name} is for graphs of one type"
         one_list = next(iter(fan_outs.values()))
         yield Problem(key, shown(fan_outs), expects, f"write {key}={shown(one_list)}")
@@ -353,8 +363,6 @@ def _owners_draw(config: Config) -> Iterator[Contradiction]:
 def _typed(config: Config) -> Iterator[Contradiction]:
     """What a model of typed graphs cannot do: the CPU draws, and a GPU caches no rows."""
     sampler, features, is_sharded = config.sampler, config.features, _shares_rows(config)
-    if not config.model.is_hetero:
-        return
     placements = ("auto", "resident", "pinned", "memmap")
     clashes = [
         ("sampler.backend", sampler.backend == "triton", "auto"),

@@ -29,7 +29,7 @@ from gnntrain.config import types
 from gnntrain.config.signatures import ClassSource, read_class
 from gnntrain.config.types import JSON, OneOf, OneOrMore, Section, Share, Text, Variants, name_in
 from gnntrain.groups import config_groups
-from gnntrain.plugins import MODELS, plugin_names
+from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
 
 DEFAULT = "sage"
 _PLUGIN = "plugin"
@@ -115,6 +115,11 @@ class PluginConfig(ModelConfig):
     """Arguments for the model's class."""
     embedding_channels: OneOrMore = 128
     """Of typed graphs: width of the learnt rows of node types without features."""
+
+    @property
+    def is_hetero(self) -> bool:  # type: ignore[override]
+        """Whether it is a model of typed graphs; imports it."""
+        return takes_schema(load_plugin(MODELS, self.name))
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gnntrain.data.graph import Graph, GraphSchema, NodeType
+from gnntrain.data.summary import EDGES_ALONE, first_names
 
 
 def dataset_warnings(store: Graph) -> Iterator[str]:
@@ -15,6 +16,22 @@ def dataset_warnings(store: Graph) -> Iterator[str]:
         yield from _useless_types(store)
     if len(store.split("val")) == 0:
         yield "There are no validation nodes: the last epoch counts as the best."
+
+
+def unread_edges(store: Graph, model: str, *, reads_weights: bool) -> Iterator[str]:
+    """A warning of what is known of edges and the model does not read.
+
+    Args:
+        store: The graph.
+        model: The name of the model.
+        reads_weights: Whether it reads the weights of edges.
+    """
+    given = {} if store.summary is None else store.summary.left_out
+    unread = [name for name, reason in given.items() if reason == EDGES_ALONE]
+    if not reads_weights and any(edges.weight is not None for edges in store.edges.values()):
+        unread.append("the weights of edges")
+    if unread:
+        yield f"The model {model} does not read {first_names(unread)}."
 
 
 def _useless_types(graph: Graph) -> Iterator[str]:

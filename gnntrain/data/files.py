@@ -90,7 +90,8 @@ class FilesBuilder:
         files: dict[str, JSON] = {
             role: stamp(role, path) for role, path in self._paths.items() if role in roles
         }
-        options = self.config.model_dump(exclude={*DatasetConfig.model_fields, *ROLES, "schema"})
+        excluded = {*DatasetConfig.model_fields, *ROLES, "schema"}
+        options = self.config.model_dump(mode="json", exclude=excluded)
         identity: dict[str, JSON] = {
             "dataset": self.config.name,
             "files": files,

@@ -31,7 +31,7 @@ from gnntrain.data.preprocessing import (
     Preprocessing,
     RawFeatures,
 )
-from gnntrain.data.summary import DataSummary, split_sizes
+from gnntrain.data.summary import EDGES_ALONE, DataSummary, split_sizes
 from gnntrain.data.targets import check_split_number, random_split, smallest_int
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind
@@ -200,7 +200,7 @@ def edges_of_arrays(
     """
     given = _Attributes(arrays, source)
     src, dst, _ = _ends(given, num_src, num_dst)
-    return (src, dst), dict.fromkeys(given.left_out(), "models of typed graphs read edges alone")
+    return (src, dst), dict.fromkeys(given.left_out(), EDGES_ALONE)
 
 
 def _features(given: _Attributes) -> AnyArray | None:

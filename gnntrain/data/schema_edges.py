@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,8 +38,6 @@ from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.schema_tables import Opened, ids_called, names_in, open_files
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
-
-_logger = logging.getLogger("gnntrain")
 
 _FEW_IDS = 1 << 22
 _RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
@@ -88,7 +85,7 @@ def edge_source(
         UserError: It does not say which columns are the ends.
     """
     (source, _, target), (table, header) = edge_type, opened
-    unread = _unread(key, table, edges)
+    unread = _unread(table, edges)
     names = None
     if source != target:
         names = (_ends_called(table, source), _ends_called(table, target))
@@ -110,7 +107,7 @@ def mixed_edge_source(
     types = {
         end: place_of(table, f"{end}_type", name) for end, name in given.items() if name is not None
     }
-    unread = [*_unread(key, table, edges), relation, *types.values()]
+    unread = [*_unread(table, edges), relation, *types.values()]
     ends = _ends(table, header, edges, config, unread)
     of_ids = {} if header is None else header.spaces
     spaces: dict[Role, str] = {
@@ -144,18 +141,12 @@ def open_edges(
     )
 
 
-def _unread(key: str, table: Table, edges: EdgeTable) -> list[int]:
+def _unread(table: Table, edges: EdgeTable) -> list[int]:
     """Places of columns that no model reads: weights, and those that the schema names."""
     places = sorted(matching_columns(table, edges.features))
     places += [] if edges.time is None else [place_of(table, "time", edges.time)]
     weights = [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
-    places += [place for place in weights if place not in places]
-    if places:
-        names = listed([table.names[place] for place in places])
-        _logger.warning(
-            "%s: no model of typed graphs reads features, weights or times of edges: %s", key, names
-        )
-    return places
+    return [*places, *(place for place in weights if place not in places)]
 
 
 def _ends_called(table: Table, name: NodeType) -> int | None:

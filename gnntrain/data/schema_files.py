@@ -20,7 +20,7 @@ from gnntrain.paths import file_names, is_folder
 
 _Table = TypeVar("_Table")
 
-# What is kept of the same files; raised when it grows.
+# What is kept of the same files; raised when it grows. 2: which columns of edges are not read.
 _READING = 2
 
 

@@ -80,7 +80,7 @@ from gnntrain.data.schema_tables import (
     node_source,
     open_nodes,
 )
-from gnntrain.data.summary import DataSummary
+from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
@@ -505,8 +505,7 @@ class _Reader:
             left_out |= {f"{name}.{at}": why for at, why in nodes.choice.left_out.items()}
         for source in sources:
             place = source.key.removeprefix("edges.")
-            why = "models of typed graphs read edges alone"
-            left_out |= {f"{place}.{name}": why for name in source.unread()}
+            left_out |= {f"{place}.{name}": EDGES_ALONE for name in source.unread()}
         counts = [f"{len(src):,} {'/'.join(name)}" for name, (src, _) in edges.items()]
         return DataSummary(
             ids="; ".join(ids),

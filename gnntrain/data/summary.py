@@ -18,6 +18,9 @@ if TYPE_CHECKING:
         PrepareOptions,
     )
 
+EDGES_ALONE = "models of typed graphs read edges alone"
+"""The reason why features, weights and times of typed edges are left out."""
+
 _SHOWN_NAMES = 10
 _LABELS = ("ids", "labels", "features", "edges", "split")
 
@@ -46,11 +49,14 @@ class DataSummary(BaseModel):
     split: str = ""
     left_out: Mapping[str, str] = {}
 
-    def lines(self) -> list[tuple[str, str]]:
-        """A label and a phrase for each value that is not empty."""
+    def lines(self, *, besides: str | None = None) -> list[tuple[str, str]]:
+        """A label and a phrase for each value that is not empty; what was left out for the reason
+        `besides` is said elsewhere."""
         lines = [(label, getattr(self, label)) for label in _LABELS]
-        left_out = first_names([f"{name} ({reason})" for name, reason in self.left_out.items()])
-        return [(label, text) for label, text in (*lines, ("left out", left_out)) if text]
+        reasons = self.left_out.items()
+        left_out = [f"{name} ({reason})" for name, reason in reasons if reason != besides]
+        lines.append(("left out", first_names(left_out)))
+        return [(label, text) for label, text in lines if text]
 
 
 def summary_of(data: AnyGraphData, options: PrepareOptions) -> DataSummary:

@@ -189,13 +189,9 @@ class HeteroValues:
         if not subgraph.blocks:
             return {}
         return {
-            name: self.degrees(name, subgraph.nodes[name[2]][: block.num_dst])
+            name: degrees(self.graph, name, subgraph.nodes[name[2]][: block.num_dst])
             for name, block in subgraph.blocks[0].edges.items()
         }
-
-    def degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """The in-edges of one type of `nodes` (int64 `[n]`) in the whole graph: float32 `[n]`."""
-        return degrees(self.graph, edge_type, nodes)
 
     def _filled(self, block: Block, degree: Tensor | None) -> Block:
         most = None if degree is None else degree[: block.num_dst]

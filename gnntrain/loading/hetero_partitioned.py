@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts
-from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
+from gnntrain.data.graph import EdgeType, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows, joined
+from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.errors import UserError
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hetero import HeteroLoaderBuilder
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def serve_typed_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
-    """Serve draws, targets and degrees of consecutive parts of a typed graph."""
+    """Serve draws and targets of consecutive parts of a typed graph."""
     graph = parts[0].graph
     ranges = {
         name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
@@ -47,38 +47,6 @@ def serve_typed_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
     exchange.serve(DRAW, HeteroDrawAnswers(draws, ranges, tuple(graph.edges)))
     labels = RowAnswers([part.graph.labels for part in parts], ranges[graph.target])
     exchange.serve(TARGETS, labels)
-    for edge_type in graph.edges:
-        offsets = [part.graph.edges[edge_type].indptr for part in parts]
-        answers = DegreeAnswers(offsets, ranges[edge_type[2]])
-        exchange.serve(_degree_call(edge_type), answers)
-
-
-def _degree_call(edge_type: EdgeType) -> str:
-    """The name of the call that asks an owner for the in-edges of its nodes."""
-    return f"degree/{'/'.join(edge_type)}"
-
-
-@dataclass(frozen=True)
-class DegreeAnswers:
-    """Answers a call with the number of in-edges of nodes.
-
-    Attributes:
-        parts: int64 `[n + 1]`, the offsets of the in-edges of each of the owner's parts.
-        ranges: The parts as ranges of the owner's rows.
-    """
-
-    parts: Sequence[Int64Array]
-    ranges: NodeOwners
-
-    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
-        """The degrees of the asked rows, float32."""
-        (given,) = arguments
-        grouped = self.ranges.group(given)
-        found = [
-            self.parts[part][rows + 1] - self.parts[part][rows]
-            for part, rows in grouped.rows.items()
-        ]
-        return [grouped.scattered(joined(found)).astype(np.float32)]
 
 
 class HeteroPartitionedLoaderBuilder(HeteroLoaderBuilder):
@@ -138,6 +106,7 @@ class HeteroPartitionedLoaderBuilder(HeteroLoaderBuilder):
                 by_type,
                 scope=self._config.sampler.fan_out_scope,
                 replace=self._config.sampler.replace,
+                degrees=self._needs.degree,
             )
         return self._samplers[key]
 
@@ -196,7 +165,7 @@ class HeteroPartValues(HeteroValues):
             for name, nodes in subgraph.nodes.items()
         }
 
-    def degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """See `HeteroValues.degrees`."""
-        owners, call = self.owners[edge_type[2]], _degree_call(edge_type)
-        return as_tensor(ask_rows(self.caller, owners, call, nodes.numpy()))
+    def _degrees(self, subgraph: HeteroSubgraph) -> dict[EdgeType, Tensor]:
+        """See `HeteroValues`; the owners have given them with the draws of the last hop."""
+        edges = subgraph.blocks[0].edges if subgraph.blocks else {}
+        return {name: block.degree for name, block in edges.items() if block.degree is not None}

@@ -16,7 +16,7 @@ from gnntrain.errors import UserError
 from gnntrain.models.base import GNN
 from gnntrain.models.embedding import EmbeddingTable
 from gnntrain.models.hetero import HeteroGNN
-from gnntrain.plugins import MODELS, find_plugin, load_plugin
+from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema
 from gnntrain.sampling.block import BlockNeeds
 
 
@@ -130,8 +130,7 @@ def build_plugin(
     point = find_plugin(MODELS, name)
     make = load_plugin(MODELS, name)
     signature = inspect.signature(make)
-    is_hetero = next(iter(signature.parameters), None) == "schema"
-    if not is_hetero and isinstance(inputs, GraphSchema):
+    if isinstance(inputs, GraphSchema) and not takes_schema(make):
         inputs = _only_width(inputs, f"{name!r} ({point.value})")
     try:
         signature.bind(inputs, out_channels, **options)

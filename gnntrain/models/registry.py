@@ -35,13 +35,14 @@ def build_model(config: ModelOptions, inputs: int | GraphSchema, out_channels: i
 
     Args:
         config: For a built-in model `name` and the keywords of its class; for a plug-in `name`,
-            its entry point, `options`, a mapping, and `embedding_channels`.
+            its entry point, `options`, a mapping, `embedding_channels` and `num_layers`.
         inputs: Width of the input rows, or the types of the graph: a model of typed graphs needs
             them, another one takes the width of the target type.
         out_channels: Width of the outputs.
 
     Raises:
-        UserError: No such model, or its options do not fit together.
+        UserError: No such model, its options do not fit together, or a plug-in `GNN` or `HeteroGNN`
+            has another number of layers.
     """
     width = inputs if isinstance(inputs, int) else inputs.num_features[inputs.target]
     if config.name in model_names():
@@ -52,13 +53,20 @@ def build_model(config: ModelOptions, inputs: int | GraphSchema, out_channels: i
     plugins = plugin_names(MODELS)
     if config.name not in plugins:
         raise _unknown(config.name, (*model_names(), *plugins))
-    return build_plugin(
+    model = build_plugin(
         config.name,
         inputs,
         out_channels,
         getattr(config, "options", {}),
         getattr(config, "embedding_channels", 128),
     )
+    asked, is_ours = getattr(config, "num_layers", None), isinstance(model, GNN | HeteroGNN)
+    if is_ours and model.uses_graph and asked not in (None, model.num_layers):
+        raise UserError(
+            f"model.num_layers={asked}: the model {config.name} has {model.num_layers} layers.",
+            f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
+        )
+    return model
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> UserError:

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.reporting.columns import (
     GAP,
     Column,
@@ -159,7 +160,8 @@ def start_pairs(info: RunInfo) -> Pairs:
         f"{counted(info.global_batch_size, 'seed')} a step",
         f"seed {info.seed}",
     ]
-    read = [] if info.data is None else info.data.lines()
+    # A warning says what the model does not read of edges.
+    read = [] if info.data is None else info.data.lines(besides=EDGES_ALONE)
     if info.data is not None and not info.data.ids:  # not a user's own graph
         read = [line for line in read if line[0] == "split"]
     return [

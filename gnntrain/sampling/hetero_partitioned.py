@@ -39,8 +39,9 @@ from gnntrain.sampling.partitioned import (
 )
 from gnntrain.sampling.typed_edges import Hop, TypedEdges, fan_outs_by_hop, starts_of
 
-Draws = tuple[AnyArray, AnyArray]
-"""For the destinations of an edge type: their numbers of drawn edges, and the edges' sources."""
+Draws = tuple[AnyArray, AnyArray, AnyArray]
+"""For the destinations of an edge type: their numbers of drawn edges; the edges' sources; their
+degrees in the whole graph, or nothing where they are not wanted."""
 
 
 class PartitionedHeteroSampler(HeteroSampler):
@@ -54,6 +55,7 @@ class PartitionedHeteroSampler(HeteroSampler):
         owners: Who holds which nodes of each type.
         edge_types: In the order of the whole graph.
         target, fan_outs, scope, replace: See `HeteroSampler`.
+        degrees: Set `degree` in the last hop's blocks, which have the destinations of all others.
 
     Raises:
         UserError: See `HeteroCPUSampler`.
@@ -69,6 +71,7 @@ class PartitionedHeteroSampler(HeteroSampler):
         *,
         scope: FanOutScope = "relation",
         replace: bool = False,
+        degrees: bool = False,
     ) -> None:
         self._caller = caller
         self._owners = owners
@@ -76,6 +79,7 @@ class PartitionedHeteroSampler(HeteroSampler):
         self._target = target
         self._fan_outs = fan_outs_by_hop(edge_types, fan_outs, scope)
         self._options = int(scope == "node"), int(replace)
+        self._degrees = degrees
         self._idle: deque[dict[NodeType, NodeNumbers]] = deque()
 
     def sample(self, seeds: Tensor, key: SampleKey) -> HeteroSubgraph:
@@ -94,7 +98,12 @@ class PartitionedHeteroSampler(HeteroSampler):
         for name, of_type in numbers.items():
             of_type.start(given if name == self._target else given[:0])
         hops = [
-            self._draw_hop(numbers, fan_outs, numba_hop_key(key, hop))
+            self._draw_hop(
+                numbers,
+                fan_outs,
+                numba_hop_key(key, hop),
+                self._degrees and hop == len(self._fan_outs) - 1,
+            )
             for hop, fan_outs in enumerate(self._fan_outs)
         ]
         nodes = {name: torch.from_numpy(_known(own).copy()) for name, own in numbers.items()}
@@ -103,19 +112,24 @@ class PartitionedHeteroSampler(HeteroSampler):
         return HeteroSubgraph.of(nodes, self._target, len(given), hops)
 
     def _draw_hop(
-        self, numbers: Mapping[NodeType, NodeNumbers], fan_outs: Int64Array, key: np.uint64
+        self,
+        numbers: Mapping[NodeType, NodeNumbers],
+        fan_outs: Int64Array,
+        key: np.uint64,
+        wants_degree: bool,
     ) -> HeteroBlock:
         """The in-edges of all nodes known so far."""
         num_dst = {name: of_type.num_nodes for name, of_type in numbers.items()}
         grouped = {name: self._owners[name].group(_known(own)) for name, own in numbers.items()}
-        question = np.array([key.view(np.int64), *self._options, *fan_outs], np.int64)
+        options = *self._options, wants_degree
+        question = np.array([key.view(np.int64), *options, *fan_outs], np.int64)
         asked = questions(question, grouped)
         answers = self._caller.call(DRAW, asked)
         drawn = by_edge_type(self._edge_types, grouped, asked, answers)
-        check_hop_edges(sum(len(sources) for _, sources in drawn))
+        check_hop_edges(sum(len(sources) for _, sources, _ in drawn))
         indices = [
             numbers[name[0]].relabel(sources)
-            for name, (_, sources) in zip(self._edge_types, drawn, strict=True)
+            for name, (_, sources, _) in zip(self._edge_types, drawn, strict=True)
         ]
         num_src = {name: of_type.num_nodes for name, of_type in numbers.items()}
         blocks = {
@@ -124,9 +138,10 @@ class PartitionedHeteroSampler(HeteroSampler):
                 torch.from_numpy(offsets_of(counts).astype(np.int32)),
                 torch.from_numpy(of_type),
                 num_src[name[0]],
+                degree=torch.from_numpy(degrees.astype(np.float32)) if wants_degree else None,
                 max_in_edges=fan_out if fan_out >= 0 else None,
             )
-            for name, (counts, _), of_type, fan_out in zip(
+            for name, (counts, _, degrees), of_type, fan_out in zip(
                 self._edge_types, drawn, indices, fan_outs.tolist(), strict=True
             )
         }
@@ -163,16 +178,17 @@ def by_edge_type(
     types = list(grouped)
     parts = []
     for owner, (_, *rows) in asked.items():
-        counts, sources = answers[owner]
+        counts, sources, degrees = answers[owner]
         num_dst = [len(rows[types.index(edge_type[2])]) for edge_type in edge_types]
         by_type = _split(counts, num_dst)
         num_edges = [int(own.sum(dtype=np.int64)) for own in by_type]
-        parts.append(list(zip(by_type, _split(sources, num_edges), strict=True)))
+        of_edges = _split(sources, num_edges), _split(degrees, num_dst)
+        parts.append(list(zip(by_type, *of_edges, strict=True)))
     draws = []
     for edge_type, of_type in zip(edge_types, zip(*parts, strict=True), strict=True):
-        whole = [(*drawn, NO_WEIGHTS, NO_DEGREES) for drawn in of_type]
-        counts, sources, *_ = join_draws(grouped[edge_type[2]], whole)
-        draws.append((counts, sources))
+        whole = [(counts, sources, NO_WEIGHTS, degrees) for counts, sources, degrees in of_type]
+        counts, sources, _, degrees = join_draws(grouped[edge_type[2]], whole)
+        draws.append((counts, sources, degrees))
     return draws
 
 
@@ -181,9 +197,10 @@ def _split(values: AnyArray, lengths: Sequence[int]) -> list[AnyArray]:
 
 
 def answer_of(draws: Iterable[Draws]) -> list[AnyArray]:
-    """The draws of all edge types as an owner answers: counts, sources, edge type by edge type."""
-    counts, sources = zip(*draws, strict=True)
-    return [smallest(np.concatenate(counts)), np.concatenate(sources)]
+    """The draws of all edge types as an owner answers: counts, sources, degrees, each edge type by
+    edge type."""
+    counts, sources, degrees = map(np.concatenate, zip(*draws, strict=True))
+    return [smallest(counts), sources, smallest(degrees)]
 
 
 class HeteroPartDraws:
@@ -203,17 +220,17 @@ class HeteroPartDraws:
         """Draw for some nodes.
 
         Args:
-            arguments: int64 `[3 + R]`: the hop's key, whether edge types into a node share a
-                fan-out, whether with replacement, and the fan-outs; then, of each node type, the
-                nodes' rows in the part.
+            arguments: int64 `[4 + R]`: the hop's key, whether edge types into a node share a
+                fan-out, whether with replacement, whether degrees are wanted, and the fan-outs;
+                then, of each node type, the nodes' rows in the part.
 
         Returns:
-            By edge type, one after the other: the numbers of drawn edges of its destinations; and
-            the edges' sources.
+            By edge type, one after the other: the numbers of drawn edges of its destinations; the
+            edges' sources; the destinations' degrees in the whole graph, if wanted.
         """
         question, *given = arguments
-        key, shares, replace = question[:3].tolist()
-        fan_outs = question[3:]
+        key, shares, replace, wants_degree = question[:4].tolist()
+        fan_outs = question[4:]
         rows = [of_type.astype(np.int64) for of_type in given]
         room = starts_of(np.array(list(map(len, rows))))
         ids = np.concatenate(
@@ -224,9 +241,10 @@ class HeteroPartDraws:
         hop_key = np.int64(key).view(np.uint64)
         draw = self._draw_by_node if shares else self._draw_by_relation
         sources = draw(hop, ids, fan_outs, hop_key, bool(replace), buffers)
-        offsets = starmap(slice, pairwise(hop.rows))
-        counts = [np.diff(hop.offsets[of_type]) for of_type in offsets]
-        return answer_of(zip(counts, sources, strict=True))
+        rows_of = list(starmap(slice, pairwise(hop.rows)))
+        counts = [np.diff(hop.offsets[of_type]) for of_type in rows_of]
+        degrees = [hop.degrees[of_type][:-1] if wants_degree else NO_DEGREES for of_type in rows_of]
+        return answer_of(zip(counts, sources, degrees, strict=True))
 
     def _draw_by_relation(
         self,

@@ -208,11 +208,10 @@ class HeteroLayerwiseInference(ABC):
                 name = f"h{i % 2}/{t}"
                 rows = self._finished(t, name, self._output(layer, t, name))
                 outputs[t] = TypeRows(rows, shapes[i].outputs[t])
-            # The next layer writes into those of its own types; the last one into "logits".
-            written = () if i + 1 == last else model.node_types_after(i + 1)
-            for t in set(inputs) - set(written):
-                self.buffers.release(f"h{(i - 1) % 2}/{t}")
+            for t in inputs:
+                self._release(f"h{(i - 1) % 2}/{t}")
             inputs = outputs
+            del layer  # which has the inputs
         out = self._output(Layer(model, last, inputs, shapes[last]), target, "logits")
         self._finished(target, "logits", out)
         return out, inputs[target].rows
@@ -302,6 +301,10 @@ class HeteroLayerwiseInference(ABC):
             rows = layer.conv.transform(key, self._read(node_type, given.rows, a, b))
             self._own(node_type, matrix, a, b)[:] = rows.flatten(1)
         return TypeRows(self._finished(node_type, name, matrix), shape)
+
+    def _release(self, name: str) -> None:
+        """Drop a matrix that all ranks have read."""
+        self.buffers.release(name)
 
     def _release_transformed(self, layer: Layer, node_type: NodeType) -> None:
         """Drop the rows that no later type aggregates."""

@@ -191,24 +191,32 @@ class HeteroPartitionedEvaluator(HeteroLayerwiseInference):
     def _finished(self, node_type: NodeType, name: str, matrix: Tensor) -> OwnedRows:
         self._context.meet()
         called = f"evaluation/{name}"
-        # All have read the rows that were dropped before, and those that `name` had before.
-        self._withdraw({*self._dropped, called})
-        self._dropped.clear()
+        self._withdraw(self._dropped)  # all have read the rows that were dropped before
+        self._dropped = set()
         if self._is_owner:
             self._exchange.serve(called, answers_of([matrix.numpy()]))
             self._served.add(called)
         owners, nodes = self._owners[node_type], self._nodes[node_type]
         return OwnedRows(matrix, nodes, called, owners, self._exchange)
 
+    def _release(self, name: str) -> None:
+        super()._release(name)
+        self._withdraw({f"evaluation/{name}"})
+
     def _release_transformed(self, layer: Layer, node_type: NodeType) -> None:
         held = set(layer.transformed)
         super()._release_transformed(layer, node_type)
-        self._dropped |= {f"evaluation/{matrix_name(k)}" for k in held - set(layer.transformed)}
+        dropped = {f"evaluation/{matrix_name(k)}" for k in held - set(layer.transformed)}
+        self._forget_hot(dropped)
+        self._dropped |= dropped  # other machines may still ask
 
     def _withdraw(self, names: set[str]) -> None:
         for name in names & self._served:
             self._exchange.withdraw(name)
         self._served -= names
+        self._forget_hot(names)
+
+    def _forget_hot(self, names: set[str]) -> None:
         for name in names & self._hot.keys():
             del self._hot[name]
             self.buffers.release(f"hot/{name}")

@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gnntrain.cli import main
 from gnntrain.data.dataset_warnings import dataset_warnings
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
@@ -34,3 +36,47 @@ def test_an_empty_edge_type_and_a_type_that_no_path_joins_to_the_target_are_told
     empty, apart = dataset_warnings(hetero_graph(replace(data, edges=edges)))
     assert "author/knows/author" in empty
     assert "venue" in apart
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        (["model=sage", "dataset.weight_column=amount"], ["the weights of edges"]),
+        (["model=gcn", "dataset.weight_column=amount"], []),
+        (["model=rgcn", "dataset.schema=graph.yaml"], ["amount", "since"]),
+    ],
+    ids=["sage", "gcn", "rgcn"],
+)
+def test_a_run_says_once_what_its_model_does_not_read(
+    words: list[str],
+    unread: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    nodes = "".join(f"{i},{'xyz'[i % 3]},{i % 7}\n" for i in range(30))
+    for name in ("nodes.csv", "other.csv"):
+        Path(name).write_text(f"id,label,a\n{nodes}")
+    edges = "".join(f"{i},{(i + 1) % 30},0.5,{i}\n" for i in range(30))
+    Path("edges.csv").write_text(f"source,target,amount,since\n{edges}")
+    edge_type = "user/pays/user: {files: edges.csv, features: [amount], time: since}"
+    for name, file in (("graph.yaml", "nodes.csv"), ("other.yaml", "other.csv")):
+        table = f"{{files: {file}, label: label}}"
+        Path(name).write_text(f"nodes: {{user: {table}}}\nedges: {{{edge_type}}}\n")
+    is_typed = "model=rgcn" in words
+    files = [] if is_typed else ["dataset.edges=edges.csv", "dataset.features=nodes.csv"]
+    usual = ["dataset=files", "trainer.gpus=0", "trainer.epochs=1", "run.dir=run"]
+    assert main([*usual, *files, *words]) == 0
+    told = "".join(capfd.readouterr())
+    (warning, *more) = [line for line in told.splitlines() if "does not read" in line] or [""]
+    assert not more
+    assert bool(warning) == bool(unread)
+    assert all(name in warning for name in unread)
+    assert not is_typed or told.count("since") == 1  # at no other place
+    other = "dataset.schema=other.yaml" if is_typed else "dataset.features=other.csv"
+    for command in (["evaluate", "run"], ["predict", "run", other, "--out", "p.csv"]):
+        assert main(command) == 0
+        told = "".join(capfd.readouterr())
+        assert not any(name in told for name in unread)

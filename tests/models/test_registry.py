@@ -233,6 +233,13 @@ def test_a_plugin_that_is_a_model_of_typed_graphs_is_used_as_it_is() -> None:
 
 
 @pytest.mark.usefixtures("plugins")
+def test_a_plugin_of_another_number_of_layers_is_told() -> None:
+    config = SimpleNamespace(name="own-rgcn", options={"width": 8}, num_layers=3)
+    with pytest.raises(UserError, match=r"num_layers=3.* has 2 layers"):
+        build_model(config, hetero_graph().schema, 3)
+
+
+@pytest.mark.usefixtures("plugins")
 def test_a_plugin_of_one_type_refuses_a_typed_graph() -> None:
     with pytest.raises(UserError, match="3 node types and 6 edge types"):
         build_model(SimpleNamespace(name="own-sage"), hetero_graph().schema, 3)

@@ -13,18 +13,20 @@ import pytest
 import torch
 
 from gnntrain.build import build_model, build_task
-from gnntrain.config import from_dict
+from gnntrain.config import from_dict, model_names
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import Graph, HeteroGraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.inference import load_best
+from gnntrain.init_from import resolved_source
 from gnntrain.loading.features import rows_of
 from gnntrain.loading.hetero import whole_graph
 from gnntrain.models import HeteroGNN
 from gnntrain.results.prediction import predict
-from tests.hetero_graphs import SIZES, random_hetero_data
+from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
+from tests.packages import install
 from tests.results.runs import write_run
 
 MODELS: list[dict[str, Any]] = [{"name": "rgcn", "num_bases": 2}, {"name": "hgt", "heads": 2}]
@@ -45,9 +47,9 @@ def run_of(folder: Path, model: dict[str, Any]) -> tuple[StoredGraph, HeteroGNN]
     graph = write_store(folder / "store", with_ids(), PrepareOptions(), {"dataset": "typed"})
     assert isinstance(graph, StoredGraph)
     dataset = {"name": "files", "store_dir": str(folder / "stores")}
+    keys = {"hidden_channels": 8} if model["name"] in model_names() else {}
     config = from_dict(
-        {"model": {"hidden_channels": 8, **model}, "dataset": dataset, "trainer": {"gpus": 0}},
-        saved=True,
+        {"model": keys | model, "dataset": dataset, "trainer": {"gpus": 0}}, saved=True
     )
     made = build_model(config, build_task(config, graph), graph, DistributedContext())
     assert isinstance(made, HeteroGNN)
@@ -151,3 +153,25 @@ def test_a_graph_that_does_not_fit_is_a_sentence(
     told = f"{caught.value.message} {caught.value.hint}"
     assert all(word in told for word in named), told
     assert not (tmp_path / "out.csv").exists()
+
+
+PACKAGE = """
+from gnntrain.models.rgcn import RGCN
+
+def make(schema, out_channels):
+    return RGCN(schema, out_channels, hidden_channels=8)
+"""
+
+
+def test_a_plugin_that_has_learnt_the_rows_of_other_nodes_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = "[gnntrain.models]\ntheir_rgcn = package_of_their_rgcn:make\n"
+    install(tmp_path / "site", monkeypatch, "package_of_their_rgcn", PACKAGE, points)
+    run_of(tmp_path, {"name": "their_rgcn"})
+    other, told = changed("venue", ids=OTHER_IDS)(with_ids()), "learnt a row .* of type venue"
+    with pytest.raises(UserError, match=told):
+        predict(tmp_path / "run", tmp_path / "out.csv", data=other)
+    raw = {"model": {"name": "their_rgcn"}, "trainer": {"init_from": str(tmp_path / "run")}}
+    with pytest.raises(UserError, match=told):
+        resolved_source(from_dict(raw), hetero_graph(other))

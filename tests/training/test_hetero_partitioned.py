@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,8 +31,11 @@ from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.partitioned import TARGETS
+from gnntrain.loading.sharded import ROWS
 from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.partitioned import DRAW
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers, layerwise, partitioned
 from gnntrain.training.buffers import SharedBuffers
@@ -60,6 +64,14 @@ def write_graph(folder: Path) -> StoredGraph:
     part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]
     write_parts(folder / "parts", store, part_of, NUM_PARTS, "random")
     return store
+
+
+def write_halves(folder: Path) -> Path:
+    """A partition in two equal parts, each of which has every second node."""
+    store = write_store(folder / "s", random_hetero_data(), PrepareOptions(), {"dataset": "r"})
+    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
+    write_parts(folder / "parts", store, part_of, 2, "random")
+    return folder / "parts"
 
 
 def graph_of(path: Path, context: DistributedContext) -> PartitionedGraph:
@@ -126,6 +138,9 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
                         for attribute in ("indptr", "indices", "degree"):
                             ours = getattr(block.edges[kind], attribute)
                             assert torch.equal(ours, getattr(edges, attribute)), attribute
+        # Degrees come with the draws, not by a call for each edge type.
+        asked = {name.partition("/")[0] for name in exchange.take_bytes()}
+        assert asked <= {DRAW, TARGETS, ROWS}
 
 
 @pytest.mark.parametrize("machines", [(), (0, 1, 2), (0, 0, 1)], ids=str)
@@ -250,14 +265,59 @@ def ask_rank(context: DistributedContext, folder: Path) -> None:
 
 
 def test_rows_that_many_edges_come_from_are_asked_for_once_a_matrix(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "s", random_hetero_data(), PrepareOptions(), {"dataset": "r"})
-    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
-    write_parts(tmp_path / "parts", store, part_of, 2, "random")
-    folder, plan = tmp_path / "parts", LaunchPlan(2, "cpu", 1, 60, (0, 1))
-    launch(ask_rank, folder, plan, tmp_path)
+    folder = write_halves(tmp_path)
+    launch(ask_rank, folder, LaunchPlan(2, "cpu", 1, 60, (0, 1)), tmp_path)
     for rank in range(2):
         counts = json.loads((folder / f"{rank}.json").read_text())
         layers = {name: most for name, most in counts.items() if "evaluation/" in name}
         assert layers
         # Once in each of two layers: a machine keeps as many rows of others as it has itself.
         assert max(layers.values()) == 2
+
+
+class CountedBuffers(SharedBuffers):
+    """Notes the most bytes of its matrices that were in memory at the same time."""
+
+    most = 0
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._held: dict[tuple[str, int, int], torch.Tensor] = {}
+        self._made: list[weakref.ref[AnyArray]] = []
+
+    def matrix(self, name: str, num_rows: int, num_columns: int) -> torch.Tensor:
+        key = name, num_rows, num_columns
+        if key not in self._held:
+            made = np.empty((num_rows, num_columns), np.float32)
+            self._made.append(weakref.ref(made))
+            self._held[key] = torch.from_numpy(made)
+            del made
+            alive = [array for one in self._made if (array := one()) is not None]
+            self.most = max(self.most, sum(array.nbytes for array in alive))
+        return self._held[key]
+
+    def release(self, name: str | None = None) -> None:
+        self._held = {key: held for key, held in self._held.items() if name not in (None, key[0])}
+
+
+def measure_rank(context: DistributedContext, folder: Path) -> None:
+    """Note the memory of evaluations, in layers of the machine's nodes."""
+    most = {}
+    with exchange_of(context) as exchange:
+        graph, made = evaluator_of(folder, exchange, context)
+        num_nodes = sum(map(len, graph.parts.ranges.values()))
+        # Others aggregate rows of every edge type into a node type at once.
+        for name, variant in zip(NAMES[:8], VARIANTS, strict=False):
+            made.buffers = counted = CountedBuffers(context, folder, 2**30)
+            model = make_model(graph, variant, num_layers=5)
+            made.evaluate(model)
+            most[name] = counted.most / (4 * model.hidden_channels * num_nodes)
+    (folder / f"{context.rank}.json").write_text(json.dumps(most))
+
+
+def test_an_evaluation_holds_two_layers_and_copies_of_one(tmp_path: Path) -> None:
+    folder = write_halves(tmp_path)
+    launch(measure_rank, folder, LaunchPlan(2, "cpu", 1, 60, (0, 1)), tmp_path)
+    for rank in range(2):
+        layers = json.loads((folder / f"{rank}.json").read_text())
+        assert max(layers.values()) <= 3, layers
