@@ -80,17 +80,21 @@ class Metric:
 
     Attributes:
         name: As in `metrics.jsonl`.
-        compute: The function.
+        function: The function.
         higher_is_better: Its direction.
         label_kinds: The kinds of labels that it supports.
         tally: Computes the same from pieces; None: it needs all outputs at once.
     """
 
     name: str
-    compute: Compute
+    function: Compute
     higher_is_better: bool
     label_kinds: frozenset[str]
     tally: Tally | None = None
+
+    def compute(self, outputs: Tensor, targets: Tensor) -> float:
+        """The value as Python's number: JSON takes no other, nor does a checkpoint."""
+        return float(self.function(outputs, targets))
 
     def cost(self, value: float) -> float:
         """The value with the sign for which less is better, for sorting and comparing."""
@@ -120,8 +124,8 @@ def metric(
 
     def register(compute: Compute) -> Compute:
         known = _REGISTERED.get(name)
-        if known is not None and known.compute.__module__ != compute.__module__:
-            raise ValueError(f"{known.compute.__module__} has registered a metric {name!r}")
+        if known is not None and known.function.__module__ != compute.__module__:
+            raise ValueError(f"{known.function.__module__} has registered a metric {name!r}")
         _REGISTERED[name] = Metric(name, compute, higher_is_better, frozenset(label_kinds))
         return compute
 

@@ -259,6 +259,38 @@ def test_a_sweep_over_files_is_won_by_the_least_error(
     assert summary["best_epoch"] == 1 + values.index(min(values))
 
 
+@pytest.mark.parametrize("wrong", ["np.float64(wrong)", "torch.tensor(wrong)"])
+def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
+    wrong: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = f"""
+        import numpy as np, torch
+        from gnntrain.metrics import metric
+
+        @metric("wrong", higher_is_better=False, label_kinds=("multiclass",))
+        def wrong(outputs, targets):
+            wrong = float((outputs.argmax(dim=1) != targets).double().mean())
+            return {wrong}
+    """
+    module = "of_numpy" if "np" in wrong else "of_torch"
+    entry_points = f"[gnntrain.metrics]\nwrong = {module}:wrong\n"
+    install(tmp_path / "site", monkeypatch, module, code, entry_points)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys = ["dataset.num_nodes=200", "trainer.gpus=0", "run.dir=run"]
+    try:
+        for command in ([*keys, "trainer.epochs=1"], ["evaluate", "run"]):
+            assert main(command) == 0, capsys.readouterr().err
+        assert main(["resume", "run", "trainer.epochs=2"]) == 0, capsys.readouterr().err
+    finally:
+        metrics._REGISTERED.pop("wrong", None)
+    told = json.loads(Path("run/summary.json").read_text())
+    assert told["test"]["wrong"] == pytest.approx(1 - told["test"]["accuracy"])
+
+
 @examples(60)
 @given(
     seed=st.integers(0, 2**16),

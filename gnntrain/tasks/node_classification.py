@@ -161,7 +161,7 @@ class NodeClassification:
         compute = partial(_ogb_metric, self._graph.ogb_name, is_class=is_class)
         # Of one class of many, OGB counts the right ones.
         tally = get_metric("accuracy").tally if is_class else None
-        return replace(self.metric, compute=compute, tally=tally)
+        return replace(self.metric, function=compute, tally=tally)
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         """Classes, their probabilities, or logits."""
