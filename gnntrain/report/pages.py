@@ -111,6 +111,7 @@ def _details(run: ReportedRun, outcome: Outcome) -> Page:
         "run": run,
         "metric": shown_metric(run.metric or "metric"),
         "best_epoch": run.result.best_epoch,
+        "positive": _positive(run, classes),
         "data": [(label, text, False) for label, text in data.lines()] if data else None,
         "classes": classes,
         "targets": targets,
@@ -119,6 +120,12 @@ def _details(run: ReportedRun, outcome: Outcome) -> Page:
         "has_rings": isinstance(findings, ClassFindings) and findings.predicted is not None,
         "graph": graph,
     }
+
+
+def _positive(run: ReportedRun, classes: ClassFindings | None) -> str:
+    """A sentence on the positive class of a binary task; else empty."""
+    name = classes.positive if classes else run.summary.get("positive_class")
+    return "" if name is None else f"The positive class is {name}."
 
 
 def _training(run: ReportedRun) -> Page:
