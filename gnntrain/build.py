@@ -39,6 +39,7 @@ from gnntrain.loading.partitioned import PartitionedLoaderBuilder
 from gnntrain.models import GNN, AnyModel, HeteroGNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
+from gnntrain.tasks.positive_class import positive_class
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
@@ -67,7 +68,8 @@ def build_task(
         scale: The scale of a trained regression's targets; None: that of the graph's.
 
     Raises:
-        UserError: `task.type` does not fit the labels, or the model or `task.target` not the types.
+        UserError: `task.type` or `task.positive_class` does not fit the labels, or the model or
+            `task.target` not the types.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, (labels or graph).task)
@@ -79,6 +81,8 @@ def build_task(
         labels,
         label_smoothing=config.trainer.label_smoothing,
         balanced=config.trainer.class_weights == "balanced",
+        positive=positive_class(labels or graph, config.task.positive_class) or 0,
+        top_k=config.task.top_k,
     )
 
 

@@ -37,6 +37,7 @@ from gnntrain.run_store import (
     refuse_other_graph,
 )
 from gnntrain.selfcheck import kernel_choice
+from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.evaluation import Inferred, SplitMetrics, infer_by_batch
 
@@ -56,6 +57,7 @@ class BestModel:
 
     Attributes:
         task: The task of the outputs.
+        positive_class: The name of the positive class of two; None: the task is not binary.
         model: With initial weights; `load_best` loads the trained ones.
     """
 
@@ -78,6 +80,7 @@ class BestModel:
         context = DistributedContext(device=device)
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
         self.task = build_task(config, graph, signature, signature.target_scale)
+        self.positive_class = positive_name(signature, config.task.positive_class)
         self.model = build_model(config, self.task, graph, context)
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 

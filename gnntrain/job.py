@@ -15,6 +15,7 @@ from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
+from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.records import FitResult, Status, Summary
 
 
@@ -60,6 +61,11 @@ def summarize(
     """The summary of a run, as in `summary.json`."""
     records = result.records
     config = job.config
+    extra: dict[str, Any] = {}
+    if initial_weights is not None:
+        extra["initial_weights"] = initial_weights
+    if graph.task == "binary":
+        extra["positive_class"] = positive_name(graph, config.task.positive_class)
     return Summary(
         status="pruned" if result.is_pruned and error is None else status_of(error),
         dataset=graph.dataset,
@@ -83,7 +89,7 @@ def summarize(
         error=error_text(error),
         data=plain_summary(graph),
         kernels={"kernels": job.kernels.kernels, "replaced": dict(job.kernels.replaced)},
-        extra={} if initial_weights is None else {"initial_weights": initial_weights},
+        extra=extra,
     )
 
 

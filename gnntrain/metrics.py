@@ -8,8 +8,8 @@ Another package offers such a function by an entry point in the group `gnntrain.
 point has the metric's name. The best epoch, early stopping, schedules, pruning, sweeps and reports
 ask the registry which values are better.
 
-Importing this module imports neither torch nor torchmetrics (two seconds): sweeps and reports need
-only the directions.
+Importing this module does not import torch (two seconds): sweeps and reports need only the
+directions.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ RANKING_METRICS = ("roc_auc", "average_precision")
 Compute = Callable[["Tensor", "Tensor"], float]
 """`(outputs, targets) -> value`: float32 `[n, num_outputs]` as the model gives them (of classes:
 logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device.
-Of quantities, both are float64 `[n, num_targets]` in the targets' units, NaN where a target is
-missing.
+Of two classes, the logit and target 1 are those of the positive class. Of quantities, both are
+float64 `[n, num_targets]` in the targets' units, NaN where a target is missing. The value may be a
+number of NumPy or a tensor of one number, too.
 `n` is at least 1. NaN says that the metric is not defined for these targets."""
 
 
@@ -80,17 +81,21 @@ class Metric:
 
     Attributes:
         name: As in `metrics.jsonl`.
-        compute: The function.
+        function: The function.
         higher_is_better: Its direction.
         label_kinds: The kinds of labels that it supports.
         tally: Computes the same from pieces; None: it needs all outputs at once.
     """
 
     name: str
-    compute: Compute
+    function: Compute
     higher_is_better: bool
     label_kinds: frozenset[str]
     tally: Tally | None = None
+
+    def compute(self, outputs: Tensor, targets: Tensor) -> float:
+        """The value as Python's number: JSON takes no other, nor does a checkpoint."""
+        return float(self.function(outputs, targets))
 
     def cost(self, value: float) -> float:
         """The value with the sign for which less is better, for sorting and comparing."""
@@ -120,8 +125,8 @@ def metric(
 
     def register(compute: Compute) -> Compute:
         known = _REGISTERED.get(name)
-        if known is not None and known.compute.__module__ != compute.__module__:
-            raise ValueError(f"{known.compute.__module__} has registered a metric {name!r}")
+        if known is not None and known.function.__module__ != compute.__module__:
+            raise ValueError(f"{known.function.__module__} has registered a metric {name!r}")
         _REGISTERED[name] = Metric(name, compute, higher_is_better, frozenset(label_kinds))
         return compute
 
@@ -246,17 +251,24 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 @metric("roc_auc", higher_is_better=True, label_kinds=("binary", "multilabel"))
 def roc_auc(outputs: Tensor, targets: Tensor) -> float:
     """Area under the ROC curve; of several labels, their mean."""
-    from torchmetrics.functional.classification import binary_auroc
 
-    return _mean_over_labels(binary_auroc, outputs, targets)
+    def area(positive: Tensor, negative: Tensor) -> Tensor:
+        # Of all pairs of a positive and a negative node, those in the right order; ties are half.
+        right = (negative * (positive.cumsum(0) - positive / 2)).sum()
+        return right / (positive.sum() * negative.sum())
+
+    return _mean_over_labels(area, outputs, targets)
 
 
 @metric("average_precision", higher_is_better=True, label_kinds=("binary", "multilabel"))
 def average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Average precision; of several labels, their mean."""
-    from torchmetrics.functional.classification import binary_average_precision
 
-    return _mean_over_labels(binary_average_precision, outputs, targets)
+    def average(positive: Tensor, negative: Tensor) -> Tensor:
+        precision = positive.cumsum(0) / (positive + negative).cumsum(0)
+        return (positive * precision).sum() / positive.sum()
+
+    return _mean_over_labels(average, outputs, targets)
 
 
 @_tallied("f1_micro", _ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
@@ -269,6 +281,26 @@ def f1_micro(outputs: Tensor, targets: Tensor) -> Tensor:
 def f1_macro(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean F1 of the classes (or labels) that occur in targets or predictions."""
     return _f1_counts(outputs, targets)
+
+
+@_tallied("precision", _ratio, higher_is_better=True, label_kinds=("binary",))
+def precision(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of the positive class among the nodes that are predicted to have it."""
+    predicted = _predicted(outputs, targets)
+    return _sums(predicted * targets, predicted)
+
+
+@_tallied("recall", _ratio, higher_is_better=True, label_kinds=("binary",))
+def recall(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of the nodes of the positive class that are predicted to have it."""
+    return _sums(_predicted(outputs, targets) * targets, targets)
+
+
+@_tallied("f1", _ratio, higher_is_better=True, label_kinds=("binary",))
+def f1(outputs: Tensor, targets: Tensor) -> Tensor:
+    """F1 of the positive class: the harmonic mean of its precision and recall."""
+    predicted = _predicted(outputs, targets)
+    return _sums(2 * predicted * targets, predicted + targets)
 
 
 @_tallied(
@@ -309,6 +341,70 @@ def mae(outputs: Tensor, targets: Tensor) -> Tensor:
 BUILT_IN_METRICS = tuple(_REGISTERED)
 
 
+def base_rate() -> Metric:
+    """The share of the positive class, beside which an average precision is read."""
+    tally = Tally(lambda _, targets: _sums(targets, targets >= 0), _ratio)
+    return Metric("base_rate", tally.compute, True, frozenset(["binary"]), tally)
+
+
+def top_metrics(k: int) -> tuple[Metric, Metric]:
+    """`precision@k` and `recall@k`: of the positive class, among the `k` nodes with its largest
+    logits; of fewer nodes, among all.
+
+    Of nodes with equal logits at the k-th place each is as likely to be among them: the values do
+    not depend on the order of nodes.
+    """
+    import torch
+
+    def of(outputs: Tensor, targets: Tensor) -> Tensor:
+        return top(torch.stack([outputs[:, 0], torch.ones_like(outputs[:, 0]), targets]).double())
+
+    def top(rows: Tensor) -> Tensor:
+        """Of each of the `k` largest logits: the logit, its nodes, the positive ones; the nodes of
+        all smaller logits together. float64 `[3, at most k + 1]`, from several of them."""
+        logits = rows[0]
+        is_top = logits >= logits.topk(min(k, len(logits))).values[-1]
+        distinct, row = torch.unique(logits[is_top], return_inverse=True)
+        counts = rows.new_zeros(2, len(distinct)).index_add_(1, row, rows[1:, is_top])
+        rest = torch.cat([logits.new_full([1], -math.inf), rows[1:, ~is_top].sum(dim=1)])
+        return torch.cat([rest[:, None], torch.cat([distinct[None], counts])], dim=1)
+
+    def found(rows: Tensor) -> tuple[float, float, float]:
+        """Expected positive nodes among the top ones; the top ones; all positive nodes."""
+        _, nodes, positive = rows.flip(1)
+        taken = (k - (nodes.cumsum(0) - nodes)).clamp(min=0).minimum(nodes)
+        expected = (positive * taken / nodes.clamp(min=1)).sum()
+        return float(expected), float(taken.sum()), float(positive.sum())
+
+    def precision(rows: Tensor) -> float:
+        expected, taken, _ = found(rows)
+        return expected / taken
+
+    def recall(rows: Tensor) -> float:
+        expected, _, positive = found(rows)
+        return expected / positive if positive else math.nan
+
+    def merged(one: Tensor, other: Tensor) -> Tensor:
+        return top(torch.cat([one, other], dim=1))
+
+    tallies = {
+        f"precision@{k}": Tally(of, precision, merged),
+        f"recall@{k}": Tally(of, recall, merged),
+    }
+    first, second = (
+        Metric(name, tally.compute, True, frozenset(["binary"]), tally)
+        for name, tally in tallies.items()
+    )
+    return first, second
+
+
+def _sums(*values: Tensor) -> Tensor:
+    """int64 `[len(values)]`."""
+    import torch
+
+    return torch.stack([value.sum() for value in values])
+
+
 def _error_sums(errors: Tensor, targets: Tensor) -> Tensor:
     """Of each target the nodes that have it (not NaN), and the sum of their errors: float64
     `[2, num_targets]`."""
@@ -318,25 +414,21 @@ def _error_sums(errors: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([is_known.sum(dim=0), errors.where(is_known, 0).sum(dim=0)])
 
 
-def _scores(outputs: Tensor) -> Tensor:
-    # Probabilities: torchmetrics guesses from the range whether inputs are logits.
-    return outputs.sigmoid()
-
-
 def _predicted(outputs: Tensor, targets: Tensor) -> Tensor:
     """Class numbers `[n]`, or 0/1 flags `[n, num_labels]`."""
     if targets.ndim == 2:
-        return (_scores(outputs) > 0.5).long()
-    if outputs.shape[1] == 1:
-        return (_scores(outputs[:, 0]) > 0.5).long()
-    return outputs.argmax(dim=1)
+        return (outputs > 0).long()
+    return predicted_classes(outputs)
+
+
+def predicted_classes(outputs: Tensor) -> Tensor:
+    """Class numbers `[n]`, of the logits of one class of many, or of two."""
+    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(dim=1)
 
 
 def _f1_counts(outputs: Tensor, targets: Tensor) -> Tensor:
     """By class or label: twice the right predictions; the predicted plus the true ones. int64
-    `[2, num_classes]`.
-
-    F1 is their ratio. Without torchmetrics, whose import takes as long as training a small graph.
+    `[2, num_classes]`. F1 is their ratio.
     """
     import torch
 
@@ -352,14 +444,29 @@ def _f1_counts(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _mean_over_labels(
-    compute: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+    value: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
 ) -> float:
     """A ranking metric of each label, their mean; NaN where no label can be ranked.
 
-    A label of all nodes or of no node has no ranking; torchmetrics would count it as 0.
+    A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
+    the probabilities in float32 are all 1.
+
+    Args:
+        value: The metric, from the positive and the negative nodes at each distinct logit, the
+            largest logit first: float64 `[num_distinct]`.
+        outputs, targets: See `Compute`.
     """
-    scores, flags = _scores(outputs), targets.view(outputs.shape)
+    import torch
+
+    flags = targets.view(outputs.shape)
     num_positive = flags.sum(dim=0)
     can_rank = ((num_positive > 0) & (num_positive < len(flags))).nonzero().flatten().tolist()
-    values = [float(compute(scores[:, label], flags[:, label])) for label in can_rank]
+    values = []
+    for label in can_rank:
+        distinct, place = torch.unique(outputs[:, label], return_inverse=True)
+        negative, positive = (
+            place[flags[:, label] == flag].bincount(minlength=len(distinct)).flip(0).double()
+            for flag in (0, 1)
+        )
+        values.append(float(value(positive, negative)))
     return sum(values) / len(values) if values else math.nan

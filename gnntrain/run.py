@@ -56,6 +56,7 @@ from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refus
 from gnntrain.run_store import object_dataset, prepare_store, record_of
 from gnntrain.sampling.hetero import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
+from gnntrain.tasks.positive_class import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
@@ -390,7 +391,8 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     """Metrics of a run's best checkpoint on all splits, on the graph it was trained on.
 
     Returns:
-        `run`, `epoch`, `metric` and `metrics` (by split, by name).
+        `run`, `epoch`, `metric`, `positive_class` (None: the task is not binary) and `metrics` (by
+        split, by name).
 
     Raises:
         UserError: The graph, the checkpoint or the configuration has changed.
@@ -402,6 +404,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         "run": best.run.shown,
         "epoch": best.epoch,
         "metric": best.signature.metric,
+        "positive_class": best.positive_class,
         "metrics": best.evaluate(),
     }
 
@@ -440,11 +443,13 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse a graph that does not fit model or task, and one without a training step.
 
     Raises:
-        UserError: See `refuse_other_types`, `refuse_other_labels`, `resolved_fan_outs` and
-            `build_plugin`; or there is no training node, or no whole batch of them.
+        UserError: See `refuse_other_types`, `refuse_other_labels`, `positive_class`,
+            `resolved_fan_outs` and `build_plugin`; or there is no training node, or no whole batch
+            of them.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
+    positive_class(graph, config.task.positive_class)
     _refuse_other_fan_outs(config, graph)
     if isinstance(config.model, PluginConfig):
         _refuse_other_plugin(config.model, graph)

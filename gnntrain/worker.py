@@ -41,6 +41,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
 from gnntrain.run_graph import rank_graph
 from gnntrain.startup import resume_collection
+from gnntrain.tasks.positive_class import positive_phrase
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
@@ -273,6 +274,7 @@ def _info(
         initial_weights="" if initial is None else str(initial),
         num_node_types=len(graph.nodes),
         num_edge_types=len(graph.edges),
+        positive_class=positive_phrase(graph, config.task.positive_class),
     )
 
 

@@ -314,6 +314,9 @@ def _task(config: Config) -> Iterator[Contradiction]:
     if not is_regression and task.loss != "mse":
         expects = f"mse, which has no effect, with task.type={task.type}"
         yield _clash(config, "task.loss", "task.type", expects, hint)
+    if is_regression and task.positive_class is not None:
+        expects = "null: a regression has no classes"
+        yield _clash(config, "task.positive_class", "task.type", expects, hint)
     for key, default in (("label_smoothing", 0.0), ("class_weights", "none")):
         if is_regression and getattr(config.trainer, key) != default:
             expects = f"{shown(default)}: a regression has no classes"

@@ -19,6 +19,7 @@ from gnntrain.config.sweeps import SWEEP_VARIANTS, AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
     NUMBER,
+    ClassName,
     FolderName,
     NonNegative,
     OneOf,
@@ -48,6 +49,12 @@ class TaskConfig(Section):
     """Loss of a regression: squared error, or Huber's, which outliers sway less."""
     huber_delta: Positive = 1.0
     """Error, in standard deviations of the target, from which Huber's loss grows linearly."""
+    positive_class: ClassName | None = None
+    """The class of two that precision, recall, F1 and average precision are of, as the labels call
+    it; null: the one that sorts last."""
+    top_k: OneOrMore = 100
+    """Two classes: number of nodes, those of the highest scores, that precision@k and recall@k are
+    of."""
 
 
 class SamplerConfig(Section):

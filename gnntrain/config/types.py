@@ -278,6 +278,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), described("an integer from 0 to 2^6
 Text = Annotated[str, BeforeValidator(text_of_number), Field(min_length=1)]
 """Text that is not empty; numbers become text."""
 
+ClassName = Annotated[
+    Text, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
+]
+"""Name of a class: truth values become text, too."""
+
 PathText = Annotated[
     str,
     BeforeValidator(_text_of_path),

@@ -28,7 +28,8 @@ class SplitScores:
         support: int64 `[num_classes]`, nodes of each class.
         confusion: int64 `[num_classes, num_classes]`, nodes by true and by predicted class; None
             where a node may have several labels.
-        roc: float64 `[2, num_points]`, false and true positive rate of a binary task.
+        roc: float64 `[2, num_points]`, false and true positive rate of a binary task, by its
+            positive class.
     """
 
     num_nodes: int
@@ -51,6 +52,7 @@ class ClassFindings:
         projection: Some labelled nodes in the plane; None where they could not be placed.
         classes: int64 `[n]`, their labels; of several the most frequent in the graph.
         predicted: int64 `[n]`, their predicted classes; None where nodes have several labels.
+        positive: Name of the positive class; None: the task is not binary.
     """
 
     kind: LabelKind
@@ -59,10 +61,15 @@ class ClassFindings:
     projection: Projection | None
     classes: Ints
     predicted: Ints | None
+    positive: str | int | None = None
 
     @classmethod
     def of(
-        cls, graph: Graph, logits: npt.NDArray[Any], rows: npt.NDArray[Any] | None
+        cls,
+        graph: Graph,
+        logits: npt.NDArray[Any],
+        rows: npt.NDArray[Any] | None,
+        positive: str | int | None,
     ) -> ClassFindings:
         """The findings of a model.
 
@@ -70,12 +77,17 @@ class ClassFindings:
             graph: The graph.
             logits: Of all nodes, `[num_nodes, num_outputs]`.
             rows: The input of its last layer, `[num_nodes, width]`, where there are such rows.
+            positive: Name of the positive class; None: the task is not binary.
         """
+        names = [*(graph.class_names or range(graph.num_classes))]
+        number = 1 if positive is None else names.index(positive)
         scores = {}
         for split in SCORED_SPLITS:
             nodes = graph.split(split)
             labels = graph.labels[nodes]
-            scores[split] = score_split(logits[nodes], labels, graph.task, graph.num_classes)
+            scores[split] = score_split(
+                logits[nodes], labels, graph.task, graph.num_classes, number
+            )
         everyone = np.unique(np.concatenate([graph.split(name) for name in SPLITS]))
         labelled = everyone[_one_class(graph, everyone) >= 0]
         projection = Projection.of(graph, labelled, logits, rows)
@@ -83,11 +95,12 @@ class ClassFindings:
         predicted = predicted_classes(logits[placed], graph.task)
         return cls(
             kind=graph.task,
-            names=[str(name) for name in graph.class_names or range(graph.num_classes)],
+            names=[str(name) for name in names],
             scores={split: scored for split, scored in scores.items() if scored is not None},
             projection=projection,
             classes=_one_class(graph, placed),
             predicted=None if graph.task == "multilabel" else predicted,
+            positive=positive,
         )
 
     @property
@@ -116,7 +129,11 @@ def predicted_classes(logits: npt.NDArray[Any], task: LabelKind) -> Ints:
 
 
 def score_split(
-    logits: npt.NDArray[Any], labels: npt.NDArray[Any], task: LabelKind, num_classes: int
+    logits: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    task: LabelKind,
+    num_classes: int,
+    positive: int = 1,
 ) -> SplitScores | None:
     """The scores of one split; None where it has no labelled node.
 
@@ -125,6 +142,7 @@ def score_split(
         labels: `[n]`, −1 without a label; multi-label: 0/1 `[n, num_classes]`.
         task: Kind of labels.
         num_classes: Number of classes, or of labels.
+        positive: The positive class of two.
     """
     if task != "multilabel":
         is_labelled = labels >= 0
@@ -139,14 +157,16 @@ def score_split(
     if task == "multilabel":
         return SplitScores(len(labels), precision, recall, f1, support)
     confusion = confusion_matrix(labels, predicted, labels=classes)
-    roc = _roc(logits[:, 0], labels) if task == "binary" else None
+    roc = None
+    if task == "binary":
+        roc = _roc(logits[:, 0] if positive == 1 else -logits[:, 0], labels == positive)
     return SplitScores(len(labels), precision, recall, f1, support, confusion, roc)
 
 
-def _roc(logits: npt.NDArray[Any], labels: Ints) -> Floats | None:
-    if len(np.unique(labels)) < 2 or not np.isfinite(logits).all():
+def _roc(logits: npt.NDArray[Any], is_positive: npt.NDArray[np.bool_]) -> Floats | None:
+    if len(np.unique(is_positive)) < 2 or not np.isfinite(logits).all():
         return None
-    false_rate, true_rate, _ = roc_curve(labels, logits)
+    false_rate, true_rate, _ = roc_curve(is_positive, logits)
     points = np.stack([false_rate, true_rate])
     chosen = np.linspace(0, points.shape[1] - 1, _CURVE_POINTS).round().astype(np.int64)
     return points[:, np.unique(chosen)]

@@ -125,10 +125,21 @@ def shown_value(value: Any) -> str:
     return str(value)
 
 
+def comparable(runs: Sequence[ReportedRun]) -> Sequence[ReportedRun]:
+    """The runs of one data set, metric and positive class, which can be ranked: of several such
+    the largest group, and of equally large ones the first by name. All where none has a metric."""
+    alike: dict[tuple[str, ...], list[ReportedRun]] = {}
+    for run in runs:
+        if run.metric is not None:
+            positive = str(run.config.get("task.positive_class"))
+            alike.setdefault((run.dataset, run.metric, positive), []).append(run)
+    return min(alike.items(), key=lambda item: (-len(item[1]), item[0]))[1] if alike else runs
+
+
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:
-    """The run with the best validation metric among those of the first one's data set."""
-    alike = [run for run in runs if (run.dataset, run.metric) == (runs[0].dataset, runs[0].metric)]
-    return min(alike, key=lambda run: run.cost)
+    """The run with the best validation metric among the comparable ones; of equally good runs the
+    first by name."""
+    return min(comparable(runs), key=lambda run: (run.cost, run.name))
 
 
 def run_rows(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.best_model import Outcome
 from gnntrain.report.classification import ClassFindings
-from gnntrain.report.comparison import Group, differences, groups_of, shown_value
+from gnntrain.report.comparison import Group, comparable, differences, groups_of, shown_value
 from gnntrain.report.regression import ValueFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.tables import spread_text
@@ -111,6 +111,7 @@ def _details(run: ReportedRun, outcome: Outcome) -> Page:
         "run": run,
         "metric": shown_metric(run.metric or "metric"),
         "best_epoch": run.result.best_epoch,
+        "positive": _positive(run, classes),
         "data": [(label, text, False) for label, text in data.lines()] if data else None,
         "classes": classes,
         "targets": targets,
@@ -119,6 +120,12 @@ def _details(run: ReportedRun, outcome: Outcome) -> Page:
         "has_rings": isinstance(findings, ClassFindings) and findings.predicted is not None,
         "graph": graph,
     }
+
+
+def _positive(run: ReportedRun, classes: ClassFindings | None) -> str:
+    """A sentence on the positive class of a binary task; else empty."""
+    name = classes.positive if classes else run.summary.get("positive_class")
+    return "" if name is None else f"The positive class is {name}."
 
 
 def _training(run: ReportedRun) -> Page:
@@ -217,9 +224,13 @@ def _notes(runs: Sequence[ReportedRun]) -> Iterator[str]:
         more = len(incomplete) - _NAMED_RUNS
         rest = f"; and {more} more, see the table of runs" if more > 0 else ""
         yield f"{len(incomplete)} of {len(runs)} runs did not complete: {named}{rest}."
-    metrics = dict.fromkeys(shown_metric(run.metric) for run in runs if run.metric)
-    if len(metrics) > 1:
-        yield f"The runs have different metrics: {', '.join(metrics)}."
+    ranked = comparable(runs)
+    if len(ranked) < sum(run.metric is not None for run in runs):
+        yield (
+            "Runs of different data sets, metrics or positive classes are not ranked against each "
+            f"other: the best run is the best of {counted(len(ranked), 'run')} on "
+            f"{ranked[0].dataset}, by {shown_metric(ranked[0].metric or '')}."
+        )
 
 
 def _ending(run: ReportedRun) -> str:
@@ -232,9 +243,10 @@ def _keys_of_several(
 ) -> Iterator[Key]:
     metric = shown_metric(best.metric or "")
     split = "test" if best.best.get("test") else "val"
-    # of equal costs the first; infinite costs are those of groups without a metric
+    # infinite costs are those of groups without a metric
     own = [group for group in groups if best in group.runs]
-    leader = min([*own, *groups], key=lambda group: group.cost)
+    ranked = [group for group in groups if group.runs[0] in comparable(runs)]
+    leader = min([*own, *ranked], key=lambda group: group.cost)
     yield Key(
         f"{split} {metric}", spread_text(leader.spread(split)), f"best setting: {leader.label}"
     )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
-from gnntrain.report.comparison import Group, Spread, differences, shown_value
+from gnntrain.report.comparison import Group, Spread, comparable, differences, shown_value
 from gnntrain.report.drawing import class_color
 from gnntrain.report.regression import METRICS, Points, TargetFindings
 from gnntrain.report.runs import ReportedRun
@@ -180,8 +180,9 @@ def groups_table(groups: Sequence[Group]) -> Table:
         for group in groups
     ]
     costs = [group.cost for group in groups]
-    is_one_metric = len({group.runs[0].metric for group in groups}) == 1
-    best = costs.index(min(costs)) if is_one_metric and min(costs) < math.inf else None
+    runs = [run for group in groups for run in group.runs if run.metric is not None]
+    is_ranked = len(comparable(runs)) == len(runs)
+    best = costs.index(min(costs)) if is_ranked and min(costs) < math.inf else None
     heads = ["setting", "metric", "runs", "val", "test", "an epoch"]
     colors = [class_color(number) for number in range(len(groups))]
     return Table(heads, rows, texts=2, best=best, colors=colors)

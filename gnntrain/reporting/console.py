@@ -167,6 +167,7 @@ def start_pairs(info: RunInfo) -> Pairs:
     return [
         ("dataset", info.dataset),
         ("graph", DOT.join(sizes)),
+        ("positive", info.positive_class),
         *read,
         ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
         ("", shown_path(info.store_path)),
@@ -192,14 +193,13 @@ def _end_sentence(summary: Summary, info: RunInfo | None) -> str:
 
 
 def _metrics_table(metrics: Metrics) -> Table:
-    """Splits by metrics."""
-    names = list(dict.fromkeys(name for row in metrics.values() for name in row))
+    """Metrics by splits: a binary task has more metrics than a terminal has room for columns."""
     table = plain_table()
     table.add_column(min_width=8)
-    for name in names:
-        table.add_column(shown_metric(name), justify="right", min_width=8)
-    for split, row in metrics.items():
-        table.add_row(split, *(format_metric(row.get(name)) for name in names))
+    for split in metrics:
+        table.add_column(split, justify="right", min_width=8)
+    for name in dict.fromkeys(name for row in metrics.values() for name in row):
+        table.add_row(shown_metric(name), *(format_metric(r.get(name)) for r in metrics.values()))
     return table
 
 

@@ -29,7 +29,6 @@ PACKAGES = (
     "scipy",
     "pandas",
     "ogb",
-    "torchmetrics",
     "hydra-core",
     "triton",
     "pyg-lib",

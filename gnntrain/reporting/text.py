@@ -16,6 +16,7 @@ _SHOWN_METRICS = {
     "average_precision": "AP",
     "f1_micro": "F1 micro",
     "f1_macro": "F1 macro",
+    "f1": "F1",
     "r2": "R2",
     "rmse": "RMSE",
     "mae": "MAE",

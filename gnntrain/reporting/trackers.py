@@ -144,13 +144,18 @@ class MlflowLogger(Logger):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Log the record at its epoch."""
-        self._mlflow.log_metrics(dict(_scalars(record)), step=record.epoch)
+        self._log(dict(_scalars(record)), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
         """Log the summary and end the run."""
         if self._mlflow is not None:
-            self._mlflow.log_metrics(_summary_scalars(summary))
+            self._log(_summary_scalars(summary))
             self._mlflow.end_run(status=_MLFLOW_STATUS[summary.status])
+
+    def _log(self, values: Mapping[str, float], **options: int) -> None:
+        # MLflow refuses names with @, as in precision@100.
+        named = {name.replace("@", "_at_"): value for name, value in values.items()}
+        self._mlflow.log_metrics(named, **options)
 
 
 def kept_id(run: RunDirectory, service: str) -> str | None:

@@ -147,6 +147,7 @@ def _about(
         "best_epoch": epoch,
         "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
+        "positive_class": summary.get("positive_class"),
         "versions": {
             "gnntrain": __version__,
             "torch": torch.__version__,

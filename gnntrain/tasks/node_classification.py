@@ -15,7 +15,16 @@ from torch.nn import functional as F
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.data.ogb import ogb_evaluator
 from gnntrain.loading.features import as_tensor
-from gnntrain.metrics import RANKING_METRICS, LabelKind, Metric, get_metric, outside_metrics
+from gnntrain.metrics import (
+    RANKING_METRICS,
+    LabelKind,
+    Metric,
+    base_rate,
+    get_metric,
+    outside_metrics,
+    predicted_classes,
+    top_metrics,
+)
 from gnntrain.tasks.base import Column, Columns
 from gnntrain.tasks.class_weights import balanced_weights
 from gnntrain.tasks.label_warnings import label_warnings
@@ -23,7 +32,7 @@ from gnntrain.tasks.label_warnings import label_warnings
 # Computed for every split; the deciding metric comes before them.
 _REPORTED: Mapping[LabelKind, tuple[str, ...]] = {
     "multiclass": ("accuracy", "f1_macro"),
-    "binary": (*RANKING_METRICS, "accuracy", "f1_macro"),
+    "binary": (*RANKING_METRICS, "accuracy", "f1_macro", "precision", "recall", "f1"),
     "multilabel": ("f1_micro", "f1_macro", "accuracy"),
 }
 
@@ -58,6 +67,8 @@ class NodeClassification:
         label_smoothing: Share of the target spread evenly over the classes (Szegedy et al., 2016).
         balanced: Whether the loss weights classes by their rarity in the training split, see
             `balanced_weights`.
+        positive: The positive class of two, 0 or 1.
+        top_k: Of how many nodes precision@k and recall@k of two classes are.
 
     Attributes:
         kind: The kind of labels: "multiclass", "binary" or "multilabel".
@@ -75,11 +86,15 @@ class NodeClassification:
         *,
         label_smoothing: float = 0.0,
         balanced: bool = False,
+        positive: int = 1,
+        top_k: int = 100,
     ) -> None:
         labels = labels or graph
         self._graph = graph
         self._label_smoothing = label_smoothing
         self._balanced = balanced
+        self._positive = positive
+        self._top_k = top_k
         self._weights: Tensor | None = None
         self._num_classes = labels.num_classes
         self._class_names = labels.class_names
@@ -145,14 +160,24 @@ class NodeClassification:
         names = dict.fromkeys((*own, *ranking, *outside_metrics(self.kind)))
         names.pop(self.metric.name, None)
         deciding = self.metric if self._graph.ogb_name is None else self._metric_of_ogb()
-        return [deciding, *map(get_metric, names)]
+        reported = [deciding, *map(get_metric, names)]
+        if self.kind == "binary":
+            ranked = [metric.name for metric in reported].index("average_precision")
+            reported.insert(ranked + 1, base_rate())
+            reported += top_metrics(self._top_k)
+        return reported
 
     def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Task.judged`: float32 and int64."""
+        """See `Task.judged`: float32 and int64; of two classes, those of the positive class."""
         if self.kind != "multilabel":
             is_labelled = targets >= 0
             outputs, targets = outputs[is_labelled], targets[is_labelled]
-        return outputs.float(), targets.long()
+        outputs, targets = outputs.float(), targets.long()
+        if self.kind == "binary" and self._positive == 0:
+            # A logit of 0 predicts the first class: negated, it must be above 0.
+            above = torch.full_like(outputs, torch.inf)
+            return torch.nextafter(-outputs, above), 1 - targets
+        return outputs, targets
 
     def _metric_of_ogb(self) -> Metric:
         """The deciding metric, computed by OGB's own evaluator."""
@@ -161,7 +186,7 @@ class NodeClassification:
         compute = partial(_ogb_metric, self._graph.ogb_name, is_class=is_class)
         # Of one class of many, OGB counts the right ones.
         tally = get_metric("accuracy").tally if is_class else None
-        return replace(self.metric, compute=compute, tally=tally)
+        return replace(self.metric, function=compute, tally=tally)
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         """Classes, their probabilities, or logits."""
@@ -179,10 +204,10 @@ class NodeClassification:
         names = self._names()
         if self.kind == "multilabel":
             titles = [f"class_{name}" for name in names.tolist()]
-            flags = self._probabilities(lambda p: (p > 0.5).astype(np.uint8))
+            flags = lambda logits: (logits > 0).numpy().astype(np.uint8)  # noqa: E731
             column = Column("class", np.dtype(np.uint8), flags, titles)
             return Columns([column], {"class_names": names})
-        best = self._probabilities(lambda p: names[p.argmax(1)])
+        best = lambda logits: names[predicted_classes(logits)]  # noqa: E731
         largest = self._probabilities(lambda p: p.max(1))
         return Columns(
             [

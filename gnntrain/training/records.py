@@ -71,6 +71,7 @@ class RunInfo:
         initial_weights: Description of the initial weights; "" if they are random.
         num_node_types: Node types of the graph.
         num_edge_types: Edge types of the graph.
+        positive_class: The positive class of two, and how to choose the other; "" without one.
     """
 
     dataset: str
@@ -101,6 +102,7 @@ class RunInfo:
     initial_weights: str = ""
     num_node_types: int = 1
     num_edge_types: int = 1
+    positive_class: str = ""
 
 
 @dataclass(frozen=True)

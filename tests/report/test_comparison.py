@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from gnntrain.report.best_model import Outcome
 from gnntrain.report.comparison import Spread, best_of, differences, groups_of, run_rows
+from gnntrain.report.pages import comparison_of
 from gnntrain.report.runs import ReportedRun, read_run
 from gnntrain.report.tables import groups_table, runs_table
 from tests.report.samples import records_of, write_run
@@ -62,6 +64,25 @@ def test_the_best_run_is_chosen_by_validation_and_needs_a_number(make: Any) -> N
     runs = [make("a", math.nan), make("b", 0.6), make("c", 0.7)]
     assert best_of(runs).name == "c"
     assert best_of(runs[:1]).name == "a"
+
+
+def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_name(
+    make: Any,
+) -> None:
+    accuracies = [make("b", 0.7), make("a", 0.7), make("c", 0.6)]
+    others = [
+        dataclasses.replace(make("d", 0.9), metric="roc_auc"),
+        dataclasses.replace(make("e", 0.8), summary={"dataset": "another"}),
+        dataclasses.replace(make("f", 0.95), metric=None),
+    ]
+    for runs in ([*accuracies, *others], [*others[::-1], *accuracies[::-1]]):
+        assert best_of(runs).name == "a"
+        page = comparison_of(runs, best_of(runs), Outcome())
+        assert any("not ranked" in note for note in page["notes"])
+        assert page["keys"][0].label == "test accuracy"
+        assert groups_table(page["comparison"]["groups"]).best is None
+    page = comparison_of(accuracies, best_of(accuracies), Outcome())
+    assert not any("not ranked" in note for note in page["notes"])
 
 
 def test_the_tables_have_a_row_for_each_run(make: Any) -> None:

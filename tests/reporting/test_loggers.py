@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -269,6 +270,14 @@ def test_mlflow_gets_parameters_in_portions_it_accepts(
     portions = [arguments[0] for arguments in mlflow.calls_of("log_params")]
     assert max(map(len, portions)) <= 100
     assert {f"many.{key}" for key in config["many"]} <= set().union(*portions)
+
+
+def test_mlflow_gets_names_that_it_accepts(run: RunDirectory, mlflow: FakeMlflow) -> None:
+    metrics = {"val": {"accuracy": 0.5, "precision@100": 0.25}}
+    play(build_loggers({"mlflow": {}}, run, CONFIG), record(1, metrics=metrics))
+    row, _ = mlflow.calls_of("log_metrics")[0]
+    assert row["val/precision_at_100"] == 0.25
+    assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in row)
 
 
 def test_mlflow_hears_of_a_run_that_was_interrupted(run: RunDirectory, mlflow: FakeMlflow) -> None:

@@ -19,13 +19,13 @@ RNG = np.random.default_rng(0)
 
 
 def task_of(
-    kind: str, metric: str = "accuracy", ogb_name: str | None = None, label_smoothing: float = 0.0
+    kind: str, metric: str = "accuracy", ogb_name: str | None = None, **options: Any
 ) -> NodeClassification:
     """A task over a graph of which only the labels' kind matters."""
     graph: Any = SimpleNamespace(
         task=kind, metric=metric, ogb_name=ogb_name, num_classes=3, class_names=None
     )
-    return NodeClassification(graph, label_smoothing=label_smoothing)
+    return NodeClassification(graph, **options)
 
 
 def compute_metrics(
@@ -63,6 +63,61 @@ def test_binary_metrics_are_scikit_learns_also_where_all_logits_look_like_probab
     assert found["average_precision"] == pytest.approx(precision, abs=1e-6)
     # every logit is positive: every node is predicted 1
     assert found["accuracy"] == pytest.approx(labels.mean())
+
+
+def logits_and_labels(size: int) -> tuple[Tensor, Tensor]:
+    """Of two classes. Many logits are equal, some 0."""
+    rng = np.random.default_rng(size)
+    logits = torch.from_numpy(rng.integers(-8, 9, size=(size, 1)) / 4).float()
+    return logits, torch.from_numpy((rng.random(size) < 0.3).astype(np.int32))
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_metrics_of_the_positive_class_are_scikit_learns(positive: int) -> None:
+    logits, labels = logits_and_labels(300)
+    found = task_of("binary", positive=positive).metrics(logits, labels)
+    predicted = (logits[:, 0] > 0).int()  # as `predict` writes them
+    scores = logits[:, 0] if positive else -logits[:, 0]
+    expected = {
+        "base_rate": float((labels == positive).double().mean()),
+        "average_precision": sk.average_precision_score(labels == positive, scores),
+        "roc_auc": sk.roc_auc_score(labels, logits[:, 0]),
+        "accuracy": sk.accuracy_score(labels, predicted),
+        "f1_macro": sk.f1_score(labels, predicted, average="macro"),
+        "precision": sk.precision_score(labels, predicted, pos_label=positive),
+        "recall": sk.recall_score(labels, predicted, pos_label=positive),
+        "f1": sk.f1_score(labels, predicted, pos_label=positive),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("k", [1, 7, 30, 40, 1000])
+def test_of_equal_scores_at_the_kth_place_each_is_as_likely_to_count(k: int, positive: int) -> None:
+    logits, labels = logits_and_labels(40)
+    task = task_of("binary", positive=positive, top_k=k)
+    found = task.metrics(logits, labels)
+    is_positive, right, rng = (labels == positive).numpy(), [], np.random.default_rng(0)
+    for _ in range(4000):  # in any order of the nodes
+        order = rng.permutation(40)
+        best = order[np.argsort((-logits if positive else logits)[order, 0], kind="stable")][:k]
+        right.append(is_positive[best].sum())
+    assert found[f"precision@{k}"] == pytest.approx(np.mean(right) / min(k, 40), abs=0.02)
+    assert found[f"recall@{k}"] == pytest.approx(np.mean(right) / is_positive.sum(), abs=0.02)
+    turned = torch.arange(40).flip(0)
+    assert task.metrics(logits[turned], labels[turned]) == found
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_large_logits_are_ranked_though_their_probabilities_are_all_1(kind: str) -> None:
+    logits = torch.linspace(18, 60, 300)[:, None]
+    labels = torch.arange(300)[:, None] % 7 == 0
+    assert (logits.sigmoid() == 1).all()
+    targets = labels.long() if kind == "multilabel" else labels[:, 0].int()
+    found = compute_metrics(logits, targets, kind, "roc_auc")
+    assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(labels, logits))
+    expected = sk.average_precision_score(labels, logits)
+    assert found["average_precision"] == pytest.approx(expected)
 
 
 def test_multilabel_metrics_are_scikit_learns() -> None:
