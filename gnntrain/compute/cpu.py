@@ -360,7 +360,7 @@ def aggregate_linear_backward(
             if in_place:
                 weight_sums[number].addmm_(part.t(), inputs[a:b])
             else:
-                weight_sums[number] = part.t() @ inputs[a:b]
+                weight_sums[number] += part.t() @ inputs[a:b]
             bias_sums[number] += part.sum(0, dtype=exact)
             if needs_inputs:
                 torch.mm(part, weight, out=grad_inputs[a:b])

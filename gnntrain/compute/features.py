@@ -74,6 +74,11 @@ class LazyFeatures:
         nodes = nodes.to(to, non_blocking=to.type != "cpu")  # the host reads them at once
         return replace(self, nodes=nodes if self.nodes is None else self.nodes[nodes])
 
+    def columns(self, which: slice) -> LazyFeatures:
+        """Some columns of the rows, still lazy."""
+        held = tuple(part[:, which] for part in self.held)
+        return replace(self, rows=self.rows[:, which], held=held)
+
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows `start … stop − 1` as `[stop − start, num_features]` in `dtype`."""
         device = self.device

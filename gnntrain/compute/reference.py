@@ -9,7 +9,6 @@ over edges, in their order: equal runs give equal numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -118,7 +117,7 @@ def aggregate_max(
     out = torch.empty(size, dtype=dtype, device=indptr.device)
     ties = torch.empty(size if count else (0, 0), dtype=torch.int32, device=indptr.device)
     for _, columns in _columns(size[1], len(indices)):
-        values = rows_at(_narrowed(features, columns), indices).to(exact)
+        values = rows_at(features.columns(columns), indices).to(exact)
         top = _maxima(_fill_padding(values, indptr, -torch.inf), dst, indptr)
         out[:, columns] = top.masked_fill_(is_empty, 0)
         if count:
@@ -374,7 +373,7 @@ def _tables(
     numbers = torch.arange(number, dtype=src.dtype, device=src.device)
     wanted, places = (src, numbers) if by_edge else (numbers, src)
     for own, columns in _columns(width, len(wanted), heads):
-        yield own, rows_at(_narrowed(features, columns), wanted).to(dtype), places
+        yield own, rows_at(features.columns(columns), wanted).to(dtype), places
 
 
 def _edge_sums(values: Tensor, indptr: Tensor) -> Tensor:
@@ -430,11 +429,6 @@ def _columns(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice,
 def _is_plain(features: LazyFeatures) -> bool:
     """Whether all rows are in one matrix."""
     return features.slots is None and features.parts is None
-
-
-def _narrowed(features: LazyFeatures, columns: slice) -> LazyFeatures:
-    held = tuple(part[:, columns] for part in features.held)
-    return replace(features, rows=features.rows[:, columns], held=held)
 
 
 def _exact(*dtypes: torch.dtype) -> torch.dtype:

@@ -5,7 +5,8 @@ of `model=gat`: an annotation is a key's type and range, a default its default, 
 docstring says what it means. Annotations are Python's own types, `Literal[...]`, and the types of
 `gnntrain.config.types`. `**scaffold` adds the keys of `LayeredConfig`, or those of
 `HeteroLayeredConfig` to a model of typed graphs (`is_hetero = True`), some with another default
-where the class says so: `config_defaults = {"activation": "elu"}`.
+where the class says so: `config_defaults = {"activation": "elu"}`. `saved_defaults` are those of runs
+that were saved before there was a key.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class ModelConfig(Section):
 
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = False
+    saved_defaults: ClassVar[JSON] = {}
 
     @classmethod
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
@@ -147,6 +149,7 @@ def model_section(name: str) -> type[ModelConfig]:
     )
     section.uses_graph = source.constants.get("uses_graph", True)
     section.is_hetero = is_hetero
+    section.saved_defaults = source.constants.get("saved_defaults", {})
     section.model_rebuild(_types_namespace=vars(types))
     return section
 
@@ -163,7 +166,11 @@ def _read(raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo)
     """As a discriminated union does, but a model's class is made when its name is chosen."""
     if not isinstance(raw, Mapping):
         return handler(raw)
-    return _choose(raw).model_validate(raw, context=info.context)
+    section = _choose(raw)
+    # A user's own file may be read as a saved one, too; a saved one has all keys of its time.
+    if info.context and info.context.get("saved") and StackConfig.model_fields.keys() <= raw.keys():
+        raw = {**section.saved_defaults, **raw}
+    return section.model_validate(raw, context=info.context)
 
 
 MODEL_VARIANTS = Variants(lambda: (*model_names(), *plugin_names(MODELS)), _choose)

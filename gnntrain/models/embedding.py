@@ -36,13 +36,15 @@ class EmbeddingTable(nn.Module):
     Args:
         num_nodes: Number of rows.
         channels: Their width.
+        parts: The columns are this many tables of equal width side by side, each drawn as one.
 
     Attributes:
         weight: float `[num_nodes, channels]`.
     """
 
-    def __init__(self, num_nodes: int, channels: int) -> None:
+    def __init__(self, num_nodes: int, channels: int, parts: int = 1) -> None:
         super().__init__()
+        self.parts = parts
         self.weight = nn.Parameter(torch.empty(num_nodes, channels), requires_grad=False)
         self._nodes: Tensor | None = None
         self._rows: Tensor | None = None
@@ -50,7 +52,8 @@ class EmbeddingTable(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw new rows from torch's generator."""
-        nn.init.xavier_uniform_(self.weight)
+        for part in self.weight.detach().chunk(self.parts, dim=1):
+            nn.init.xavier_uniform_(part)
 
     def forward(self, nodes: Tensor | None) -> Tensor:
         """The rows of some nodes.

@@ -47,6 +47,8 @@ class LayerTypes:
         node_types: The node types whose rows it computes.
         edge_types: The edge types into these, in the graph's order.
         is_output: Whether it gives the model's outputs.
+        one_hot: The node types whose input is one-hot. Such an input times a matrix is a row of the
+            matrix: the node's row in the table holds, side by side, those of all the matrices.
     """
 
     in_channels: Mapping[NodeType, int]
@@ -54,6 +56,7 @@ class LayerTypes:
     node_types: tuple[NodeType, ...]
     edge_types: tuple[EdgeType, ...]
     is_output: bool
+    one_hot: tuple[NodeType, ...] = ()
 
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
         """The edge types whose destinations are of `node_type`."""
@@ -80,17 +83,24 @@ class HeteroConv(nn.Module):
         """The fields of a block that it reads."""
         return BlockNeeds()
 
+    def columns(self, key: SourceKey) -> slice:
+        """Which columns of the layer's input an edge type reads of its sources, or a node type of
+        its destinations' own rows (`h_dst`)."""
+        del key
+        return slice(None)
+
     def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
         """The edge types into `node_type` by stage; none without edges into it."""
         raise NotImplementedError
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         """Which transformed rows the edge type aggregates: those of its source type (shared with
-        others), its own, or None: the layer's input."""
+        others), its own, or None: the layer's input, see `columns`."""
         raise NotImplementedError
 
     def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
-        """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`."""
+        """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
+        rows have its `columns`."""
         raise NotImplementedError
 
     def message(
@@ -101,7 +111,7 @@ class HeteroConv(nn.Module):
         Args:
             blocks: The in-edges, by the edge types of the stage.
             sources: The rows that each edge type aggregates, see `source`.
-            h_dst: `[num_dst, …]`, the layer's input for the destinations.
+            h_dst: `[num_dst, …]`, the layer's input for the destinations, see `columns`.
 
         Returns:
             `[num_dst, …]`, to be added to those of other stages.
@@ -132,7 +142,8 @@ class HeteroConv(nn.Module):
         transformed: dict[SourceKey, Tensor] = {}
 
         def source(edge_type: EdgeType) -> Rows:
-            rows, edges, key = given[edge_type[0]], block.edges[edge_type], self.source(edge_type)
+            rows = _columns(given[edge_type[0]], self.columns(edge_type))
+            edges, key = block.edges[edge_type], self.source(edge_type)
             # The transform narrows the rows, but multiplies those of all sources.
             if key is None or (self.aggregates_input and edges.num_src > 2 * edges.num_dst):
                 return rows
@@ -142,7 +153,8 @@ class HeteroConv(nn.Module):
 
         out = {}
         for t in node_types:
-            h_dst, total = _first_rows(given[t], block.num_dst[t]), None
+            own = _columns(given[t], self.columns(t))
+            h_dst, total = _first_rows(own, block.num_dst[t]), None
             for stage in self.stages(t):
                 blocks = {edge: block.edges[edge] for edge in stage}
                 part = self.message(blocks, {edge: source(edge) for edge in stage}, h_dst)
@@ -188,10 +200,11 @@ class HeteroGNN(nn.Module):
             h[t] = start(t, features of t, or the rows of tables[t])
         for each layer i and its convolution:
             for each node type t in node_types_after(i):
+                own = h[t][:, columns(t)]
                 for each stage and its edge types, each with a source z[e]:   # `HeteroConv.source`
                     for each range [a, b) of destinations:
-                        total[a:b] += message(blocks, z, h[t][a:b])
-                new[t] = update(i, t, finish(t, total, h[t]), h[t])
+                        total[a:b] += message(blocks, z, own[a:b])
+                new[t] = update(i, t, finish(t, total, own), h[t])
             h = new
         outputs = h[target]
 
@@ -210,6 +223,9 @@ class HeteroGNN(nn.Module):
         project_inputs: Map the features of each type to `hidden_channels` by a linear layer and
             the activation, before the first convolution; else that takes the widths as they are.
         embedding_channels: Width of the embedding tables; None: `hidden_channels`.
+        one_hot: The first layer's input of types without features is one-hot, see `LayerTypes`;
+            gives the number of matrices for a number of edge types out of a type. None: their input
+            are embeddings.
 
     Attributes:
         config_defaults, uses_graph: See `GNN`.
@@ -237,21 +253,29 @@ class HeteroGNN(nn.Module):
         residual: bool = False,
         project_inputs: bool = True,
         embedding_channels: int | None = None,
+        one_hot: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__()
         self.schema, self.out_channels = schema, out_channels
         self.hidden_channels, self.num_layers = hidden_channels, num_layers
         self._needed = _needed_types(schema, num_layers)
-        table_width = embedding_channels or hidden_channels
-        inputs = self.node_types_after(-1)
-        self.num_inputs = {t: schema.num_features[t] or table_width for t in inputs}
+        self.num_inputs: dict[NodeType, int] = {}
+        self.one_hot = one_hot is not None
         self.tables, self.projections = ModuleDict(), ModuleDict()
-        for node_type, width in self.num_inputs.items():
-            has_features = schema.num_features[node_type] > 0
+        for node_type in self.node_types_after(-1):
+            width, parts = schema.num_features[node_type], 1
+            has_features = width > 0
+            if one_hot is not None and not has_features:
+                parts = self._num_matrices(node_type, one_hot)
+                width = parts * (hidden_channels if num_layers > 1 else out_channels)
+            elif not has_features:
+                width = embedding_channels or hidden_channels
+            self.num_inputs[node_type] = width
             if not has_features:
-                table = EmbeddingTable(schema.num_nodes[node_type], width)
+                table = EmbeddingTable(schema.num_nodes[node_type], width, parts)
                 self.tables[node_type] = table
-            if project_inputs and (has_features or width != hidden_channels):
+            is_fit = not has_features and (self.one_hot or width == hidden_channels)
+            if project_inputs and not is_fit:
                 self.projections[node_type] = nn.Linear(width, hidden_channels)
         self.convs, self.norms, self.residuals = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for i in range(num_layers):
@@ -345,7 +369,7 @@ class HeteroGNN(nn.Module):
         is_output = i == self.num_layers - 1
         if not is_output:
             out = self.act(_by_type(self.norms[i], node_type)(out))
-        if self.residuals:
+        if self.residuals and node_type in self.residuals[i]:
             assert not isinstance(h_dst, LearntRows)  # see `_input`
             own = _first_rows(h_dst, len(out))
             out = out + _by_type(self.residuals[i], node_type)(own)
@@ -360,7 +384,8 @@ class HeteroGNN(nn.Module):
     def output_layer(self) -> tuple[str, ...]:
         """Beginnings of the names of the weights whose shapes depend on `out_channels`."""
         last = self.num_layers - 1
-        return f"convs.{last}.", f"residuals.{last}."
+        names = f"convs.{last}.", f"residuals.{last}."
+        return (*names, "tables.") if self.one_hot and last == 0 else names
 
     def pyg_model(self) -> PyGModel | None:
         """See `GNN.pyg_model`; a subclass may call `typed_pyg_model`."""
@@ -395,7 +420,14 @@ class HeteroGNN(nn.Module):
         }
         edge_types = tuple(edge for edge in self.schema.edge_types if edge[2] in node_types)
         out_channels = self.out_channels if is_output else self.hidden_channels
-        return LayerTypes(widths, out_channels, node_types, edge_types, is_output)
+        one_hot = tuple(t for t in widths if i == 0 and self.one_hot and t in self.tables)
+        return LayerTypes(widths, out_channels, node_types, edge_types, is_output, one_hot)
+
+    def _num_matrices(self, node_type: NodeType, one_hot: Callable[[int], int]) -> int:
+        """How many matrices of the first layer a one-hot input is multiplied by."""
+        after = self.node_types_after(0)
+        edges = [e for e in self.schema.edge_types if e[0] == node_type and e[2] in after]
+        return one_hot(len(edges)) + (node_type in after)
 
 
 def glorot_linear(before: int, after: int) -> nn.Module:
@@ -413,17 +445,23 @@ def _needed_types(schema: GraphSchema, num_layers: int) -> list[tuple[NodeType, 
     return [tuple(t for t in schema.node_types if t in types) for types in needed]
 
 
+def _columns(rows: Rows, which: slice) -> Rows:
+    return rows.columns(which) if isinstance(rows, LazyFeatures) else rows[:, which]
+
+
 def _first_rows(rows: Rows, number: int) -> Tensor:
     return rows.read(0, number) if isinstance(rows, LazyFeatures) else rows[:number]
 
 
 def _residuals(types: LayerTypes) -> dict[str, nn.Module]:
+    """A linear map of a node's input by type; the first convolution has that of one-hot inputs."""
     after = types.out_channels
     return {
         t: nn.Identity()
         if types.in_channels[t] == after
         else nn.Linear(types.in_channels[t], after)
         for t in types.node_types
+        if t not in types.one_hot
     }
 
 

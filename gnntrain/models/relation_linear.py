@@ -7,7 +7,7 @@ the rows' own term are added in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,11 +27,13 @@ class RelationTerm:
         source: Place of the aggregated rows in the list of rows.
         aggregation: A sum or mean, without edge weights.
         weight: `[O, F]`; gradients flow.
+        columns: The F columns of the rows that are aggregated.
     """
 
     source: int
     aggregation: Aggregation
     weight: Tensor
+    columns: slice = field(default_factory=lambda: slice(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class RelationLinear:
         num_dst: Number of destinations.
         root_weight: `[O, F]`; gradients flow.
         bias: `[O]`; gradients flow.
+        columns: The columns of the own rows that are read.
     """
 
     terms: Sequence[RelationTerm]
@@ -51,6 +54,7 @@ class RelationLinear:
     num_dst: int
     root_weight: Tensor
     bias: Tensor
+    columns: slice = field(default_factory=lambda: slice(None))
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -92,17 +96,19 @@ class _RelationLinear(torch.autograd.Function):
         parameters, saved, outputs = iter(tensors[len(features) :]), [], []
         for part in parts:
             bias, *weights = [next(parameters).to(dtype) for _ in part.parameters]  # type: ignore[union-attr]
-            inputs = [features[part.own].read(0, part.num_dst, dtype)]
+            inputs = [features[part.own].columns(part.columns).read(0, part.num_dst, dtype)]
             for term in part.terms:
-                given, total = features[term.source].arguments(), term.aggregation.sum(None)
-                inputs.append(ops.aggregate(*given, *total, "none", dtype))
+                given, total = features[term.source], term.aggregation.sum(None)
+                given_to = given.columns(term.columns).arguments()
+                inputs.append(ops.aggregate(*given_to, *total, "none", dtype))
             out = torch.addmm(bias, inputs[0], weights[0].t())
             for aggregates, weight in zip(inputs[1:], weights[1:], strict=True):
                 out.addmm_(aggregates, weight.t())
             outputs.append(out)
             saved += [*inputs, *weights]
         ctx.save_for_backward(*saved)
-        ctx.parts, ctx.lengths = parts, [len(given) for given in features]
+        ctx.parts = parts
+        ctx.shapes = [(len(given), given.num_features) for given in features]
         ctx.types = [None if tensor is None else tensor.dtype for tensor in tensors]
         return tuple(outputs)
 
@@ -110,21 +116,21 @@ class _RelationLinear(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         saved, needs = iter(ctx.saved_tensors), ctx.needs_input_grad[3:]
-        types, num_sources = ctx.types, len(ctx.lengths)
-        owns: list[list[Tensor]] = [[] for _ in range(num_sources)]
-        aggregates: list[list[tuple[Aggregation, Tensor]]] = [[] for _ in range(num_sources)]
+        types, num_sources = ctx.types, len(ctx.shapes)
+        owns: list[list[tuple[Tensor, slice]]] = [[] for _ in range(num_sources)]
+        aggregates: list[list[tuple[RelationTerm, Tensor]]] = [[] for _ in range(num_sources)]
         found: list[Tensor] = []
         for part, grad in zip(ctx.parts, grads, strict=True):
             inputs, weights = ([next(saved) for _ in range(len(part.terms) + 1)] for _ in range(2))
             found.append(grad.sum(0))
             found += [grad.t() @ given for given in inputs]
             if needs[part.own]:
-                owns[part.own].append(grad @ weights[0])
+                owns[part.own].append((grad @ weights[0], part.columns))
             for term, weight in zip(part.terms, weights[1:], strict=True):
                 if needs[term.source]:
-                    aggregates[term.source].append((term.aggregation, grad @ weight))
+                    aggregates[term.source].append((term, grad @ weight))
         rows = [
-            _row_gradient(ctx.lengths[i], owns[i], aggregates[i], types[i]) if needs[i] else None
+            _row_gradient(ctx.shapes[i], owns[i], aggregates[i], types[i]) if needs[i] else None
             for i in range(num_sources)
         ]
         weights = [one.to(dtype) for one, dtype in zip(found, types[num_sources:], strict=True)]
@@ -132,30 +138,33 @@ class _RelationLinear(torch.autograd.Function):
 
 
 def _row_gradient(
-    length: int,
-    owns: Sequence[Tensor],
-    aggregates: Sequence[tuple[Aggregation, Tensor]],
+    shape: tuple[int, int],
+    owns: Sequence[tuple[Tensor, slice]],
+    aggregates: Sequence[tuple[RelationTerm, Tensor]],
     dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient of the rows of one type, `[length, F]`.
+    """The gradient of the rows of one type.
 
     Args:
-        length: Number of rows.
-        owns: Gradients of the first rows, from the destinations' own terms.
+        shape: Of the rows.
+        owns: Gradients of some columns of the first rows, from the destinations' own terms.
         aggregates: Gradients of the aggregates of each relation.
         dtype: Type of the result.
     """
-    parts = [(one, grad) for one, grad in aggregates if one.block.num_edges > 0]
-    if parts:
-        (aggregation, grad), *others = parts
-        out = source_gradient(grad, aggregation, None, dtype)
-        for aggregation, grad in others:
-            out += source_gradient(grad, aggregation, None, dtype)
-    else:
-        like, *_ = *owns, *(grad for _, grad in aggregates)
-        out = like.new_zeros(length, like.shape[1], dtype=dtype)
-    for grad in owns:
-        out[: len(grad)] += grad
+    out: Tensor | None = None
+    for term, grad in aggregates:
+        if term.aggregation.block.num_edges == 0:
+            continue
+        found = source_gradient(grad, term.aggregation, None, dtype)
+        if out is None:
+            out = found if found.shape == shape else found.new_zeros(shape)
+        if out is not found:
+            out[:, term.columns] += found
+    if out is None:
+        like, *_ = *(grad for grad, _ in owns), *(grad for _, grad in aggregates)
+        out = like.new_zeros(shape, dtype=dtype)
+    for grad, columns in owns:
+        out[: len(grad), columns] += grad
     return out
 
 

@@ -44,11 +44,11 @@ class RelationSumConv(HeteroConv):
         self.types, self.reduce = types, reduce
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
-        """W_r, `[out, in]`."""
+        """W_r, `[out, in]`, for the columns that the edge type reads."""
         raise NotImplementedError
 
     def root(self, node_type: NodeType) -> Root:
-        """W_0 and b for destinations of a type."""
+        """W_0 and b for destinations of a type, for the columns that it reads."""
         raise NotImplementedError
 
     def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
@@ -76,15 +76,20 @@ class RelationSumConv(HeteroConv):
                 places[edge_type[0]],
                 self._aggregation(block.edges[edge_type]),
                 self.relation_weight(edge_type),
+                self.columns(edge_type),
             )
             for edge_type in self.types.into(node_type)
         ]
-        num_dst = block.num_dst[node_type]
-        return RelationLinear(terms, places[node_type], num_dst, *self.root(node_type))
+        num_dst, root = block.num_dst[node_type], self.root(node_type)
+        return RelationLinear(terms, places[node_type], num_dst, *root, self.columns(node_type))
 
     def _aggregation(self, block: Block) -> Aggregation:
         scale = sampling_scale(block) if self.reduce == "sum" else None
         return Aggregation(block, self.reduce, scale=scale)
+
+    def _width(self, edge_type: EdgeType) -> int:
+        """The number of columns that the edge type reads."""
+        return len(range(self.types.in_channels[edge_type[0]])[self.columns(edge_type)])
 
     @property
     def needs(self) -> BlockNeeds:
@@ -94,7 +99,7 @@ class RelationSumConv(HeteroConv):
         return [(edge_type,) for edge_type in self.types.into(node_type)]
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
-        narrows = self.types.in_channels[edge_type[0]] > self.types.out_channels
+        narrows = self._width(edge_type) > self.types.out_channels
         return edge_type if narrows and self.reduce != "max" else None
 
     def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ class RelationSumConv(HeteroConv):
     ) -> Tensor:
         ((edge_type, block),) = blocks.items()
         rows = aggregate(sources[edge_type], self._aggregation(block))
-        is_transformed = rows.shape[1] != self.types.in_channels[edge_type[0]]
+        is_transformed = rows.shape[1] != self._width(edge_type)
         return rows if is_transformed else self.linear(edge_type, rows)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:

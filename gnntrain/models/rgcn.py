@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Unpack
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes, glorot_linear
+from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes, SourceKey, glorot_linear
 from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.models.relation_sum import RelationSumConv, Root
@@ -25,7 +27,9 @@ class BlockRGCNConv(RelationSumConv):
 
     W_0 and b are those of the node type of v. A layer's W_r are matrices of their own (`weight`),
     or Σ_b comp[r, b] · bases[b], or block-diagonal (`blocks`). The latter for the relations whose
-    two widths `num_blocks` divides; the others have a matrix.
+    two widths `num_blocks` divides; the others have a matrix. The products of one-hot inputs are
+    rows of tables, see `LayerTypes.one_hot`: such a row has one block of columns for each basis, or
+    else for each edge type out of the node type, and one for W_0.
 
     Args:
         types: The types and widths of the layer.
@@ -34,11 +38,12 @@ class BlockRGCNConv(RelationSumConv):
 
     Attributes:
         weight: By edge type, `[out, in]`.
-        bases: `[B, out, in]`.
+        bases: `[B, out, in]`, unless all inputs are one-hot.
         comp: `[number of edge types, B]`, by edge type in the order of their names: the weights
             fit a graph that has the same types in another order.
         blocks: By edge type, `[num_blocks, out / num_blocks, in / num_blocks]`.
         roots: By node type, a linear layer: W_0 and b.
+        biases: By node type with one-hot input: b.
     """
 
     def __init__(
@@ -48,19 +53,24 @@ class BlockRGCNConv(RelationSumConv):
         self.weight, self.blocks = ParameterDict(), ParameterDict()
         self.has_bases = num_bases is not None and len(types.edge_types) > 0
         self._comp_rows = {name: row for row, name in enumerate(sorted(types.edge_types))}
+        given = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
         if num_bases is not None and self.has_bases:
-            shape = num_bases, types.out_channels, _common_width(types)
-            self.bases = nn.Parameter(torch.empty(shape))
+            if given:
+                shape = num_bases, types.out_channels, _common_width(types, given)
+                self.bases = nn.Parameter(torch.empty(shape))
             self.comp = nn.Parameter(torch.empty(len(types.edge_types), num_bases))
         else:
-            for edge_type in types.edge_types:
+            for edge_type in given:
                 self._add_weight(edge_type, num_blocks)
         for weight in self.parameters():
             glorot(weight)  # as in PyG's `RGCNConv`
-        roots = {
-            t: glorot_linear(types.in_channels[t], types.out_channels) for t in types.node_types
-        }
-        self.roots = ModuleDict(roots)
+        self._columns = dict(chain(*map(self._columns_of_rows, types.one_hot)))
+        self.roots, self.biases = ModuleDict(), ParameterDict()
+        for t in types.node_types:
+            if t in types.one_hot:
+                self.biases[t] = nn.Parameter(torch.zeros(types.out_channels))
+            else:
+                self.roots[t] = glorot_linear(types.in_channels[t], types.out_channels)
 
     def _add_weight(self, edge_type: EdgeType, num_blocks: int | None) -> None:
         before, after = self.types.in_channels[edge_type[0]], self.types.out_channels
@@ -70,7 +80,24 @@ class BlockRGCNConv(RelationSumConv):
         else:
             self.weight[edge_type] = nn.Parameter(torch.empty(after, before))
 
+    def columns(self, key: SourceKey) -> slice:
+        return self._columns.get(key, slice(None))
+
+    def _columns_of_rows(self, node_type: NodeType) -> Iterator[tuple[SourceKey, slice]]:
+        """The columns of a one-hot input's row by who reads them."""
+        width = self.types.out_channels
+        edge_types = sorted(edge for edge in self.types.edge_types if edge[0] == node_type)
+        for i, edge_type in enumerate(edge_types):
+            first, number = (0, self.comp.shape[1]) if self.has_bases else (i, 1)
+            yield edge_type, slice(first * width, (first + number) * width)
+        yield node_type, slice(self.types.in_channels[node_type] - width, None)
+
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
+        """See `RelationSumConv`; of a one-hot input, what combines the blocks of columns."""
+        if edge_type[0] in self.types.one_hot:
+            one = self._identity()
+            row = self._comp_rows[edge_type]
+            return torch.kron(self.comp[row, None], one) if self.has_bases else one
         if self.has_bases:
             return torch.einsum("b,boi->oi", self.comp[self._comp_rows[edge_type]], self.bases)
         weight: Tensor
@@ -87,27 +114,41 @@ class BlockRGCNConv(RelationSumConv):
         return torch.einsum("nbi,boi->nbo", by_head(rows, len(blocks)), blocks).flatten(1)
 
     def root(self, node_type: NodeType) -> Root:
+        if node_type in self.biases:
+            return Root(self._identity(), self.biases[node_type])
         linear: Any = self.roots[node_type]
         return Root(linear.weight, linear.bias)
+
+    def _identity(self) -> Tensor:
+        like = next(self.parameters())
+        return torch.eye(self.types.out_channels, dtype=like.dtype, device=like.device)
 
     def pyg_layer(self) -> PyGLayer:
         codes, weights = {}, {}
         for edge_type in self.types.edge_types:
-            weight = self.relation_weight(edge_type)
+            weight = self._whole(edge_type, self.relation_weight(edge_type))
             widths = weight.shape[1], self.types.in_channels[edge_type[2]]
             codes[edge_type] = f"SAGEConv({widths}, {len(weight)}, root_weight=False, bias=False)"
             weights[f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"] = weight
         roots = {t: self.root(t) for t in self.types.node_types}
-        return PyGLayer(hetero_conv(codes), ["HeteroConv", "SAGEConv"], weights, own=roots)
+        own = {t: (self._whole(t, root.weight), root.bias) for t, root in roots.items()}
+        return PyGLayer(hetero_conv(codes), ["HeteroConv", "SAGEConv"], weights, own=own)
+
+    def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
+        """The weight for all columns of the input: 0 for those that are not read."""
+        width = self.types.in_channels[key if isinstance(key, str) else key[0]]
+        out = weight.new_zeros(len(weight), width)
+        out[:, self.columns(key)] = weight
+        return out
 
 
-def _common_width(types: LayerTypes) -> int:
-    """The width of the rows to aggregate, of whatever type.
+def _common_width(types: LayerTypes, edge_types: Sequence[EdgeType]) -> int:
+    """The width of the rows that some edge types aggregate, of whatever type.
 
     Raises:
         UserError: They have several widths.
     """
-    widths = {source: types.in_channels[source] for source, _, _ in types.edge_types}
+    widths = {source: types.in_channels[source] for source, _, _ in edge_types}
     if len(set(widths.values())) > 1:
         told = ", ".join(f"{name}: {width}" for name, width in widths.items())
         raise UserError(
@@ -131,10 +172,14 @@ class RGCN(HeteroGNN):
         num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, in the
             layers both of whose widths the number divides; it must divide hidden_channels;
             null: none.
+        featureless: First layer of node types without features: with one_hot input, as in the
+            paper, each W_r and W_0 has a learnt row for each node; or of embeddings, which matrices
+            then multiply.
         **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True
+    saved_defaults = {"featureless": "embedding"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -143,6 +188,7 @@ class RGCN(HeteroGNN):
         *,
         num_bases: OneOrMore | None = None,
         num_blocks: Annotated[OneOrMore | None, Divides("hidden_channels")] = None,
+        featureless: Literal["one_hot", "embedding"] = "one_hot",
         **scaffold: Unpack[HeteroScaffold],
     ) -> None:
         if num_bases is not None and num_blocks is not None:
@@ -151,10 +197,21 @@ class RGCN(HeteroGNN):
                 "Set one of them to null.",
             )
 
+        is_one_hot, width = featureless == "one_hot", scaffold.get("embedding_channels")
+        if is_one_hot and width is not None:
+            raise UserError(
+                f"model.embedding_channels={width} excludes model.featureless=one_hot.",
+                "Set model.featureless=embedding, or model.embedding_channels=null.",
+            )
+
+        def num_matrices(num_edge_types: int) -> int:
+            return num_bases if num_bases is not None and num_edge_types > 0 else num_edge_types
+
         def make_conv(types: LayerTypes) -> BlockRGCNConv:
             return BlockRGCNConv(types, num_bases, num_blocks)
 
-        super().__init__(make_conv, schema, out_channels, **scaffold)
+        one_hot = num_matrices if is_one_hot else None
+        super().__init__(make_conv, schema, out_channels, one_hot=one_hot, **scaffold)
 
     def pyg_model(self) -> PyGModel:
         return self.typed_pyg_model()

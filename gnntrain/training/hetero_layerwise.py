@@ -53,6 +53,14 @@ class TypeRows:
     def width(self) -> int:
         return prod(self.shape)
 
+    def columns(self, which: slice) -> TypeRows:
+        """Some columns of the rows: all, or some of learnt rows that are read in place."""
+        if which == slice(None):
+            return self
+        assert isinstance(self.rows, LazyFeatures)
+        rows = self.rows.columns(which)
+        return TypeRows(rows, (rows.num_features,))
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -266,7 +274,7 @@ class HeteroLayerwiseInference(ABC):
     ) -> Iterator[tuple[int, int, View]]:
         """Each chunk of the nodes of a type with its `View`; where other machines are asked for
         rows, one chunk ahead."""
-        h_dst = layer.inputs[node_type]
+        h_dst = layer.inputs[node_type].columns(layer.conv.columns(node_type))
         sources = {edge: self._source(layer, edge) for edge in chain(*stages)}
         widths = [rows.width for rows in (h_dst, *sources.values())]
         widths += [prod(layer.shapes.outputs[node_type])]
@@ -288,7 +296,7 @@ class HeteroLayerwiseInference(ABC):
         """The rows of all source nodes that an edge type aggregates."""
         key = layer.conv.source(edge_type)
         if key is None:
-            return layer.inputs[edge_type[0]]
+            return layer.inputs[edge_type[0]].columns(layer.conv.columns(edge_type))
         if key not in layer.transformed:
             layer.transformed[key] = self._transformed(layer, key)
         return layer.transformed[key]
@@ -296,6 +304,7 @@ class HeteroLayerwiseInference(ABC):
     def _transformed(self, layer: Layer, key: SourceKey) -> TypeRows:
         node_type, name = _node_type(key), matrix_name(key)
         given, shape = layer.inputs[node_type], layer.shapes.sources[key]
+        given = given.columns(layer.conv.columns(key))
         matrix = self._matrix(node_type, name, shape)
         for a, b in self._chunks(node_type, max(given.width, *shape)):
             rows = layer.conv.transform(key, self._read(node_type, given.rows, a, b))
@@ -497,17 +506,19 @@ def _shapes_of_type(
 ) -> Tensor:
     """The output of layer `i` for no nodes of a type; its shapes are added to `shapes`."""
     conv, total = model.conv(i), None
+    own = h[node_type][:, conv.columns(node_type)]
     for stage in conv.stages(node_type):
         sources: dict[EdgeType, Tensor | LazyFeatures] = {}
         for edge in stage:
             key = conv.source(edge)
-            rows = h[edge[0]] if key is None else conv.transform(key, h[edge[0]])
+            rows = h[edge[0]][:, conv.columns(edge)]
+            rows = rows if key is None else conv.transform(key, rows)
             if key is not None:
                 shapes.sources[key] = rows.shape[1:]
             sources[edge] = rows
-        total = conv.message(dict.fromkeys(stage, block), sources, h[node_type])
+        total = conv.message(dict.fromkeys(stage, block), sources, own)
         shapes.totals[node_type] = total.shape[1:]
-    out = model.update(i, node_type, conv.finish(node_type, total, h[node_type]), h[node_type])
+    out = model.update(i, node_type, conv.finish(node_type, total, own), h[node_type])
     shapes.outputs[node_type] = out.shape[1:]
     return out
 

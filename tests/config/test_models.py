@@ -179,6 +179,18 @@ def test_a_name_of_a_registry_may_be_that_of_a_plug_in(monkeypatch: pytest.Monke
     assert in_words(schema) == "one of first, second, third"
 
 
+def test_a_run_from_before_a_key_was_there_keeps_what_it_did() -> None:
+    """R-GCN had embeddings only; a file of a user's own, read alike, has today's defaults."""
+    own: dict[str, Any] = {"name": "rgcn", "num_bases": 2}
+    saved = ModelConfig(**own).model_dump()
+    del saved["featureless"]
+    for keys, expected in ((saved, "embedding"), (own, "one_hot")):
+        model: Any = from_dict({"model": keys}, saved=True).model
+        assert model.featureless == expected
+    model = from_dict({"model": saved}).model
+    assert model.featureless == "one_hot"
+
+
 def test_a_saved_name_may_be_that_of_a_plug_in_that_has_gone() -> None:
     raw: dict[str, Any] = {"sampler": {"backend": "theirs"}}
     assert from_dict(raw, saved=True).sampler.backend == "theirs"

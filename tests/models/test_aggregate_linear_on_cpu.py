@@ -186,6 +186,25 @@ def test_the_weights_gradients_do_not_depend_on_the_threads() -> None:
         torch.testing.assert_close(other, grads[0], rtol=0, atol=0)
 
 
+def test_a_weights_gradient_of_bfloat16_is_as_exact_as_torchs() -> None:
+    """It is summed over tasks, in float32."""
+    torch.manual_seed(0)
+    number = 131_072
+    x, grad = torch.randn(number, 16).relu().bfloat16(), torch.randn(number, 8).bfloat16()
+    weight = torch.randn(8, 16)
+    rows = torch.arange(number + 1, dtype=torch.int32)
+    block = Block(rows, rows[:-1], number)
+    linear = AggregateLinear(
+        Aggregation(block, "mean"), weight.requires_grad_(), None, torch.zeros(8)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        out = linear(x, None)
+    (ours,) = torch.autograd.grad(out, weight, grad)
+    exact = grad.t().double() @ x.double()
+    errors = [(found.double() - exact).abs().max() for found in (ours, grad.t() @ x)]
+    assert errors[0] <= errors[1]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_dropout_scales_what_it_keeps_and_its_gradient(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -102,6 +102,23 @@ def test_nor_does_a_model_of_typed_graphs(
     assert largest(lambda x: model({"node": x}, {}, [block] * 2)) < NUM_EDGES * WIDTH // 8
 
 
+@pytest.mark.parametrize("num_bases", [None, 4])
+def test_nor_does_rgcn_of_one_hot_input(
+    num_bases: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", 2**16)
+    edge_types = ("node", "to", "node"), ("node", "rev_to", "node")
+    schema = GraphSchema({"node": NUM_NODES}, {"node": 0}, edge_types, "node")
+    model = RGCN(schema, WIDTH, hidden_channels=WIDTH, num_bases=num_bases)
+    block = HeteroBlock(
+        dict.fromkeys(edge_types, dense_block()), schema.num_nodes, schema.num_nodes
+    )
+    record = LargestTensor()  # type: ignore[no-untyped-call]
+    with record:
+        torch.autograd.backward(model({}, {}, [block] * 2).sum())
+    assert record.numel < NUM_EDGES * WIDTH // 8
+
+
 def test_the_measure_sees_message_passing_edge_by_edge() -> None:
     conv, block = SAGEConv(WIDTH, WIDTH), dense_block()
     dst = torch.arange(NUM_NODES).repeat_interleave(NUM_NODES)

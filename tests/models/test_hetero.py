@@ -76,6 +76,8 @@ every_model_but_bases = pytest.mark.parametrize(  # which need rows of one width
 def build(graph: Graph, kind: Kind, **options: Any) -> HeteroGNN:
     """A model of float64, without a weight at 0, where an error would not show."""
     torch.manual_seed(1)
+    if kind is RGCN and "embedding_channels" in options:
+        options["featureless"] = "embedding"
     model = kind(graph.schema, OUT, **{"hidden_channels": 8, "num_layers": 2, **options}).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -92,11 +94,13 @@ def features(graph: Graph) -> dict[NodeType, Tensor]:
 
 def rgcn_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
     """A layer of R-GCN: PyG's mean of each relation, and a linear layer of each type."""
-    out = {t: conv.roots[t](x[t]) for t in conv.types.node_types}
+    own = {t: x[t][:, conv.columns(t)] for t in conv.types.node_types}
+    out = {t: F.linear(rows, *conv.root(t)) for t, rows in own.items()}
     edges = edge_index_dict(graph)
     for edge_type in conv.types.edge_types:
         source, _, node_type = edge_type
-        mean = pyg.SimpleConv("mean")((x[source], x[node_type]), edges[edge_type])
+        rows = x[source][:, conv.columns(edge_type)]
+        mean = pyg.SimpleConv("mean")((rows, own[node_type]), edges[edge_type])
         out[node_type] = out[node_type] + mean @ conv.relation_weight(edge_type).t()
     return out
 
@@ -188,7 +192,7 @@ def pyg_forward(model: HeteroGNN, graph: Graph, options: Mapping[str, Any]) -> T
             if i < model.num_layers - 1:
                 rows = activation(_normalised(options.get("norm"), model.norms[i], t, rows))
             own: Any = model.residuals[i] if options.get("residual") else None
-            out[t] = rows if own is None else rows + own[t](h[t])
+            out[t] = rows if own is None or t not in own else rows + own[t](h[t])
         h = out
     return h[graph.target]
 
@@ -304,15 +308,15 @@ def layerwise(model: HeteroGNN, graph: Graph, size: int = 7) -> Tensor:
         conv = model.conv(i)
         after = {}
         for t in model.node_types_after(i):
-            parts = []
+            parts, own = [], h[t][:, conv.columns(t)]
             for a, b in chunks(sizes[t], size):
                 total = None
                 for stage in conv.stages(t):
                     blocks = {edge: part_of(block.edges[edge], a, b) for edge in stage}
                     z = {edge: source_rows(conv, edge, h) for edge in stage}
-                    part = conv.message(blocks, z, h[t][a:b])
+                    part = conv.message(blocks, z, own[a:b])
                     total = part if total is None else total + part
-                out = conv.finish(t, total, h[t][a:b])
+                out = conv.finish(t, total, own[a:b])
                 parts.append(model.update(i, t, out, h[t][a:b]))
             after[t] = torch.cat(parts)
         h = after
@@ -320,7 +324,7 @@ def layerwise(model: HeteroGNN, graph: Graph, size: int = 7) -> Tensor:
 
 
 def source_rows(conv: HeteroConv, edge_type: EdgeType, h: Mapping[NodeType, Tensor]) -> Tensor:
-    key, rows = conv.source(edge_type), h[edge_type[0]]
+    key, rows = conv.source(edge_type), h[edge_type[0]][:, conv.columns(edge_type)]
     return rows if key is None else conv.transform(key, rows)
 
 
@@ -373,34 +377,78 @@ def test_lazy_features_give_the_same_as_rows_in_memory(kind: Kind, options: dict
         torch.testing.assert_close(model(lazy, n_id, blocks), expected)
 
 
-def test_rgcn_of_one_node_type_is_pygs_rgcn_conv() -> None:
-    rng = torch.Generator().manual_seed(0)
-    relations = [("node", f"r{i}", "node") for i in range(4)]
-    edges = {name: torch.randint(0, 30, (2, 60), generator=rng) for name in relations}
-    data = HeteroGraphData(
-        **{
-            **vars(random_hetero_data()),
-            "nodes": {"node": replace(random_hetero_data().nodes["paper"], num_nodes=40)},
-            "edges": {name: (pair[0].numpy(), pair[1].numpy()) for name, pair in edges.items()},
-            "target": "node",
-            "reverse": False,
-        }
+RELATIONS = [("node", f"r{i}", "node") for i in range(4)]
+
+
+def graph_of_one_node_type(*, featureless: bool = False) -> Graph:
+    rng, data = torch.Generator().manual_seed(0), random_hetero_data()
+    edges = {name: torch.randint(0, 30, (2, 60), generator=rng) for name in RELATIONS}
+    nodes = replace(data.nodes["paper"], num_nodes=40)
+    if featureless:
+        nodes = replace(nodes, features=None)
+    return hetero_graph(
+        replace(
+            data,
+            nodes={"node": nodes},
+            edges={name: (pair[0].numpy(), pair[1].numpy()) for name, pair in edges.items()},
+            target="node",
+            reverse=False,
+        )
     )
-    graph = hetero_graph(data)
+
+
+def edges_and_types(graph: Graph) -> tuple[Tensor, Tensor]:
+    """PyG's `edge_index` of all relations, and the relation of each edge."""
+    pairs = [edge_index_dict(graph)[name] for name in RELATIONS]
+    types = [torch.full((pair.shape[1],), i) for i, pair in enumerate(pairs)]
+    return torch.cat(pairs, dim=1), torch.cat(types)
+
+
+def test_rgcn_of_one_node_type_is_pygs_rgcn_conv() -> None:
+    graph = graph_of_one_node_type()
     for options in ({}, {"num_bases": 2}, {"num_blocks": 4}):
         model = build(graph, RGCN, num_layers=1, **options)
         conv: Any = model.convs[0]
         width = 8
         layer: Any = pyg.RGCNConv(width, OUT, 4).double()
-        weights = [conv.relation_weight(name).t() for name in relations]
+        weights = [conv.relation_weight(name).t() for name in RELATIONS]
         layer.weight = nn.Parameter(torch.stack(weights))
         layer.root = nn.Parameter(conv.roots["node"].weight.t())
         layer.bias = nn.Parameter(conv.roots["node"].bias)
-        index = edge_index_dict(graph)
-        types = torch.cat([torch.full((index[name].shape[1],), i) for i, name in enumerate(edges)])
         h = model.start("node", features(graph)["node"])
-        expected = layer(h, torch.cat([index[name] for name in relations], dim=1), types)
+        expected = layer(h, *edges_and_types(graph))
         close(model(features(graph), {}, [full_hetero_block(graph)]), expected)
+
+
+@pytest.mark.parametrize("kind", [pyg.RGCNConv, pyg.FastRGCNConv])
+@pytest.mark.parametrize("num_bases", [None, 2])
+def test_rgcn_without_features_is_pygs_rgcn_conv_of_none(
+    kind: type[pyg.RGCNConv], num_bases: int | None
+) -> None:
+    """As in the paper: the input is one-hot, so that each relation has a row for each node."""
+    graph = graph_of_one_node_type(featureless=True)
+    model: Any = build(graph, RGCN, num_layers=1, num_bases=num_bases)
+    (conv,), (table,) = model.convs, model.tables.values()
+    *bases, root = table.weight.split(OUT, dim=1)
+    layer: Any = kind(graph.num_nodes, OUT, 4, num_bases=num_bases).double()
+    layer.weight, layer.root = nn.Parameter(torch.stack(bases)), nn.Parameter(root)
+    layer.bias = nn.Parameter(conv.biases["node"])
+    if num_bases is not None:
+        layer.comp = nn.Parameter(conv.comp)
+    expected = layer(None, *edges_and_types(graph))
+    factors = torch.randn(len(SEEDS), OUT, dtype=torch.float64)
+    torch.autograd.backward((expected[SEEDS] * factors).sum())
+
+    close(model({}, {}, [full_hetero_block(graph)]), expected)
+    for n_id, blocks in (({}, [full_hetero_block(graph)]), hetero_seed_blocks(graph, SEEDS, 1)):
+        out = model({}, n_id, blocks)
+        out = out if n_id else out[SEEDS]
+        close(out, expected[SEEDS])
+        found = gradients(model, out, factors)
+        close(found["tables.node.weight"], torch.cat([*layer.weight.grad, layer.root.grad], dim=1))
+        close(found["convs.0.biases.node"], layer.bias.grad)
+        if num_bases is not None:
+            close(found["convs.0.comp"], layer.comp.grad)
 
 
 def test_bases_fit_a_graph_with_the_edge_types_in_another_order() -> None:

@@ -26,6 +26,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "rgcn"},
     {"name": "rgcn", "num_bases": 2, "norm": "batch", "residual": True, "num_layers": 3},
     {"name": "rgcn", "num_blocks": 4, "norm": "layer", "activation": "gelu"},
+    {"name": "rgcn", "featureless": "embedding", "num_layers": 1},
     {"name": "hetero_sage", "embedding_channels": 5},
     {"name": "hetero_sage", "aggregator": "max", "project_inputs": False},
     {"name": "hetero_sage", "aggregator": "sum", "relation_aggregator": "mean", "num_layers": 1},

@@ -32,8 +32,9 @@ from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
 SCAFFOLD: dict[str, Any] = {"hidden_channels": 8, "dropout": 0.5, "input_dropout": 0.5}
 VARIANTS: list[dict[str, Any]] = [
     {"name": "rgcn", "norm": "batch", "residual": True},
-    {"name": "rgcn", "num_bases": 2, "embedding_channels": 6},
-    {"name": "rgcn", "project_inputs": False, "embedding_channels": 4, "hidden_channels": 4},
+    {"name": "rgcn", "num_bases": 2},
+    {"name": "rgcn", "num_bases": 2, "featureless": "embedding", "embedding_channels": 6},
+    {"name": "rgcn", "project_inputs": False, "hidden_channels": 4},
     {"name": "rgcn", "num_blocks": 2, "norm": "layer"},
     {"name": "hetero_sage"},
     {"name": "hetero_sage", "project_inputs": False, "aggregator": "max"},

@@ -46,6 +46,7 @@ _RGCN = (
     "model=rgcn",
     "model.dropout=0.5",
     "model.project_inputs=false",
+    "model.featureless=embedding",
     "model.embedding_channels=128",
 )
 
