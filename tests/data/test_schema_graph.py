@@ -386,26 +386,26 @@ def test_neo4j_headers(tmp_path: Path) -> None:
     assert data.nodes["actor"].feature_names == ("name=Carrie", "name=Keanu")
 
 
-def test_edge_features_and_times_must_be_there_and_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def left_out(data: HeteroGraphData) -> set[str]:
+    assert data.summary is not None
+    return set(data.summary.left_out)
+
+
+def test_edge_features_and_times_must_be_there_and_are_told(tmp_path: Path) -> None:
     writes = "author_id,id,pos,date\na1,10,1,2001\n"
     table = {"files": "writes.csv", "features": ["pos"], "time": "date"}
     schema = changed("edges", "author/writes/paper", to=table)
-    build(write(tmp_path, writes=writes), schema)
-    assert "pos, date" in caplog.text
+    data = build(write(tmp_path, writes=writes), schema)
+    assert {f"author/writes/paper.{name}" for name in ("pos", "date")} <= left_out(data)
     told = mistake(tmp_path, changed("edges", "author/writes/paper", to={**table, "time": "dat"}))
     assert "edges.author/writes/paper.time" in told
     assert "date" in told
 
 
-def test_weights_of_edges_are_told_as_not_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_of_edges_are_told_as_not_read(tmp_path: Path) -> None:
     weighted = WRITES.replace("\n", ",0.5\n").replace(",0.5", ",weight", 1)
-    with caplog.at_level(logging.WARNING, "gnntrain"):
-        build(write(tmp_path, writes=weighted), SCHEMA)
-    assert "weight" in caplog.text
+    data = build(write(tmp_path, writes=weighted), SCHEMA)
+    assert "author/writes/paper.weight" in left_out(data)
 
 
 @pytest.mark.parametrize(
