@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from gnntrain.paths import is_file
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.run_lookup import (
     LATEST,
+    LOCK_FILE,
     RUNS,
     RunPlace,
     find_run,
@@ -35,6 +37,7 @@ from gnntrain.reporting.run_lookup import (
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
+_LOOK_SECONDS = 1.0  # more than `ls` and `report` take to see whether a run goes on
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -262,9 +265,9 @@ class RunDirectory:
         Raises:
             UserError: another process has locked it.
         """
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(self.path / LOCK_FILE)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=_LOOK_SECONDS)
         except Timeout:
             raise UserError(
                 f"the run {self.shown} is still going on in another process",
@@ -312,7 +315,7 @@ class RunDirectory:
             if not root.is_dir():
                 return
             target = os.path.relpath(self.path, root.absolute())
-            link = root / f".{LATEST}-{os.getpid()}-{self.name}"
+            link = root / f".{LATEST}-{secrets.token_hex(8)}"
             link.symlink_to(target, target_is_directory=True)
             try:
                 link.replace(root / LATEST)

@@ -127,7 +127,7 @@ def test_an_error_nobody_thought_of_does_not_end_the_writing(
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
-    for name in (".last.pt.123", ".best.pt.7"):
+    for name in (".last.pt.0123456789abcdef", ".best.pt.fedcba9876543210"):
         (tmp_path / name).touch()
     save_checkpoint(tmp_path / "last.pt", {"epoch": 1})
     CheckpointWriter(tmp_path)
