@@ -31,6 +31,7 @@ from gnntrain.reporting.run_lookup import (
     RunPlace,
     find_run,
     free_run,
+    is_sweep,
     known_runs,
     wanted_run,
 )
@@ -304,7 +305,7 @@ class RunDirectory:
             with path.open("x", encoding="utf-8") as file:
                 file.write(_to_yaml(config))
         except FileExistsError:
-            raise _occupied(self.path) from None
+            raise occupied(self.path) from None
         except OSError:
             path.unlink(missing_ok=True)  # the next try would take it for a run
             raise
@@ -327,7 +328,7 @@ def _make_empty(path: Path, besides: Sequence[str] = ()) -> Path:
     """Make ``path``, unless it is a directory that has nothing but the names ``besides``."""
     path.mkdir(parents=True, exist_ok=True)
     if any(entry.name not in besides for entry in path.iterdir()):
-        raise _occupied(path)
+        raise occupied(path)
     return path
 
 
@@ -340,11 +341,15 @@ def _make_unique(root: Path, default_name: str) -> Path:
             return path
 
 
-def _occupied(path: Path) -> UserError:
-    is_run = any((path / name).exists() for name in ("config.yaml", "summary.json"))
-    what = "holds a run already" if is_run else "is not empty"
+def occupied(path: Path) -> UserError:
+    """The error for a run or a sweep in a folder that holds another."""
+    what = "is not empty"
+    if is_file(path / "config.yaml"):
+        what = "holds a run already"
+    elif is_sweep(path):
+        what = "holds a sweep already"
     return UserError(
-        f"the run directory {path} {what}; nothing was overwritten",
+        f"the folder {shown_path(path)} {what}; nothing was overwritten",
         "Choose another with run.name=NAME or run.dir=DIR, or remove it first.",
     )
 
