@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,9 +17,9 @@ from typing import IO
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Give a file to write, which replaces the one at `path` once it is complete.
 
-    A reader sees the old file or the new one. After an error or an interruption the temporary file
-    is removed; the temporary file of a killed writer is removed by the next one. A `path` that is
-    no regular file (a terminal, a pipe) is written directly.
+    A reader sees the old file or the new one. After an error or an interruption the draft is
+    removed; the draft of a killed writer is removed by the next one. Of several writers at a time
+    the last one wins. A `path` that is no regular file (a terminal, a pipe) is written directly.
 
     Raises:
         OSError: The disk refuses; the old file stays.
@@ -28,15 +29,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:
             yield file
         return
-    temporary = _begin(path)
-    try:
-        with temporary.open("xb") as file, _held(file.fileno()):
+    with draft_of(path) as draft:
+        with draft.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            temporary.replace(path)
-    finally:
-        _remove(temporary)
+        draft.replace(path)
     fsync_folder(path.parent)
 
 
@@ -46,56 +44,72 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     All else as in `atomic_write`.
     """
-    temporary = _begin(path)
-    try:
-        temporary.mkdir(parents=True)
-        handle = os.open(temporary, os.O_RDONLY)
-        try:
-            with _held(handle):
-                yield temporary
-                temporary.replace(path)
-        finally:
-            os.close(handle)
-    finally:
-        _remove(temporary)
+    with draft_of(path, is_folder=True) as draft:
+        yield draft
+        draft.replace(path)
     fsync_folder(path.parent)
 
 
-def _begin(path: Path) -> Path:
-    """The temporary path to write to; temporary files of killed writers are removed."""
-    of_the_same = re.compile(rf"\.{re.escape(path.name)}\.\d+")
+@contextmanager
+def draft_of(path: Path, *, is_folder: bool = False) -> Iterator[Path]:
+    """Make an empty file or folder beside `path`, to be filled and renamed; else it is removed.
+
+    Its name is random: writers in two containers may have the same process id.
+    """
+    remove_stale_drafts(path)
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        if is_folder:
+            draft.mkdir(parents=True)
+        else:
+            draft.touch(exist_ok=False)
+        with suppress(FileNotFoundError):
+            handle = _open(draft)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if draft.exists():
+                break
+            os.close(handle)
+        # Before it was locked, another writer took it for a killed one's.
+    try:
+        yield draft
+    finally:
+        _remove(draft)
+        os.close(handle)
+
+
+def remove_stale_drafts(path: Path) -> None:
+    """Remove the drafts of killed writers of `path`: those that no process, on this or another
+    machine, has locked. On a file system without locks they stay."""
+    name_of_draft = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
     with suppress(OSError):
         for name in os.listdir(path.parent):  # noqa: PTH208 - a match is rare, a path dear
-            if of_the_same.fullmatch(name):
-                _remove_left_behind(path.with_name(name))
-    return path.with_name(f".{path.name}.{os.getpid()}")
+            if name_of_draft.fullmatch(name):
+                _remove_unlocked(path.with_name(name))
 
 
-def _remove_left_behind(temporary: Path) -> None:
-    """Remove a temporary file or folder unless a process, on this or another machine, locks it."""
+def _remove_unlocked(draft: Path) -> None:
     with suppress(OSError):
-        handle = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = _open(draft)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(temporary)
+            _remove(draft)
         finally:
             os.close(handle)
 
 
-@contextmanager
-def _held(handle: int) -> Iterator[None]:
-    """Lock the file or folder while it is being written."""
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    yield
+def _open(draft: Path) -> int:
+    """A handle to lock; NFS locks a file only if it is open for writing."""
+    mode = os.O_RDONLY if draft.is_dir() else os.O_RDWR
+    return os.open(draft, mode | os.O_NOFOLLOW)
 
 
-def _remove(temporary: Path) -> None:
+def _remove(draft: Path) -> None:
     with suppress(OSError):  # the disk may have become read-only
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
+        if draft.is_dir():
+            shutil.rmtree(draft)
         else:
-            temporary.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -44,7 +44,7 @@ def way_on(error: BaseException) -> str | None:
     run_dir = getattr(error, "run_dir", None)
     if run_dir is None:
         return None
-    saved = ("checkpoints/last.pt", "checkpoints/last.prev.pt", "sweep.json", "multirun.yaml")
+    saved = ("checkpoints/last.pt", "checkpoints/last.prev.pt", "sweep.json")
     if not any((Path(run_dir) / name).is_file() for name in saved):
         return None
     from gnntrain.reporting.text import shown_path  # imported only for a failed run

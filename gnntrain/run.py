@@ -207,6 +207,7 @@ def _go_on(
         state, checkpoint, damaged = load_last(run.checkpoints)
         for problem in damaged:
             _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
+        _tell_unsaved(run, state)
         _refuse_other_batches(config, plan.num_trainers, state)
         opened = open_run_graph(run, config)
         refuse_unequal_parts(opened.store, plan)
@@ -358,6 +359,17 @@ def _reached(
     )
 
 
+def _tell_unsaved(run: RunDirectory, state: State) -> None:
+    """Log which epochs were shown before the run was killed, but are in no checkpoint."""
+    shown, saved = len(reached(run, "").records), state.get("epoch")
+    if isinstance(saved, int) and saved < shown:
+        _log.warning(
+            "The last checkpoint is of epoch %d (the best so far: %s). Later ones, up to %d, are "
+            "trained again.",
+            *(saved, state.get("best_epoch"), shown),
+        )
+
+
 def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
     """Refuse another global batch: it would be another training."""
     saved = state.get("global_batch_size")
@@ -400,6 +412,12 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     from gnntrain.inference import load_best  # only processes that compute need these imports
 
     best = load_best(run_dir)
+    shown = reached(best.run, best.signature.metric).best_epoch
+    if shown is not None and shown > best.epoch:
+        _log.warning(
+            "Epoch %d was better, but is in no checkpoint. `gnntrain resume %s` trains it again.",
+            *(shown, best.run.shown),
+        )
     return {
         "run": best.run.shown,
         "epoch": best.epoch,

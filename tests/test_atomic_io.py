@@ -4,10 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from gnntrain.atomic_io import atomic_folder, atomic_write
+from gnntrain.atomic_io import atomic_folder, atomic_write, remove_stale_drafts
 from gnntrain.errors import Interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -69,8 +70,7 @@ def killed_writing(kind: str, path: Path) -> Path:
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}
     ) as process:
         assert process.wait() == -9
-    draft = path.with_name(f".{path.name}.{process.pid}")
-    assert draft.exists()
+    (draft,) = path.parent.glob(f".{path.name}.*")
     return draft
 
 
@@ -79,13 +79,36 @@ def test_what_a_killed_writer_left_is_swept_by_the_next_and_nothing_else(tmp_pat
         left = killed_writing(kind.__name__, tmp_path / "out")
         with kind(tmp_path / "out"):
             assert not left.exists()
-            alive = tmp_path / f".out.{os.getpid()}"
-            shutil.move(alive, tmp_path / ".out.1")
+            (alive,) = tmp_path.glob(".out.*")
             for other in (".out.swp", ".out.lock", ".other.1", "out.1"):
                 (tmp_path / other).touch()
-            with suppress(FileExistsError), kind(tmp_path / "out"):
-                assert (tmp_path / ".out.1").exists()  # its writer lives
-            shutil.move(tmp_path / ".out.1", alive)
+            remove_stale_drafts(tmp_path / "out")
+            assert alive.exists()  # its writer lives
         assert names(tmp_path) == [".other.1", ".out.lock", ".out.swp", "out", "out.1"]
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
+
+
+def test_of_two_writers_at_a_time_both_write_and_the_last_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with atomic_write(path) as first:
+        first.write(b"first")
+        with atomic_write(path) as second:
+            second.write(b"second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert names(tmp_path) == ["out"]
+
+
+def test_many_writers_of_one_file_never_lose_a_draft(tmp_path: Path) -> None:
+    path, texts = tmp_path / "out", [str(number) * 100 for number in range(8)]
+
+    def write(text: str) -> None:
+        for _ in range(20):
+            with atomic_write(path) as file:
+                file.write(text.encode())
+            assert path.read_text() in texts
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, texts))
+    assert names(tmp_path) == ["out"]

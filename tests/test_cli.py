@@ -22,6 +22,7 @@ from gnntrain.commands.parsing import parse
 from gnntrain.config import Config
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.run_lookup import RunPlace
+from tests.report.samples import write_run
 from tests.sweep.threads import ThreadProcess
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
@@ -396,6 +397,34 @@ def test_every_trial_of_a_sweep_is_checked_before_the_first_starts(
     for part in ("model.heads=2", "model=gta", "trainer.lr=0", "trainer.x=1"):
         assert part in err
     assert not (tmp_path / "runs").exists()
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["run.dir=r"],
+        ["hydra.sweep.dir=r"],
+        ["run.dir=r", "sweep=optuna", "sweep.trials=2"],
+        ["run.dir=r", "hydra/launcher=joblib"],
+        ["run.dir=r", "hydra/sweeper=basic"],
+        ["hydra.sweep.dir=r", "hydra/sweeper=basic"],
+    ],
+    ids=" ".join,
+)
+def test_a_sweep_refuses_a_folder_that_holds_a_run(
+    keys: list[str], run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_run(tmp_path / "r")
+    before = files(tmp_path)
+    assert main(["-m", "trainer.seed=1,2", *keys]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert run.asked == []
+    multirun = tmp_path / "r" / "multirun.yaml"  # which Hydra's sweeper writes first
+    assert {path: text for path, text in files(tmp_path).items() if path != multirun} == before
 
 
 def test_a_folder_that_holds_a_sweep_is_not_overwritten(

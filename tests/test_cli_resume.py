@@ -9,7 +9,8 @@ import pytest
 from gnntrain.cli import main
 from gnntrain.config import Config
 from gnntrain.errors import RunError
-from tests.test_cli import FakeRun, run
+from tests.report.samples import write_run
+from tests.test_cli import FakeRun, files, run
 
 __all__ = ["run"]  # the fixture
 
@@ -38,6 +39,21 @@ def test_resume_refuses_changes_that_make_another_run_all_at_once(
     err = capsys.readouterr().err
     assert "2 mistakes" in err
     assert "model.hidden_channels=64  128, with which the run was begun" in err
+
+
+def test_resume_of_a_folder_of_runs_lists_them_and_changes_nothing(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("0", "deep/1"):
+        write_run(tmp_path / "others" / name, summary={"status": "failed"})
+    (tmp_path / "others" / "multirun.yaml").touch()
+    before = files(tmp_path)
+    assert main(["resume", "others"]) == 2
+    err = capsys.readouterr().err
+    assert "gnntrain resume others/0\n" in err
+    assert "gnntrain resume others/deep/1\n" in err
+    assert run.asked == []
+    assert files(tmp_path) == before
 
 
 def test_a_failure_or_an_interruption_names_the_command_that_goes_on(

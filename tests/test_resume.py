@@ -268,6 +268,21 @@ def test_a_run_can_go_on_in_a_new_directory(
     assert {p: p.read_bytes() for p in before} == before
 
 
+def test_epochs_that_are_in_no_checkpoint_are_told(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    best = evaluate(run)["epoch"]
+    assert not caplog.records
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    with (run / "metrics.jsonl").open("a") as file:  # as before a kill
+        file.write(json.dumps({**last, "epoch": 7, "val/accuracy": 1.0}) + "\n")
+    assert evaluate(run)["epoch"] == best
+    assert "Epoch 7 was better" in caplog.text
+    go_on(run)
+    assert f"of epoch 6 (the best so far: {best}). Later ones, up to 7," in caplog.text
+
+
 def test_other_global_batches_are_refused_with_the_size_that_fits(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,8 @@ from gnntrain.app.sources import Sources
 from gnntrain.config import Config, RunConfig
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.groups import GROUPS
-from gnntrain.reporting.run_lookup import RunPlace
+from gnntrain.reporting.run_lookup import RunPlace, is_run
+from gnntrain.reporting.rundir import occupied
 
 RUN_DIR_RESOLVER = "gnntrain.run_dir"
 _HYDRAS_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
@@ -64,14 +65,16 @@ class TrainTask:
             config = _config(cfg)
             overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
+                sweep = Path(own.runtime.cwd, own.sweep.dir)
+                if is_run(sweep):  # another sweeper than ours does not look
+                    raise occupied(sweep)
                 run = RunConfig(dir=own.runtime.output_dir)
                 config = config.model_copy(update={"run": run})
             return _train(config, [str(text) for text in overrides], _place(config))
         except BaseException as error:
             run_dir = Path(own.runtime.output_dir)
-            is_swept = not is_single and isinstance(error, KeyboardInterrupt)
-            if is_swept or not hasattr(error, "run_dir"):  # where the command says it is
-                error.run_dir = own.sweep.dir if is_swept else run_dir  # type: ignore[attr-defined]
+            if not hasattr(error, "run_dir"):  # where the command says it is
+                error.run_dir = run_dir  # type: ignore[attr-defined]
             _remove_unused(run_dir)
             if is_single:
                 sys.stderr = _Stderr(sys.stderr)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command, exit_code, in_meeting, refuse_several
+from gnntrain.errors import UserError
+from gnntrain.paths import expanded, is_folder
 
 if TYPE_CHECKING:
     from gnntrain.sweep import SweepFolder
+
+_MOST_RUNS = 20
 
 
 def _resume(arguments: Arguments) -> int:
@@ -17,9 +22,10 @@ def _resume(arguments: Arguments) -> int:
 
 
 def _lead(arguments: Arguments) -> int:
-    from gnntrain.sweep.adoption import find_sweep
+    from gnntrain.sweep.folder import SweepFolder
 
-    folder = find_sweep(arguments.positionals[0])
+    run = arguments.positionals[0]
+    folder = SweepFolder.find(run)
     if folder is not None:
         arguments.multirun = True
         refuse_several("resume", arguments)
@@ -27,9 +33,25 @@ def _lead(arguments: Arguments) -> int:
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config
 
-    run = arguments.positionals[0]
+    _refuse_folder_of_runs(run)
     config = recompose_config(saved_config(run), arguments.overrides)
     return exit_code(resume(run, config, arguments.overrides))
+
+
+def _refuse_folder_of_runs(name: str) -> None:
+    """Refuse a folder that is neither a run nor a sweep of ours, but has runs below it."""
+    from gnntrain.reporting.run_lookup import RUNS, is_run, run_directories
+    from gnntrain.reporting.text import shown_path
+
+    path = next((path for path in (expanded(name), RUNS / name) if is_folder(path)), None)
+    runs = [] if path is None or is_run(path) else run_directories(path)
+    if runs:
+        lines = [f"  gnntrain resume {shlex.quote(shown_path(run))}" for run in runs[:_MOST_RUNS]]
+        lines += [f"  and {len(runs) - _MOST_RUNS} more"] if len(runs) > _MOST_RUNS else []
+        raise UserError(
+            f"{name} is neither a run nor the folder of a sweep by gnntrain",
+            "\n".join(["Go on with a run below it:", *lines]),
+        )
 
 
 def _resume_sweep(folder: SweepFolder, overrides: Sequence[str]) -> int:
@@ -49,9 +71,9 @@ def _resume_sweep(folder: SweepFolder, overrides: Sequence[str]) -> int:
 COMMAND = Command(
     "RUN [group.key=value] ...",
     "go on with a run from its last checkpoint, exactly",
-    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep by any of "
-    "Hydra's sweepers: trials that never began, were interrupted or failed are trained (only keys "
-    "such as sweep.trials may be changed). A run goes on in the same directory, or with "
+    "RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep by our "
+    "sweeper: trials that never began, were interrupted or failed are trained (only keys such as "
+    "sweep.trials may be changed). A run goes on in the same directory, or with "
     "run.name=NAME or run.dir=DIR in a new one. Keys that say how long, how fast and where may be "
     "changed (trainer.epochs, logger, distributed, ...), on another number of ranks with the same "
     "seeds a step over all of them; those that would make another run of it are refused.",

@@ -45,6 +45,7 @@ EDGE: EdgeType = (NODE, "to", NODE)
 """The types of a homogeneous graph."""
 
 _Entry = TypeVar("_Entry")
+_SHOWN_NODES = 5
 _CHUNK_NODES = 1 << 18
 
 
@@ -282,6 +283,17 @@ class Graph:
     def node_ids(self) -> AnyArray | None:
         """See `Nodes.ids`."""
         return self.target_nodes.ids
+
+    def in_words(self, nodes: Int64Array) -> str:
+        """The first of some nodes of the target type, as the user calls them."""
+        of_type = f" of type {self.target}" if self.is_hetero else ""
+        names = ", ".join(self.names(nodes[:_SHOWN_NODES])) or "of other machines"
+        return f"nodes{of_type} {names}{', ...' if len(nodes) > _SHOWN_NODES else ''}"
+
+    def names(self, nodes: Int64Array) -> list[str]:
+        """Nodes of the target type as the user calls them: by their ids, or else their numbers."""
+        ids = nodes if self.node_ids is None else self.node_ids[nodes]
+        return [one.decode() if isinstance(one, bytes) else str(one) for one in ids.tolist()]
 
     def split(self, name: str) -> Int64Array:
         """Node ids of "train", "val" or "test", see `Nodes.splits`."""

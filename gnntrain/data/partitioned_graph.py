@@ -98,6 +98,16 @@ class PartitionedGraph(Graph):
         """Edges of each type in the whole graph."""
         return self.meta.edge_counts
 
+    def names(self, nodes: Int64Array) -> list[str]:
+        """See `Graph.names`; without the nodes of parts that are not open here."""
+        names = []
+        for part in self.parts.opened:
+            first, stop = part.ranges[self.target].start, part.ranges[self.target].stop
+            rows = nodes[(nodes >= first) & (nodes < stop)] - first
+            by_number = part.graph.node_ids is None
+            names += part.graph.names(part.originals[self.target][rows] if by_number else rows)
+        return names
+
     def class_counts(self, split: str) -> Int64Array:
         """See `Graph.class_counts`."""
         counts = self.meta.class_counts

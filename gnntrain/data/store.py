@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,27 +62,28 @@ class StoredGraph(Graph):
         """
         path = Path(path).absolute()
         meta = read_meta(path)
-        arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
-        if check and not is_sealed(path, meta):
-            verify(path, meta)
-        if check:
-            note_use(path)
-        nodes, edges = _nodes_and_edges(meta, arrays)
-        graph = cls(
-            nodes=nodes,
-            edges=edges,
-            target=meta.target if isinstance(meta, HeteroStoreMeta) else NODE,
-            dataset=meta.dataset,
-            task=meta.task,
-            metric=meta.metric,
-            num_classes=meta.num_classes,
-            class_names=names_of(arrays.get("class_names")),
-            ogb_name=meta.ogb_name,
-            summary=meta.summary,
-            path=path,
-            meta=meta,
-        )
-        hold(path, while_alive=graph)
+        with hold(path) as holding:
+            arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
+            if check and not is_sealed(path, meta):
+                verify(path, meta)
+            if check:
+                note_use(path)
+            nodes, edges = _nodes_and_edges(meta, arrays)
+            graph = cls(
+                nodes=nodes,
+                edges=edges,
+                target=meta.target if isinstance(meta, HeteroStoreMeta) else NODE,
+                dataset=meta.dataset,
+                task=meta.task,
+                metric=meta.metric,
+                num_classes=meta.num_classes,
+                class_names=names_of(arrays.get("class_names")),
+                ogb_name=meta.ogb_name,
+                summary=meta.summary,
+                path=path,
+                meta=meta,
+            )
+            weakref.finalize(graph, holding.pop_all().close)
         return graph
 
     def verify(self) -> None:

@@ -96,7 +96,7 @@ def remove_store(store: FoundStore) -> None:
             if store.is_leftover:
                 shutil.rmtree(store.path)
                 return
-            with (store.path / META_FILE).open("rb") as meta:
+            with (store.path / META_FILE).open("r+b") as meta:  # NFS locks no other
                 fcntl.flock(meta, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Renamed first: no process can open a half-removed store.
                 removed = temporary_sibling(store.path)

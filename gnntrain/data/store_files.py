@@ -6,9 +6,8 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import stat
-import threading
-import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -145,7 +144,7 @@ def write_seal(path: Path, meta: ArrayFolder, stamps: Stamps | None = None) -> N
     """Note that the files as stamped passed a full verification, where `path` is writable."""
     content = {"digest": meta.digest, "files": stamps or stamps_of(path, meta)}
     try:
-        unfinished = path / f"{SEAL_FILE}.{os.getpid()}-{threading.get_ident()}"
+        unfinished = path / f"{SEAL_FILE}.{secrets.token_hex(8)}"
         unfinished.write_text(canonical_json(content))
         unfinished.replace(path / SEAL_FILE)
     except OSError:
@@ -172,19 +171,14 @@ def note_use(path: Path) -> None:
         os.utime(path)
 
 
-def hold(path: Path, *, while_alive: object) -> None:
-    """Mark the store as in use, so that `gnntrain clean` keeps it.
+def hold(path: Path) -> contextlib.ExitStack:
+    """Mark the store as in use, so that `gnntrain clean` keeps it until what is returned is closed.
 
-    A shared lock on `meta.json`; on file systems without locks there is none.
-
-    Args:
-        path: The store's directory.
-        while_alive: The lock is given back when this object goes.
+    A shared lock on `meta.json`, after that of a `clean` that has begun: the store is gone then. On
+    file systems without locks there is none.
     """
-    try:
-        handle = os.open(path / META_FILE, os.O_RDONLY)
-    except OSError:
-        return
-    weakref.finalize(while_alive, os.close, handle)
+    stack = contextlib.ExitStack()
     with contextlib.suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        file = stack.enter_context((path / META_FILE).open("rb"))
+        fcntl.flock(file, fcntl.LOCK_SH)
+    return stack

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnntrain.reporting.run_lookup import run_directories
+from gnntrain.reporting.run_lookup import is_running, run_directories
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric
 
 HEADER = ("run", "status", "metric", "val", "test", "best", "time")
@@ -42,7 +41,7 @@ def _row(folder: Path, root: Path) -> list[str]:
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return [name, "running" if _is_held(folder) else "stopped", "-", *_so_far(folder), "-"]
+        return [name, "running" if is_running(folder) else "stopped", "-", *_so_far(folder), "-"]
     except (OSError, ValueError):
         summary = None
     if not isinstance(summary, dict):
@@ -79,15 +78,3 @@ def _number(value: object) -> str:
 
 def _float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _is_held(folder: Path) -> bool:
-    """Whether a process trains in the folder."""
-    try:
-        with (folder / ".lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock, or a file system without
-        return False
-    return False

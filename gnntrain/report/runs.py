@@ -16,7 +16,7 @@ from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric
 from gnntrain.paths import is_file
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import RUNS, find_run, known_runs, run_directories
+from gnntrain.reporting.run_lookup import RUNS, find_run, is_running, known_runs, run_directories
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
@@ -155,7 +155,7 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
         overrides=_lines(path / "overrides.txt"),
         environment=_object(path / "env.json"),
         summary=summary,
-        status=str(summary.get("status") or _status(run)),
+        status=str(summary.get("status") or ("running" if is_running(path) else "unfinished")),
         metric=metric,
         result=reached(run, metric or ""),
     )
@@ -166,14 +166,6 @@ def _first_metric(records: Sequence[EpochRecord]) -> str | None:
     evaluated = (record.metrics for record in records if record.metrics)
     metrics = next(evaluated, {})
     return next((name for split in ("val", "train") for name in metrics.get(split, {})), None)
-
-
-def _status(run: RunDirectory) -> str:
-    try:
-        with run.held():
-            return "unfinished"
-    except UserError:
-        return "running"
 
 
 def _lines(path: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import fcntl
 import itertools
 import math
 import os
@@ -19,6 +20,7 @@ from gnntrain.paths import expanded, is_file, is_folder
 RUNS = Path("runs")
 SWEEPS = RUNS / "multirun"
 LATEST = "latest"
+LOCK_FILE = ".lock"  # of a run directory
 _DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
 _LONGEST_NAME = 100
 _FEW_RUNS = 5
@@ -119,6 +121,27 @@ def is_run(folder: Path) -> bool:
     have."""
     names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
     return is_file(folder / "config.yaml") and any((folder / name).exists() for name in names)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process trains in a run directory.
+
+    Readers share the lock for a moment; a run that begins meanwhile tries again
+    (`RunDirectory.held`).
+    """
+    try:
+        with (folder / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or a file system without
+        return False
+    return False
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep, by gnntrain's sweeper or another of Hydra's."""
+    return any(is_file(folder / name) for name in ("sweep.json", "multirun.yaml"))
 
 
 def run_directories(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,16 +26,19 @@ from gnntrain.paths import is_file
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.run_lookup import (
     LATEST,
+    LOCK_FILE,
     RUNS,
     RunPlace,
     find_run,
     free_run,
+    is_sweep,
     known_runs,
     wanted_run,
 )
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
+_LOOK_SECONDS = 1.0  # more than `ls` and `report` take to see whether a run goes on
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -262,9 +266,9 @@ class RunDirectory:
         Raises:
             UserError: another process has locked it.
         """
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(self.path / LOCK_FILE)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=_LOOK_SECONDS)
         except Timeout:
             raise UserError(
                 f"the run {self.shown} is still going on in another process",
@@ -301,7 +305,7 @@ class RunDirectory:
             with path.open("x", encoding="utf-8") as file:
                 file.write(_to_yaml(config))
         except FileExistsError:
-            raise _occupied(self.path) from None
+            raise occupied(self.path) from None
         except OSError:
             path.unlink(missing_ok=True)  # the next try would take it for a run
             raise
@@ -312,7 +316,7 @@ class RunDirectory:
             if not root.is_dir():
                 return
             target = os.path.relpath(self.path, root.absolute())
-            link = root / f".{LATEST}-{os.getpid()}-{self.name}"
+            link = root / f".{LATEST}-{secrets.token_hex(8)}"
             link.symlink_to(target, target_is_directory=True)
             try:
                 link.replace(root / LATEST)
@@ -324,7 +328,7 @@ def _make_empty(path: Path, besides: Sequence[str] = ()) -> Path:
     """Make ``path``, unless it is a directory that has nothing but the names ``besides``."""
     path.mkdir(parents=True, exist_ok=True)
     if any(entry.name not in besides for entry in path.iterdir()):
-        raise _occupied(path)
+        raise occupied(path)
     return path
 
 
@@ -337,11 +341,15 @@ def _make_unique(root: Path, default_name: str) -> Path:
             return path
 
 
-def _occupied(path: Path) -> UserError:
-    is_run = any((path / name).exists() for name in ("config.yaml", "summary.json"))
-    what = "holds a run already" if is_run else "is not empty"
+def occupied(path: Path) -> UserError:
+    """The error for a run or a sweep in a folder that holds another."""
+    what = "is not empty"
+    if is_file(path / "config.yaml"):
+        what = "holds a run already"
+    elif is_sweep(path):
+        what = "holds a sweep already"
     return UserError(
-        f"the run directory {path} {what}; nothing was overwritten",
+        f"the folder {shown_path(path)} {what}; nothing was overwritten",
         "Choose another with run.name=NAME or run.dir=DIR, or remove it first.",
     )
 

@@ -18,7 +18,9 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from gnntrain.app import Sources
 from gnntrain.errors import UserError
-from gnntrain.reporting.rundir import write_atomically
+from gnntrain.paths import expanded, is_file
+from gnntrain.reporting.run_lookup import SWEEPS, is_run
+from gnntrain.reporting.rundir import occupied, write_atomically
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import Group, SweepResults, Trial
 
@@ -62,8 +64,10 @@ class SweepFolder:
         """The folder of a new sweep.
 
         Raises:
-            UserError: It holds a sweep already, or cannot be written.
+            UserError: It holds a run or a sweep already, or cannot be written.
         """
+        if is_run(path):
+            raise occupied(path)
         folder = cls(path.absolute(), trial_name)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -81,6 +85,13 @@ class SweepFolder:
                 "Choose another with run.dir=DIR.",
             ) from error
         return folder
+
+    @classmethod
+    def find(cls, name: str | Path) -> SweepFolder | None:
+        """The sweep that a path, or a name under `runs/multirun/`, means; None: there is none."""
+        paths = (expanded(name), SWEEPS / name)
+        found = (path for path in paths if is_file(path / "sweep.json"))
+        return next((cls(path.absolute()) for path in found), None)
 
     @property
     def shown(self) -> str:

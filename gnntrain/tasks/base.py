@@ -63,6 +63,10 @@ class Task(Protocol):
         """The seeds of "train", "val" or "test": int64 `[n]`, node ids."""
         ...
 
+    def in_words(self, seeds: Int64Array) -> str:
+        """The first seeds as the user calls them, as in "nodes a, b, ..."."""
+        ...
+
     @property
     def targets(self) -> Tensor:
         """The targets by seed id, `[num_nodes, ...]` on the CPU; may be mapped from disk.

@@ -106,6 +106,10 @@ class NodeClassification:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
+    def in_words(self, seeds: Int64Array) -> str:
+        """See `Graph.in_words`."""
+        return self._graph.in_words(seeds)
+
     @property
     def targets(self) -> Tensor:
         """Class numbers `[num_nodes]`, −1 without a label; or flags `[num_nodes, num_classes]`."""

@@ -91,6 +91,10 @@ class NodeRegression:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
+    def in_words(self, seeds: Int64Array) -> str:
+        """See `Graph.in_words`."""
+        return self._graph.in_words(seeds)
+
     @property
     def targets(self) -> Tensor:
         """float32 `[num_nodes, num_outputs]` in their own units, NaN where one is missing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import zipfile
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnntrain.atomic_io import fsync_folder
+from gnntrain.atomic_io import draft_of, fsync_folder, remove_stale_drafts
 from gnntrain.errors import RunError, UserError
 from gnntrain.paths import is_file
 
@@ -45,21 +44,19 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
     Raises:
         RunError: The file cannot be written; the old one is unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            torch.save({"format_version": FORMAT_VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        verify_checkpoint(temporary)
-        if previous is not None and is_file(path):
-            path.replace(previous)
-        temporary.replace(path)
+        with draft_of(path) as draft:
+            with draft.open("wb") as file:
+                torch.save({"format_version": FORMAT_VERSION, **state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            verify_checkpoint(draft)
+            if previous is not None and is_file(path):
+                path.replace(previous)
+            draft.replace(path)
         fsync_folder(path.parent)
     except (OSError, RuntimeError, CheckpointError) as error:
         # torch's writer tells a full disk as a RuntimeError.
-        with contextlib.suppress(OSError):  # the disk may have become read-only
-            temporary.unlink(missing_ok=True)
         reason = error.reason if isinstance(error, CheckpointError) else _first_line(error)
         hint = "Free some space there; the checkpoint before it is as it was."
         for place in (path, previous):
@@ -69,10 +66,9 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
 
 
 def remove_stale_files(directory: Path) -> None:
-    """Remove the temporary files of killed writers. No process may be writing a checkpoint."""
-    with contextlib.suppress(OSError):
-        for temporary in directory.glob(".*.pt.*"):
-            temporary.unlink()
+    """Remove the drafts of killed writers."""
+    for name in (LAST, BEST):
+        remove_stale_drafts(directory / name)
 
 
 def verify_checkpoint(path: Path) -> None:

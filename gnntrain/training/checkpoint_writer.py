@@ -95,14 +95,16 @@ class CheckpointWriter:
 
     def _write_held(self) -> None:
         # The best first: the last checkpoint refers to it. So if the best cannot be written, the
-        # last waits.
+        # last waits; and neither is taken from what is offered while the other is written.
+        with self._wakeup:
+            states, self._held = self._held, {}
         for name in (BEST, LAST):
-            with self._wakeup:
-                state = self._held.pop(name, None)
-            if state is not None and not self._write(name, state):
-                with self._wakeup:
-                    self._held.setdefault(name, state)
-                break
+            if name in states:
+                if not self._write(name, states[name]):
+                    with self._wakeup:
+                        self._held = states | self._held
+                    break
+                del states[name]
         else:
             self._recovered()
         self._written = time.monotonic()

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
-_SHOWN_SEEDS = 5
-
 
 class DivergenceGuard(Callback):
     """Ends training if the loss or the weights are not finite."""
@@ -78,5 +76,4 @@ def _seeds_in_words(trainer: Trainer, step: int) -> str:
     """The first seeds of this rank in a step (from 1) of the epoch."""
     plan = trainer.loader.plan
     seeds = plan.rank_batch(plan.order(trainer.epoch), step - 1).seeds
-    shown = ", ".join(map(str, seeds[:_SHOWN_SEEDS].tolist()))
-    return f"seed nodes {shown}{', ...' if len(seeds) > _SHOWN_SEEDS else ''}"
+    return f"seed {trainer.task.in_words(seeds)}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def build(folder: Path) -> list[Path]:
 
 
 def _compile(library: Path, sources: Sequence[Path], flags: Sequence[str | Path]) -> None:
-    half_made = library.with_name(f"{os.getpid()}.half")
+    half_made = library.with_name(f"{secrets.token_hex(8)}.half")
     command = ["gcc", "-O1", "-g", "-Wall", "-fPIC", "-shared", "-pthread", *flags]
     subprocess.run([*command, f"-Wl,-soname,{library.name}", *sources, "-o", half_made], check=True)
     half_made.rename(library)

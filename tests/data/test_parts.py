@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from gnntrain.data import store_files
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
 from gnntrain.data.parts_meta import PartitionError
@@ -93,6 +94,15 @@ def test_a_machine_opens_its_own_parts_and_needs_no_others(path: Path) -> None:
     assert parts.part_of(np.array([0, 4, 5, 8, 9, 11])).tolist() == [0, 0, 1, 1, 2, 2]
     assert sorted(np.concatenate([parts.split(name) for name in parts.splits])) == [*range(12)]
     assert reason(path) == "part0: indptr.npy is missing"
+
+
+def test_nodes_are_called_by_their_numbers_in_the_graph_that_was_partitioned(path: Path) -> None:
+    nodes = np.array([11, 5, 0])
+    assert PartitionedGraph.of(Parts.open(path)).in_words(nodes) == "nodes 0, 1, 8"
+    assert PartitionedGraph.of(Parts.open(path, range(1, 2))).in_words(nodes) == "nodes 1"
+    assert PartitionedGraph.of(Parts.open(path, range(0))).in_words(nodes) == (
+        "nodes of other machines"
+    )
 
 
 def test_without_parts_all_is_known_of_the_whole_graph(path: Path) -> None:

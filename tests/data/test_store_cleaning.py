@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_cleaning import StoreInUse, find_stores, remove_store
+from gnntrain.data.store_files import verify
 from gnntrain.data.store_place import locked
 from tests.graphs import random_graph, stored
 
@@ -97,6 +99,22 @@ def test_a_store_that_a_graph_is_open_on_is_kept_until_the_graph_goes(tmp_path: 
     gc.collect()
     remove_store(found)
     assert not path.exists()
+
+
+def test_a_store_is_kept_while_it_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build(tmp_path / "store")
+    (path / "indices.npy").touch()  # so that it is verified again
+    (found,) = find_stores(tmp_path)
+
+    def verify_while_cleaning(*arguments: Any) -> None:
+        with pytest.raises(StoreInUse):
+            remove_store(found)
+        verify(*arguments)
+
+    monkeypatch.setattr("gnntrain.data.store.verify", verify_while_cleaning)
+    assert StoredGraph.open(path).num_nodes == 60
 
 
 def test_a_store_that_another_process_reads_is_kept(tmp_path: Path) -> None:

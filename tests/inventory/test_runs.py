@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import threading
 from pathlib import Path
 
 import pytest
 
 from gnntrain.inventory.runs import run_notes, run_rows
+from gnntrain.report.runs import read_run
+from gnntrain.reporting.rundir import RunDirectory
 from tests.inventory.run_folders import SUMMARY, make_run
 
 
@@ -45,3 +48,13 @@ def test_a_run_without_a_summary_is_running_or_was_stopped(tmp_path: Path) -> No
         fcntl.flock(file, fcntl.LOCK_EX)
         assert run_rows(tmp_path)[0][1] == "running"
     assert run_rows(tmp_path)[0][1] == "stopped"
+
+
+def test_a_run_begins_although_others_look_whether_it_is_running(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "one")
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as `ls` does for a moment
+        threading.Timer(0.1, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        assert read_run(folder).status == "unfinished"
+        with RunDirectory(folder).held():
+            assert run_rows(tmp_path)[0][1] == read_run(folder).status == "running"

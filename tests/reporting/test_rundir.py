@@ -99,7 +99,7 @@ def test_an_empty_directory_is_taken_and_any_other_left_as_it_is(tmp_path: Path)
     path = tmp_path / "out"
     path.mkdir()
     assert create(directory="out").path == path
-    for name in ("config.yaml", "chapter.tex"):
+    for name in ("config.yaml", "chapter.tex", "sweep.json", "multirun.yaml"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("{}")
         with pytest.raises(UserError) as caught:

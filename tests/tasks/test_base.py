@@ -57,6 +57,9 @@ class NodeRegression:
     def seeds(self, split: str) -> Int64Array:
         return self._graph.split(split)
 
+    def in_words(self, seeds: Int64Array) -> str:
+        return self._graph.in_words(seeds)
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs[:, 0].float(), targets, reduction="sum")
 

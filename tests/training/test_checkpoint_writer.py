@@ -106,6 +106,25 @@ def test_the_last_does_not_speak_of_a_best_that_is_not_there(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, int]] = []
+
+    def slow(path: Path, state: State, *, previous: Path | None = None) -> None:
+        if not written:
+            writer.offer({"epoch": 2}, best=True)
+        written.append((path.name, state["epoch"]))
+        save_checkpoint(path, state, previous=previous)
+
+    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", slow)
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=True)
+    wait_for(tmp_path / "last.pt")
+    writer.close()
+    assert written == [("best.pt", 1), ("last.pt", 1), ("best.pt", 2), ("last.pt", 2)]
+
+
 def test_an_error_nobody_thought_of_does_not_end_the_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,7 +146,7 @@ def test_an_error_nobody_thought_of_does_not_end_the_writing(
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
-    for name in (".last.pt.123", ".best.pt.7"):
+    for name in (".last.pt.0123456789abcdef", ".best.pt.fedcba9876543210"):
         (tmp_path / name).touch()
     save_checkpoint(tmp_path / "last.pt", {"epoch": 1})
     CheckpointWriter(tmp_path)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -319,8 +320,9 @@ def test_an_interrupted_run_keeps_what_it_reached(tmp_path: Path) -> None:
     assert trainer.result.best_epoch == 1
 
 
-def test_a_loss_that_is_no_number_stops_training_with_a_sentence(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
+def test_a_loss_that_is_no_number_names_the_step_and_the_users_ids(tmp_path: Path) -> None:
+    ids = np.array([f"user-{number:02}".encode() for number in range(60)])
+    store = stored(tmp_path / "store", random_graph(node_ids=ids))
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
@@ -328,7 +330,8 @@ def test_a_loss_that_is_no_number_stops_training_with_a_sentence(tmp_path: Path)
         make_trainer(store, model=model, epochs=2).fit()
     seeds = make_loader(store, DistributedContext(), 8).plan
     first = seeds.rank_batch(seeds.order(1), 0).seeds[:5].tolist()
-    assert f"seed nodes {', '.join(map(str, first))}, ..." in caught.value.message
+    names = ", ".join(f"user-{number:02}" for number in first)
+    assert f"seed nodes {names}, ..." in caught.value.message
 
 
 def test_bfloat16_autocast_stays_near_float32(tmp_path: Path) -> None:

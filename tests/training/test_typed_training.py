@@ -13,7 +13,7 @@ from gnntrain.config import CheckpointConfig, from_dict
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import Diverged
+from gnntrain.errors import Diverged, RunError
 from gnntrain.models.embedding import EmbeddingTable, embedding_tables
 from gnntrain.training.checkpoint import load_checkpoint, load_last
 from gnntrain.training.trainer import Trainer
@@ -146,6 +146,26 @@ def test_clipping_counts_the_rows_of_tables(tmp_path: Path) -> None:
     after = trainer.model.state_dict()
     moved = sum(float((after[name] - weight).norm()) for name, weight in before.items())
     assert moved < 1e-6
+
+
+def test_memory_that_runs_out_in_a_step_on_the_full_graph_advises_mini_batches(
+    tmp_path: Path,
+) -> None:
+    trainer = make(tmp_path, sampler="full")
+    trainer.model.register_forward_pre_hook(lambda *_: torch.empty(1 << 60))
+    with pytest.raises(RunError, match="ran out in epoch 1") as caught:
+        trainer.fit()
+    assert "sampler=neighbor" in (caught.value.hint or "")
+    assert "batch_size" not in (caught.value.hint or "")
+
+
+def test_a_loss_that_is_no_number_names_the_node_type(tmp_path: Path) -> None:
+    trainer = make(tmp_path)
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight.fill_(math.nan)
+    with pytest.raises(Diverged, match=r"seed nodes of type paper \d+, "):
+        trainer.fit()
 
 
 def test_a_step_with_a_gradient_that_is_not_finite_changes_no_table(
