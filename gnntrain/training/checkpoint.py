@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.atomic_io import fsync_folder
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import TransientError, UserError
 from gnntrain.paths import is_file
 
 FORMAT_VERSION = 2
@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         previous: The old file is renamed to this path, once the new one is written and verified.
 
     Raises:
-        RunError: The file cannot be written; the old one is unchanged.
+        TransientError: The file cannot be written; the old one is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -65,7 +65,8 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         for place in (path, previous):
             if place is not None and _is_in_the_way(place):
                 hint = _move_away(place)
-        raise RunError(f"The checkpoint {path} could not be written: {reason}.", hint) from error
+        message = f"The checkpoint {path} could not be written: {reason}."
+        raise TransientError(message, hint) from error
 
 
 def remove_stale_files(directory: Path) -> None:
