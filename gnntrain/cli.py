@@ -21,7 +21,7 @@ from gnntrain.commands.parsing import check_positionals, parse, refuse_training_
 from gnntrain.distributed.launchers import launched
 from gnntrain.distributed.requeue import requeue, requeues_itself
 from gnntrain.distributed.signals import install_handlers
-from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost, UserError, signal_of
+from gnntrain.errors import GnntrainError, UserError, exit_code, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 
 _ENDED = {
@@ -34,9 +34,9 @@ _ENDED = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: done. 2: the user's mistake. 1: something failed at run time. 128 + the signal's number:
-    interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP, 140 by SIGUSR2). 138: a launcher has
-    started several processes, and a rank, its machine or the network has gone: worth a restart.
+    0: done. 2: the user's mistake. 1: something failed at run time. 138: so, and another try may
+    mend it. 128 + the signal's number: interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP,
+    140 by SIGUSR2).
     """
     _accept_any_locale()
     lazy_imports.install()
@@ -121,29 +121,23 @@ def _show_config(arguments: Arguments) -> int:
 def _fail(error: Exception) -> int:
     """Tell a failure on stderr and return its exit code."""
     debug = os.environ.get("GNNTRAIN_DEBUG") == "1"
-    exit_code = _exit_code(error)
+    code = exit_code(error)
     if getattr(error, "is_told", False):
-        return exit_code
+        return code
     _complain(sentence(error))
     if isinstance(error, GnntrainError) and error.hint:
         _complain(error.hint, prefix="")
     if debug:
         traceback.print_exception(error)
-    elif exit_code != UserError.exit_code:
+    elif code != UserError.exit_code:
         kept = keep_traceback(error, getattr(error, "run_dir", None))
         if kept is not None:
             _complain(f"Traceback: in {kept}.", prefix="")
         elif not isinstance(error, GnntrainError):
             _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.", prefix="")
-    if exit_code != UserError.exit_code:
+    if code != UserError.exit_code:
         _tell_way_on(error)
-    return exit_code
-
-
-def _exit_code(error: Exception) -> int:
-    if isinstance(error, RankLost) and launched() is not None:
-        return RESTART_CODE
-    return error.exit_code if isinstance(error, GnntrainError) else 1
+    return code
 
 
 def _tell_forced_end(error: BaseException) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-# Kubernetes starts a container again whose exit code is 128 or more. This one (128 + SIGUSR1) is
-# what Kubeflow's operators have for "failed, and worth another try" by the program's own judgement.
+# The exit code of what another try may mend. Kubeflow's operators start a container again whose
+# code is 128 or more, and keep this one (128 + SIGUSR1) for the program's own judgement.
 RESTART_CODE = 138
 
 
@@ -36,13 +36,15 @@ class UserError(GnntrainError):
 
 
 class RunError(GnntrainError):
-    """A failure at run time, exit code 1; earlier checkpoints are kept."""
+    """A failure at run time; earlier checkpoints are kept."""
 
 
-class RankLost(RunError):
+class TransientError(RunError):
+    """A failure of the machine, its disks or its network, which another try may not meet."""
+
+
+class RankLost(TransientError):
     """A rank, its machine or the network to it has gone: a restart goes on from the checkpoint.
-
-    Under a launcher the exit code is `RESTART_CODE`.
 
     Args:
         message: As of `GnntrainError`.
@@ -69,6 +71,44 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)
         self.number = number
+
+
+# Errors of the system (also a lost connection or mount), and a lack of memory, which other programs
+# use too.
+_TRANSIENT = (TransientError, OSError, EOFError, MemoryError)
+_GLOO = ("gloo/transport/", "Application timeout caused pair closure")
+
+
+def may_mend(error: BaseException) -> bool:
+    """Whether another try from the last checkpoint may succeed, by the error and its causes.
+
+    All else would happen again: a mistake, a loss that is not finite, any other exception.
+    """
+    if isinstance(error, UserError | Diverged):
+        return False
+    if isinstance(error, _TRANSIENT) or is_communication(error) or _is_gpus(error):
+        return True
+    return error.__cause__ is not None and may_mend(error.__cause__)
+
+
+def is_communication(error: BaseException) -> bool:
+    """Whether torch.distributed has raised it: a class of its own, or gloo's plain RuntimeError,
+    which tells the place in gloo's source."""
+    if any(kind.__module__ == "torch.distributed" for kind in type(error).__mro__):
+        return True
+    return type(error) is RuntimeError and any(words in str(error) for words in _GLOO)
+
+
+def _is_gpus(error: BaseException) -> bool:
+    """Whether a GPU has failed: torch's own class, which is not imported here."""
+    return any(kind.__qualname__ == "AcceleratorError" for kind in type(error).__mro__)
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code of a command that failed."""
+    if may_mend(error):
+        return RESTART_CODE
+    return error.exit_code if isinstance(error, GnntrainError) else RunError.exit_code
 
 
 def signal_of(error: KeyboardInterrupt) -> signal.Signals:

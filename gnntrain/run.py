@@ -36,7 +36,7 @@ from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
-from gnntrain.errors import Diverged, RunError, UserError
+from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
 from gnntrain.joint_run import (
     compare_stores,
@@ -270,7 +270,7 @@ def _train(
     plan: LaunchPlan,
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
-    """Start the ranks, again after failures up to `trainer.max_restarts` times.
+    """Start the ranks, again up to `trainer.max_restarts` times after failures that may be mended.
 
     In every case the run directory gets a summary.
     """
@@ -300,10 +300,8 @@ def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvou
     while True:
         try:
             return launch("gnntrain.worker:train_rank", job, plan, run.logs, rendezvous=rendezvous)
-        except (UserError, Diverged):  # these would fail again
-            raise
         except Exception as error:
-            if restarts_left == 0:
+            if restarts_left == 0 or not may_mend(error):
                 raise
             restarts_left -= 1
             job = _restarted(job, run, error, restarts_left)

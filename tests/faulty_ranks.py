@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -77,4 +78,4 @@ def happen(what: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "memory":
         raise MemoryError("Unable to allocate 71.5 GiB")
-    raise ZeroDivisionError("it broke")
+    raise OSError(errno.EIO, "Input/output error")

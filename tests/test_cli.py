@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -20,7 +21,7 @@ from gnntrain.cli import main
 from gnntrain.commands import COMMANDS
 from gnntrain.commands.parsing import parse
 from gnntrain.config import Config
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import Diverged, RankLost, RunError, UserError
 from gnntrain.reporting.run_lookup import RunPlace
 from tests.report.samples import write_run
 from tests.sweep.threads import ThreadProcess
@@ -285,6 +286,31 @@ def test_a_run_time_failure_exits_with_1_and_keeps_its_traceback(
     log = tmp_path / "out" / "logs" / "error.log"
     assert err == f"gnntrain: the loss is not finite\nLower trainer.lr.\nTraceback: in {log}.\n"
     assert "RunError" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EIO, "Input/output error"), 138),
+        (OSError(errno.ESTALE, "Stale file handle"), 138),
+        (ConnectionResetError("the feature service has gone"), 138),
+        (RankLost("Rank 1 was ended by SIGKILL."), 138),
+        (MemoryError(), 138),
+        (Diverged("The training loss is nan."), 1),
+        (ValueError("read timed out"), 1),
+        (RunError("The disk is full."), 1),
+        (UserError("no such column"), 2),
+    ],
+)
+def test_the_exit_code_says_whether_another_try_may_mend_a_failure(
+    run: FakeRun, error: Exception, code: int
+) -> None:
+    run.error = error
+    assert main([]) == code
+    wrapped = RunError("The run failed.")
+    wrapped.__cause__ = error
+    run.error = wrapped
+    assert main([]) == (138 if code == 138 else 1)
 
 
 def test_an_unforeseen_failure_exits_with_1_and_its_name(

@@ -18,7 +18,9 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.training.checkpoint import load_checkpoint
 from scripts.soak.faults import rank_processes
+from tests.disks import slow_disk
 from tests.faulty_ranks import Faults
 from tests.test_resume import (
     assert_same_run,
@@ -86,7 +88,7 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
     assert len(told) == len(faults) == len(taken) - 1
     words = (
         "SIGKILL",
-        "ZeroDivisionError: it broke",
+        "OSError: [Errno 5] Input/output error",
         "SIGKILL",
         "Memory ran out",
         *["SIGKILL"] * 2,
@@ -119,9 +121,35 @@ def test_what_would_only_happen_again_is_not_tried_again(
     spoil_steps(monkeypatch, {20})
     with caplog.at_level(logging.WARNING, logger="gnntrain"), pytest.raises(Diverged):
         begin(tmp_path / "run", cache, "trainer.max_restarts=3")
+    fail_at(monkeypatch, 11, ValueError("boom"))
+    with (
+        caplog.at_level(logging.WARNING, logger="gnntrain"),
+        pytest.raises(ValueError, match="boom"),
+    ):
+        begin(tmp_path / "another", cache, "trainer.max_restarts=3")
     assert "Starting again" not in caplog.text
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stop_waits_for_the_checkpoint_of_a_slow_disk(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    slow_disk(tmp_path, monkeypatch, seconds=4)  # each checkpoint
+    run = tmp_path / "run"
+    keys = ["trainer.epochs=100000", "checkpoint.every_minutes=null", "distributed.grace=2"]
+    job = start(run, cache, *keys, f"distributed.num_processes={ranks}")
+    wait_for_epochs(run, job, 3)
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 143, errors
+    state = load_checkpoint(run / "checkpoints" / "last.pt")
+    log = (run / "logs" / "rank_0.log").read_text()
+    assert state["step"] >= rows(run)[-1]["step"], log  # not the one that was there before
+    assert not [path for path in (run / "checkpoints").iterdir() if path.name[0] == "."]
+    assert (RunDirectory(run).summary() or {})["status"] == "interrupted"
 
 
 def test_a_lack_of_memory_in_a_step_names_the_keys_to_lower(

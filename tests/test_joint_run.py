@@ -120,6 +120,24 @@ def test_torchrun_trains_as_ranks_of_our_own_do(
     assert done.stdout.count("completed after 2 of 2 epochs") == 1
 
 
+@pytest.mark.slow
+def test_what_would_only_happen_again_torchrun_does_not_train_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += ["--max-restarts=2", "-m", "gnntrain", *TINY]
+    done = subprocess.run(
+        [*command, "trainer.lr=1e30", "trainer.epochs=50", "run.dir=run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("gnntrain: The training loss is") == 3  # at each start
+    log = (tmp_path / "run" / "logs" / "rank_0.log").read_text()
+    assert log.count("initial weights") == 1, log
+
+
 def test_a_mistake_is_told_once_and_all_end_with_2(tmp_path: Path) -> None:
     told, silent = run_two(tmp_path, *TINY, "trainer.epochs=none", "run.dir=run")
     assert (told[0], silent[0]) == (2, 2)

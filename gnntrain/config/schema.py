@@ -174,8 +174,8 @@ class TrainerConfig(Section):
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """If loss or gradient are not finite: stop the run, or skip the step."""
     max_restarts: ZeroOrMore = 0
-    """How often a run that fails starts again from its last checkpoint; not used where a launcher
-    starts the ranks: torchrun has --max-restarts."""
+    """How often a run starts again from its last checkpoint after a failure that another try may
+    mend; not used where a launcher starts the ranks: torchrun has --max-restarts."""
 
 
 class CheckpointConfig(Section):
@@ -197,6 +197,9 @@ class DistributedConfig(Section):
     """CPU threads of each rank; null: an equal share of the cores."""
     timeout: Positive = 600.0
     """Seconds that a rank waits for the others before the run fails and names the missing ones."""
+    grace: Positive = 30.0
+    """Seconds that a run has after SIGTERM to end its step and save, before the system kills it; a
+    SLURM job takes SLURM's own."""
     graph: Literal["replicated", "sharded", "partitioned"] = "replicated"
     """Over several machines: the whole graph on each (replicated), edges on each and feature rows
     in parts (sharded), or both in parts (partitioned)."""

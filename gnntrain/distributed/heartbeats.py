@@ -143,7 +143,9 @@ class HeartbeatMonitor:
                 return failure
         if self._control.lost_store is not None:
             return self._without_store()
-        in_vain = is_timeout(error) or isinstance(error.__cause__, TimeoutError)
+        # The exchange tells a time-out as a RankLost.
+        late_answer = isinstance(error, RankLost) and isinstance(error.__cause__, TimeoutError)
+        in_vain = is_timeout(error) or late_answer
         if silent := self._silent(_SILENT_SECONDS):
             return self._unanswered(silent) if in_vain else self._ended(silent)
         return self._hanging() if is_timeout(error) else None

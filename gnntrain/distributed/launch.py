@@ -31,7 +31,7 @@ from gnntrain.distributed.process_group import (
 )
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.run_control import RunControl
-from gnntrain.distributed.signals import forward_to, install_rank_handlers
+from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
@@ -65,6 +65,7 @@ class LaunchPlan:
         timeout: Seconds a collective may take.
         machines: See `DistributedContext`.
         servers: How many of the ranks, the last ones, only hold the graph.
+        grace: Seconds from a stop signal until the system kills the run.
     """
 
     world_size: int
@@ -73,6 +74,7 @@ class LaunchPlan:
     timeout: float
     machines: tuple[int, ...] = ()
     servers: int = 0
+    grace: float = GRACE_SECONDS
 
     @property
     def use_gpus(self) -> bool:
@@ -103,7 +105,9 @@ class LaunchPlan:
         if rendezvous is None:
             _check_servers(keys.servers, num_ranks, device)
             threads = keys.threads or max(1, available_cores() // num_ranks)
-            return cls(num_ranks, device, threads, keys.timeout, servers=keys.servers)
+            return cls(
+                num_ranks, device, threads, keys.timeout, servers=keys.servers, grace=keys.grace
+            )
         rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
         device = rendezvous.share("device", device)
@@ -124,7 +128,7 @@ class LaunchPlan:
         _check_servers(keys.servers, len(machines), device)
         threads = keys.threads or max(1, rendezvous.cores // num_ranks)
         return cls(
-            len(machines), device, threads, keys.timeout, tuple(machines), servers=keys.servers
+            len(machines), device, threads, keys.timeout, tuple(machines), keys.servers, keys.grace
         )
 
     def ranks_of(self, rendezvous: Rendezvous) -> range:
@@ -222,6 +226,7 @@ def launch(
 
 def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     control = RunControl()
+    control.grace = plan.grace
     torch.set_num_threads(plan.threads)
     with forward_to(control):
         try:
@@ -239,6 +244,7 @@ def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path
     # Served by this process, so that the error of a failed rank outlives the rank.
     store = serve_store(plan.world_size, plan.timeout)
     control = RunControl(store, rank=None)
+    control.grace = plan.grace
     try:
         with forward_to(control):
             address = StoreAddress(LOOPBACK, store.port)
@@ -262,6 +268,7 @@ def _run_machine(
     """Start the ranks of this machine, where a launcher starts one process a machine."""
     resume_collection()
     address, host, control = rendezvous.address, rendezvous.host, rendezvous.control
+    control.grace = plan.grace
     with forward_to(control):
         processes = _start_ranks(ranks, worker, payload, plan, address, host, rendezvous.hosts)
         Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
@@ -299,6 +306,7 @@ def _run_rank(
     """The main function of a rank that is a process of its own."""
     store = address.connect(_CONNECT_SECONDS)
     control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
+    control.grace = plan.grace
     roster = Roster(plan.machines, hosts)
     monitor = HeartbeatMonitor(control, roster, plan.timeout) if hosts else None
     with watching(control, plan.timeout, monitor):
@@ -324,7 +332,7 @@ def _run_started(
 ) -> None:
     """Be the rank as which a launcher has started this process."""
     control = rendezvous.control
-    control.rank = rank
+    control.rank, control.grace = rank, plan.grace
     try:
         with forward_to(control), control.reporting_failure():
             device = _device(plan, rendezvous.launched.local_rank or 0)

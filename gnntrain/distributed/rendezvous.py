@@ -40,7 +40,9 @@ from gnntrain.errors import (
     GnntrainError,
     Interrupted,
     RankLost,
+    RunError,
     UserError,
+    may_mend,
     signal_of,
 )
 
@@ -151,6 +153,7 @@ class Rendezvous:
         Raises:
             UserError: The processes were started with different command lines or versions.
             RankLost: Some have not come in time.
+            GnntrainError: torchrun has started the ranks again, and they would fail again.
         """
         local_rank, cores = self.launched.local_rank, _cores()
         name = socket.gethostname()
@@ -159,6 +162,8 @@ class Rendezvous:
         self._newcomers = None
         if self.is_main:
             _check_equal(self.processes)
+            if self.launched.has_store:
+                self._fail_again()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -302,12 +307,28 @@ class Rendezvous:
         if not self.launched.has_store:
             return None
         with self._reached():
-            store = StoreAddress(self.address.host, self.address.port).connect(_CONNECT_SECONDS)
-            name: bytes = store.compare_set("gnntrain/job", "", uuid.uuid4().hex)
+            name: bytes = self._agents_store().compare_set("gnntrain/job", "", uuid.uuid4().hex)
         return name.decode()
 
+    def keep_failure(self) -> None:
+        """Keep what would only happen again: torchrun starts the ranks again after any failure, and
+        they then end with this one at once."""
+        first = self.control.first_failure()
+        if self.launched.has_store and first is not None and not may_mend(first):
+            with contextlib.suppress(dist.DistError):
+                self._agents_store().compare_set(_failed_key(), "", self.control.failure())
+
+    def _fail_again(self) -> None:
+        with self._reached():
+            text = self._agents_store().compare_set(_failed_key(), "", "").decode()
+            if text and self.control.failure(text):
+                raise self.control.first_failure() or RunError(text)
+
+    def _agents_store(self) -> Any:
+        return StoreAddress(self.address.host, self.address.port).connect(_CONNECT_SECONDS)
+
     def leave(self) -> None:
-        """Let go of the store. Process 0, which may serve it, waits for the others to do so."""
+        """Let go of the store. Process 0, if it serves it, waits for the others to do so."""
         with contextlib.suppress(dist.DistError):
             if self.control.lost_store is not None:
                 raise self.control.lost_store
@@ -315,7 +336,8 @@ class Rendezvous:
             failure = self.control.first_failure()
             lost = failure.ranks if isinstance(failure, RankLost) else ()
             deadline = time.monotonic() + _LEAVE_SECONDS
-            while self.is_main and number < self.launched.num_processes - len(lost):
+            serves = self.is_main and not self.launched.has_store
+            while serves and number < self.launched.num_processes - len(lost):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_LOOK_SECONDS)
@@ -404,6 +426,7 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
     if isinstance(error, Exception):
         control.report_failure(error)
         record_for_torchrun(error)
+        rendezvous.keep_failure()
     elif isinstance(error, KeyboardInterrupt):
         control.request_stop(signal_of(error))
     control.abandon()
@@ -473,6 +496,10 @@ def _bounded_store(address: StoreAddress, timeout: float) -> BoundedStore:
 
 def _ask_key(process: int) -> str:
     return f"gnntrain/ask/{process}"
+
+
+def _failed_key() -> str:
+    return f"gnntrain/failed/{_num_meetings}"
 
 
 def _answer_key(request: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from gnntrain.distributed.launchers import INTERACTIVE
 from gnntrain.errors import RunError
@@ -13,6 +17,8 @@ _SCONTROL_SECONDS = 60
 # SLURM ends the processes of a job that is requeued. Until then those that do not ask for it wait:
 # where one task ends with an error, SLURM may end them all.
 _WAIT_SECONDS = 60.0
+_MOST_SECONDS = 600.0
+_SLURM_CONF = "/etc/slurm/slurm.conf"
 
 
 def slurm_job(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -33,6 +39,24 @@ def by_submitit(environ: Mapping[str, str] = os.environ) -> bool:
     return bool(environ.get("SUBMITIT_EXECUTOR"))
 
 
+def seconds_given(number: int, grace: float, environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds from a signal until this process is killed: SLURM's where it is known, or `grace`.
+
+    SLURM sends SIGTERM `KillWait` seconds before SIGKILL; `--signal` has it send another signal
+    some time before the job's end. A person may send that one, too, hours before.
+    """
+    if slurm_job(environ) is None:
+        return grace
+    if number == signal.SIGUSR2:
+        left = float(environ.get("SLURM_JOB_END_TIME") or 0) - time.time()
+        return max(grace, min(left, _MOST_SECONDS))
+    with contextlib.suppress(OSError):
+        configuration = Path(environ.get("SLURM_CONF") or _SLURM_CONF).read_text(errors="replace")
+        if found := re.search(r"^\s*KillWait\s*=\s*(\d+)", configuration, re.MULTILINE | re.I):
+            return float(found[1])
+    return grace
+
+
 def requeue(*, is_main: bool) -> None:
     """Have SLURM end this job and start it again.
 
@@ -43,7 +67,7 @@ def requeue(*, is_main: bool) -> None:
         RunError: SLURM refuses.
     """
     if not is_main:
-        time.sleep(_WAIT_SECONDS)
+        time.sleep(seconds_given(signal.SIGUSR2, _WAIT_SECONDS))
         return
     import subprocess  # every command imports this module, and few requeue
 

@@ -9,13 +9,23 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 
-from gnntrain.errors import Diverged, GnntrainError, RankLost, RunError, UserError
+from gnntrain.distributed.signals import GRACE_SECONDS
+from gnntrain.errors import (
+    Diverged,
+    GnntrainError,
+    RankLost,
+    RunError,
+    TransientError,
+    UserError,
+    is_communication,
+    may_mend,
+)
 
 E = TypeVar("E", bound=BaseException)
 Member = int | str  # the number of a rank, or the name of a process
@@ -26,16 +36,19 @@ SYNC_SECONDS = 0.2
 
 _STOP, _SAVES, _ABANDONED, _FAILURE, _COMMITTED = "stop", "saves", "abandoned", "failure", "commit"
 
-_KINDS: dict[str, type[GnntrainError]] = {
-    kind.__name__: kind for kind in (UserError, Diverged, RankLost)
-}
 # gloo, NCCL and TCPStore have an exception class and a wording of their own for a timeout.
 _TIME_OUT = re.compile(r"tim(e|ed)[ -]?out", re.IGNORECASE)
 _MAX_CHARACTERS = 2_000  # of a message or a hint; a traceback may have twice as many
 
 
-class CollectiveTimeout(RunError):
+class CollectiveTimeout(TransientError):
     """A rank waited too long for the others: the cause is another rank."""
+
+
+_KINDS: dict[str, type[GnntrainError]] = {
+    kind.__name__: kind
+    for kind in (UserError, Diverged, RankLost, CollectiveTimeout, TransientError)
+}
 
 
 class StoreTimeout(dist.DistNetworkError):
@@ -79,11 +92,13 @@ class Progress:
         phase: The phase of the run.
         step: The last step that the rank began, from 1; 0: none.
         is_waiting: Whether the rank is in a collective, which needs the other ranks.
+        is_writing: Whether a checkpoint is being written, for which an end by force waits.
     """
 
     phase: Phase = Phase.STARTING
     step: int = 0
     is_waiting: bool = False
+    is_writing: bool = False
 
 
 class RunControl:
@@ -108,6 +123,9 @@ class RunControl:
             Ranks agree also after the supervising process has gone if rank 0 serves this one.
         find_cause: Finds the failure of another rank behind an exception of this one, or None.
             It may take some seconds.
+        grace: Seconds from a stop signal until the system kills this process.
+        is_writing: Whether a checkpoint is being written: by this rank, or by one that it
+            supervises.
         is_stopped_elsewhere: Whether another process was the first to ask the run to end.
         is_supervising: Whether this process has started ranks, which it ends if one fails.
         failed_waiting: Whether this rank has failed while it waited for others.
@@ -131,6 +149,8 @@ class RunControl:
         self._asked_at: float | None = None
         self._deadline: tuple[float, GnntrainError] | None = None
         self.find_cause: Callable[[BaseException], GnntrainError | None] = self._reported_cause
+        self.grace = GRACE_SECONDS
+        self.is_writing: Callable[[], bool] = lambda: False
         self.failed_waiting = False
         self.lost_store: dist.DistError | None = None
 
@@ -172,8 +192,7 @@ class RunControl:
         if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
             self._is_abandoned = True
         self._sync_saves()
-        if self._progress != self._published:
-            self._publish()
+        self._publish()
 
     def _names(self) -> list[Member]:
         """The names under which this process gives signs of life."""
@@ -190,10 +209,11 @@ class RunControl:
             return 0
 
     def _publish(self) -> None:
-        progress = self._progress
-        for name in self._names():
-            self._store.set(_progress_key(name), _encoded(progress))
-        self._published = progress
+        progress = replace(self._progress, is_writing=self.is_writing())
+        if progress != self._published:
+            for name in self._names():
+                self._store.set(_progress_key(name), _encoded(progress))
+            self._published = progress
 
     def _sync_saves(self) -> None:
         if self.rank == 0:
@@ -306,8 +326,8 @@ class RunControl:
         """Where a rank or process was at its last `sync`."""
         with suppress(dist.DistError):
             if text := self._first(_progress_key(member)):
-                phase, step, is_waiting = map(int, text.split())
-                return Progress(Phase(phase), step, bool(is_waiting))
+                phase, step, is_waiting, is_writing = map(int, text.split())
+                return Progress(Phase(phase), step, bool(is_waiting), bool(is_writing))
         return Progress()
 
     @contextmanager
@@ -329,18 +349,25 @@ class RunControl:
     def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
         with suppress(dist.DistError):
-            self._first(_FAILURE, json.dumps(_described(self.rank, error)))
+            self.failure(json.dumps(_described(self.rank, error)))
+
+    def failure(self, text: str = "") -> str:
+        """The error of the rank that failed first, as JSON; `text` if there is none yet.
+
+        Raises:
+            DistError: The store has gone.
+        """
+        return self._first(_FAILURE, text)
 
     def first_failure(self) -> GnntrainError | None:
         """The error of the rank that failed first, with its traceback as a note; None: no error."""
         text = ""
         with suppress(dist.DistError):
-            text = self._first(_FAILURE)
+            text = self.failure()
         if not text:
             return None
         failure = json.loads(text)
-        kind = CollectiveTimeout if failure["timed_out"] else _KINDS.get(failure["kind"], RunError)
-        cause = kind(failure["message"], failure["hint"])
+        cause = _KINDS.get(failure["kind"], RunError)(failure["message"], failure["hint"])
         if isinstance(cause, RankLost):
             cause.ranks = tuple(failure["ranks"])
         cause.add_note(failure["traceback"])
@@ -356,8 +383,8 @@ class RunControl:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether an exception of torch.distributed tells that others did not answer in time."""
-    return _TIME_OUT.search(str(error)) is not None
+    """Whether a collective or the store ended because others did not answer in time."""
+    return is_communication(error) and _TIME_OUT.search(str(error)) is not None
 
 
 def _own_store() -> Store:
@@ -380,7 +407,7 @@ def _beat_key(member: Member) -> str:
 
 
 def _encoded(progress: Progress) -> str:
-    return f"{progress.phase:d} {progress.step} {progress.is_waiting:d}"
+    return " ".join(str(int(value)) for value in astuple(progress))
 
 
 def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
@@ -388,11 +415,17 @@ def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
     message = ours.message if ours else f"Rank {rank} failed: {type(error).__name__}: {error}"
     hint = ours.hint if ours else None
     return {
-        "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
+        "kind": _kind(error),
         "message": message[:_MAX_CHARACTERS],
         "hint": hint and hint[:_MAX_CHARACTERS],
         "ranks": error.ranks if isinstance(error, RankLost) else (),
-        "timed_out": not ours and is_timeout(error),
         # Its end tells most.
         "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
     }
+
+
+def _kind(error: BaseException) -> str:
+    if is_timeout(error):
+        return CollectiveTimeout.__name__
+    named = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "")
+    return named or (TransientError.__name__ if may_mend(error) else "")

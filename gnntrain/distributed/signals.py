@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gnntrain.distributed.requeue import by_submitit, requeues_itself
+from gnntrain.distributed.requeue import by_submitit, requeues_itself, seconds_given
 from gnntrain.errors import GnntrainError, Interrupted
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 HANDLED = (*ENDING, signal.SIGUSR1)
 
-# Seconds from the first signal until a run must have finished its step, ...
-STEP_SECONDS = 10.0
-# ... and until its process is ended by force.
-LAST_SECONDS = 18.0
+# Seconds from a stop signal until the system kills a process: the default of Kubernetes, SLURM and
+# torchrun.
+GRACE_SECONDS = 30.0
+# Seconds from the end of writing a checkpoint until a process is ended by force.
+CLOSE_SECONDS = 5.0
 _LAST_SECONDS_AT_ONCE = 2.0
 # Programs that start others (timeout, uv run) forward a signal that the terminal has already sent
 # to the whole process group: two SIGINT within this time count as one.
@@ -40,8 +42,9 @@ def install_handlers(
 
     The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
     to the run. A second SIGINT is raised at once; further SIGTERM and SIGHUP are ignored, since a
-    scheduler may send many. The process ends 18 s after the first signal in any case, and 2 s
-    after a second SIGINT. Signals that were ignored before (as under nohup) stay ignored.
+    scheduler may send many. The process ends 28 s after the first signal in any case, and 2 s
+    after a second SIGINT; a run ends by `RunControl.grace`, and not while it writes a checkpoint.
+    Signals that were ignored before (as under nohup) stay ignored.
     Some libraries swallow an exception that is raised while they are imported: the error that
     follows is raised as the `Interrupted` that caused it.
 
@@ -133,7 +136,7 @@ class _Handler:
         self.requeue: Callable[[], None] = lambda: None
         self.tell: Callable[[BaseException], None] = lambda _: None
         self._first = 0
-        self._first_at = self._ends_by = 0.0
+        self._first_at = self._step_ends_by = self._ends_by = 0.0
         self._raises_next = False
         self._is_at_once = False
         self._has_ended_rank = False
@@ -169,7 +172,9 @@ class _Handler:
         if self.control is not None and self.control.is_abandoned:
             raise Interrupted(number)
         self._first, self._first_at = number, time.monotonic()
-        self._ends_by = self._first_at + LAST_SECONDS
+        grace = GRACE_SECONDS if self.control is None else self.control.grace
+        self._step_ends_by = self._first_at + step_seconds(grace, number)
+        self._ends_by = self._first_at + _last_seconds(grace, number)
         threading.Thread(target=self._enforce_end, daemon=True).start()
         if self.control is not None:
             self.control.request_stop(number)
@@ -186,13 +191,14 @@ class _Handler:
 
     def _enforce_end(self) -> None:
         """End a process that does not end by itself. A thread can do so while it computes."""
-        step_ends_by = time.monotonic() + STEP_SECONDS
         while not self.over.wait(0.1):
-            now = time.monotonic()
+            now, control = time.monotonic(), self.control
+            if control is not None and control.is_writing() and not self._is_at_once:
+                self._ends_by = max(self._ends_by, now + CLOSE_SECONDS)
             if now >= self._ends_by:
                 self._end()
-            if now >= step_ends_by:
-                step_ends_by = self._ends_by
+            if now >= self._step_ends_by:
+                self._step_ends_by = math.inf
                 self._interrupt_step()
 
     def _interrupt_step(self) -> None:
@@ -215,6 +221,23 @@ class _Handler:
 
 
 _active: _Handler | None = None
+
+
+def step_seconds(grace: float, number: int) -> float:
+    """Seconds from the first signal until a run must have finished its step. It saves after it.
+
+    Args:
+        grace: As `distributed.grace`.
+        number: The signal.
+    """
+    seconds = seconds_given(number, grace)
+    return max(seconds - 10, seconds / 2)
+
+
+def _last_seconds(grace: float, number: int) -> float:
+    """Seconds from the first signal until the process is ended by force."""
+    seconds = seconds_given(number, grace)
+    return max(seconds - 2, seconds * 0.9)
 
 
 def _is_ignored(number: int) -> bool:

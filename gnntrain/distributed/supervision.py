@@ -19,7 +19,7 @@ from gnntrain.distributed.run_control import (
     Progress,
     RunControl,
 )
-from gnntrain.distributed.signals import STEP_SECONDS
+from gnntrain.distributed.signals import CLOSE_SECONDS, step_seconds
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError
 
 _log = logging.getLogger("gnntrain")
@@ -59,9 +59,11 @@ class Supervisor:
         self._processes = dict(enumerate(processes, first))
         self._control = control
         control.is_supervising = True
+        control.is_writing = lambda: self._is_writing
         self._log_dir = log_dir
         self._timeout = timeout
         self._began = time.monotonic()
+        self._is_writing = False
 
     def watch(self) -> None:
         """Wait for all ranks. No rank is running when this returns or raises.
@@ -89,7 +91,7 @@ class Supervisor:
         """Let the ranks save after their step and end. They may have completed just before."""
         self._control.sync()  # the signal may have come after the last one
         if all(place.phase != Phase.STARTING for place in self._progress().values()):
-            self._wait(STEP_SECONDS)
+            self._wait(step_seconds(self._control.grace, number))
         self._end_where_they_are()
         codes = [process.exitcode for process in self._processes.values()]
         if all(code == 0 for code in codes):
@@ -149,9 +151,22 @@ class Supervisor:
         return {rank: self._control.progress(rank) for rank in self._processes}
 
     def _wait(self, seconds: float) -> None:
+        """Wait until all ranks have ended, at most so long; longer while one writes a checkpoint,
+        which may be the only one of the newest state."""
         deadline = time.monotonic() + seconds
-        for process in self._processes.values():
-            process.join(max(0.0, deadline - time.monotonic()))
+        while alive := self._alive():
+            places = self._progress()
+            self._is_writing = any(
+                places[rank].is_writing and not self._is_stopped(rank) for rank in alive
+            )
+            if self._is_writing:
+                deadline = max(deadline, time.monotonic() + CLOSE_SECONDS)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            sentinels = [self._processes[rank].sentinel for rank in alive]
+            mp_connection.wait(sentinels, min(_LOOK_SECONDS, left))
+        self._is_writing = False
 
     def _alive(self) -> list[int]:
         return [rank for rank, process in self._processes.items() if process.is_alive()]
@@ -182,4 +197,5 @@ def _unexplained(failed: Mapping[int, int]) -> RunError:
     names = {-number: number.name for number in signal.Signals}
     by = f"was ended by {names[code]}" if code in names else f"ended with exit code {code}"
     hint = "What it wrote before says why." if code == -signal.SIGABRT else None
-    return RunError(f"Rank {rank} {by}.", hint)
+    kind = RankLost if code < 0 else RunError  # by a signal: no error of its own
+    return kind(f"Rank {rank} {by}.", hint)

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gnntrain.distributed.heartbeats import LOOK_SECONDS, HeartbeatMonitor
-from gnntrain.distributed.run_control import SYNC_SECONDS, RunControl
-from gnntrain.distributed.signals import LAST_SECONDS, STEP_SECONDS
-from gnntrain.errors import RESTART_CODE, GnntrainError, RankLost
+from gnntrain.distributed.run_control import SYNC_SECONDS, CollectiveTimeout, RunControl
+from gnntrain.distributed.signals import CLOSE_SECONDS, step_seconds
+from gnntrain.errors import GnntrainError, exit_code
 
 # Seconds in which a rank may notice by itself that another one has failed.
 NOTICE_SECONDS = 8.0
 # Seconds in which a launched process whose run is abandoned may raise the reason by itself.
 _RAISE_SECONDS = 3.0
+# Seconds from then until a process is ended by force; longer while it writes a checkpoint.
+_END_SECONDS = 8.0
 
 OnForcedEnd = Callable[[GnntrainError | None], None]
 
@@ -83,27 +85,35 @@ class _Watch:
             if not parent.is_alive():
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
-                    time.sleep(STEP_SECONDS)
+                    time.sleep(step_seconds(control.grace, signal.SIGTERM))
                 control.abandon()
             elif self._monitor is None and control.seconds_in_agreed > self._timeout:
-                control.report_failure(TimeoutError("Timed out waiting for rank 0."))
+                control.report_failure(CollectiveTimeout("Rank 0 has not answered in time."))
                 os._exit(1)
             elif (failure := control.overdue()) is not None:
                 control.report_failure(failure)
                 self._on_forced_end(failure)
-                os._exit(1)
+                os._exit(exit_code(failure))
             else:
-                with self._syncing:
-                    if not self._is_over.is_set():
-                        control.sync()
-                        self._look()
+                self._sync()
         if not self._is_over.wait(0.0 if self._monitor is None else _RAISE_SECONDS):
             os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(LAST_SECONDS - STEP_SECONDS)
+        deadline = time.monotonic() + _END_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(SYNC_SECONDS)
+            self._sync()  # the supervisor waits for a checkpoint, too
+            if control.is_writing():
+                deadline = max(deadline, time.monotonic() + CLOSE_SECONDS)
         if self._goes_on(parent):
             return
         self._on_forced_end(self._failure)
-        os._exit(RESTART_CODE if isinstance(self._failure, RankLost) else 1)
+        os._exit(1 if self._failure is None else exit_code(self._failure))
+
+    def _sync(self) -> None:
+        with self._syncing:
+            if not self._is_over.is_set():
+                self._control.sync()
+                self._look()
 
     def _goes_on(self, parent: _Parent) -> bool:
         """Whether the run is over in a process that is not gnntrain's: a script that a launcher has

@@ -14,7 +14,7 @@ from gnntrain.reporting.trials import REPEATED
 # They change where and how a run is stored, not its result.
 _IMMATERIAL = (
     *("run.", "sweep.", "logger.", "checkpoint.", "dataset.root", "dataset.store_dir"),
-    *("trainer.log_every", "trainer.max_restarts", "distributed.timeout"),
+    *("trainer.log_every", "trainer.max_restarts", "distributed.timeout", "distributed.grace"),
 )
 _MEASURED = (
     *("num_parameters", "seconds_total", "seconds_per_epoch", "edges_per_s", "seeds_per_s"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.atomic_io import draft_of, fsync_folder, remove_stale_drafts
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import TransientError, UserError
 from gnntrain.paths import is_file
 
 FORMAT_VERSION = 2
@@ -42,7 +42,7 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         previous: The old file is renamed to this path, once the new one is written and verified.
 
     Raises:
-        RunError: The file cannot be written; the old one is unchanged.
+        TransientError: The file cannot be written; the old one is unchanged.
     """
     try:
         with draft_of(path) as draft:
@@ -62,7 +62,8 @@ def save_checkpoint(path: Path, state: State, *, previous: Path | None = None) -
         for place in (path, previous):
             if place is not None and _is_in_the_way(place):
                 hint = _move_away(place)
-        raise RunError(f"The checkpoint {path} could not be written: {reason}.", hint) from error
+        message = f"The checkpoint {path} could not be written: {reason}."
+        raise TransientError(message, hint) from error
 
 
 def remove_stale_files(directory: Path) -> None:

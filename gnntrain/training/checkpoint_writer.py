@@ -41,6 +41,7 @@ class CheckpointWriter:
         self._written = -math.inf
         self._wakeup = threading.Condition()
         self._closing = False
+        self._is_writing = False
         self._thread: threading.Thread | None = None
         self._failure: RunError | None = None
         remove_stale_files(directory)
@@ -68,10 +69,15 @@ class CheckpointWriter:
         """Write the pending states and end the thread."""
         with self._wakeup:
             self._closing = True
+            self._is_writing = self._thread is not None
             self._wakeup.notify()
             thread = self._thread
         if thread is not None:
             thread.join()
+
+    def is_writing(self) -> bool:
+        """Whether a state is being written: the process should not end now."""
+        return self._is_writing
 
     def raise_failure(self) -> None:
         """Raises RunError if the newest states could not be written."""
@@ -82,13 +88,15 @@ class CheckpointWriter:
         while self._wait():
             self._write_held()
         self._write_held()
+        self._is_writing = False
 
     def _wait(self) -> bool:
         """Sleep until a state is due; False after `close`."""
         with self._wakeup:
             while not self._closing:
                 left = self._written + _SECONDS_BETWEEN_WRITES - time.monotonic()
-                if self._held and left <= 0:
+                self._is_writing = bool(self._held) and left <= 0
+                if self._is_writing:
                     return True
                 self._wakeup.wait(left if self._held else None)
             return False

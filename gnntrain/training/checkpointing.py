@@ -31,6 +31,8 @@ class Checkpointing(Callback):
         self, directory: Path | None, config: CheckpointConfig, context: DistributedContext
     ) -> None:
         self._writer = None if directory is None else CheckpointWriter(directory)
+        if self._writer is not None:
+            context.control.is_writing = self._writer.is_writing
         self._clock = CheckpointClock(config, context)
 
     def on_fit_start(self, trainer: Trainer) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
-from gnntrain.errors import RunError
+from gnntrain.errors import RunError, TransientError
 from gnntrain.loading.loader import Loader, WholeGraphLoader
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseInference
@@ -41,7 +41,9 @@ def memory_explained(where: Callable[[], str], hint: str) -> Iterator[None]:
         if kind is None:
             raise
         said = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
-        raise RunError(f"{kind} ran out {where()}: {said}.", hint) from error
+        # The machine's memory is other programs' too: another try may find more.
+        raised = TransientError if kind == "Memory" else RunError
+        raise raised(f"{kind} ran out {where()}: {said}.", hint) from error
 
 
 def lacking_memory(error: BaseException) -> str | None:

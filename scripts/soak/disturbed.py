@@ -28,13 +28,13 @@ _MOST_SECONDS_A_RUN = 600.0
 _SHARED_MEMORY = Path("/dev/shm")
 # 0: it completed before the fault could end it; negative: before it answered signals itself.
 _EXIT_CODES = {
-    "kill_rank": (0, 1, -9),
+    "kill_rank": (0, 138, -9),
     "kill_parent": (0, -9),
     "terminate": (0, 143, -15),
     "interrupt": (0, 130, -2),
     "stop_and_continue": (0,),
-    "fill_disk": (0, 1),
-    "fill_disk_and_kill": (0, 1, -9),
+    "fill_disk": (0, 138),
+    "fill_disk_and_kill": (0, 138, -9),
     "damage_last": (0, -9),
 }
 

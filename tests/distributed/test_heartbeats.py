@@ -21,8 +21,11 @@ ROSTER = Roster((0, 0, 1, 1), ("gnn1, 10.77.0.1", "gnn2, 10.77.0.2"))
 TIMEOUT = 20.0
 LOOKS = int(TIMEOUT / LOOK_SECONDS)
 
-lost_connection = RuntimeError("Connection closed by peer [10.77.0.2]:38241")
-timed_out = RuntimeError("Timed out waiting 20000ms for recv operation to complete")
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+lost_connection = RuntimeError(f"{GLOO}pair.cc:537] Connection closed by peer [10.77.0.2]:38241")
+timed_out = RuntimeError(
+    f"{GLOO}unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete"
+)
 
 
 class Group:
@@ -183,6 +186,14 @@ def test_an_error_outside_of_collectives_is_the_rank_s_own(group: Group) -> None
     group.pass_time(3)
     group.stopped = {2}
     assert group.monitors[1].cause(ValueError("it broke")) is None
+
+
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), RuntimeError("read timed out")])
+def test_an_error_that_speaks_of_a_time_out_accuses_nobody(group: Group, error: Exception) -> None:
+    group.pass_time(3)
+    with pytest.raises(type(error)), group.controls[1].waiting():
+        raise error  # as by a user's module in the backward pass
+    assert group.monitors[1].cause(error) is None
 
 
 @pytest.mark.parametrize(

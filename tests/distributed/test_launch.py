@@ -24,7 +24,7 @@ from gnntrain.distributed import supervision, watch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import RankLost, RunError, TransientError, UserError
 from scripts.soak.faults import rank_processes
 
 
@@ -56,6 +56,8 @@ def fail_on_rank_1(context: DistributedContext, payload: str) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         if payload == "user":
             raise UserError("the value 7 is wrong", "take 8")
+        if payload == "source":
+            raise TimeoutError("the feature service timed out")
         raise ZeroDivisionError("it broke")
     context.barrier()
 
@@ -78,7 +80,8 @@ def test_ranks_talk_to_each_other(tmp_path: Path) -> None:
     [
         ("raise", RunError, ["Rank 1", "ZeroDivisionError", "it broke"]),
         ("user", UserError, ["the value 7 is wrong"]),
-        ("kill", RunError, ["Rank 1", "SIGKILL"]),
+        ("kill", RankLost, ["Rank 1", "SIGKILL"]),
+        ("source", TransientError, ["Rank 1 failed: TimeoutError: the feature service timed out"]),
     ],
 )
 def test_a_failing_rank_ends_all_and_its_own_error_is_told(

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from gnntrain.distributed.requeue import requeue, requeues_itself, slurm_job
+from gnntrain.distributed.requeue import requeue, requeues_itself, seconds_given, slurm_job
 from gnntrain.distributed.run_control import Phase, RunControl
 from gnntrain.distributed.signals import forward_to, install_handlers
 from gnntrain.errors import Interrupted, RunError
@@ -58,6 +59,21 @@ def test_the_main_process_asks_slurm_and_the_others_wait_for_their_end(
     assert not slurm.exists()
     requeue(is_main=True)
     assert slurm.read_text() == "requeue 17\n"
+
+
+def test_how_long_slurm_lets_a_process_end(tmp_path: Path) -> None:
+    configuration = tmp_path / "slurm.conf"
+    configuration.write_text("SlurmctldTimeout=120\n KillWait = 45 # seconds\n")
+    begun, day = time.time(), 86_400
+    job = {**JOB, "SLURM_CONF": str(configuration)}
+    assert seconds_given(signal.SIGTERM, 30, {}) == 30
+    assert seconds_given(signal.SIGTERM, 30, job) == 45
+    assert seconds_given(signal.SIGTERM, 30, {**JOB, "SLURM_CONF": "nowhere"}) == 30
+    ahead = {"SLURM_JOB_END_TIME": str(int(begun + 90))}  # --signal=USR1@90
+    assert 80 < seconds_given(signal.SIGUSR2, 30, job | ahead) <= 90
+    assert seconds_given(signal.SIGUSR2, 30, job) == 30
+    by_hand = {"SLURM_JOB_END_TIME": str(int(begun + day))}
+    assert seconds_given(signal.SIGUSR2, 30, job | by_hand) < day
 
 
 @pytest.mark.usefixtures("slurm")

@@ -7,12 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import CollectiveTimeout, Phase, Progress, RunControl
-from gnntrain.errors import Diverged, GnntrainError, Interrupted, RunError, UserError
+from gnntrain.errors import (
+    Diverged,
+    GnntrainError,
+    Interrupted,
+    RunError,
+    TransientError,
+    UserError,
+)
 from gnntrain.training.stop_signal import StopSignal
 from tests.distributed.stores import KINDS, Clients, GoneStore, LateStore
 from tests.examples import examples
@@ -153,11 +162,25 @@ def test_an_interruption_is_no_error(join: Join) -> None:
     assert join(None).first_failure() is None
 
 
-@pytest.mark.parametrize("words", ["Timed out waiting 5000ms", "Watchdog: timeout", "time-out"])
-def test_a_rank_that_waited_in_vain_is_told_from_one_that_failed(words: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("[gloo/transport/tcp/buffer.cc:78] Timed out waiting"), CollectiveTimeout),
+        (RuntimeError("Application timeout caused pair closure"), CollectiveTimeout),
+        (dist.DistBackendError("Watchdog caught collective operation timeout"), CollectiveTimeout),
+        (dist.DistStoreError("wait timeout after 5000ms, keys: /a"), CollectiveTimeout),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection closed"), TransientError),
+        (TimeoutError("timed out"), TransientError),
+        (RuntimeError("the feature service timed out"), RunError),
+        (torch.OutOfMemoryError("CUDA out of memory."), RunError),
+    ],
+)
+def test_a_rank_that_waited_in_vain_is_told_from_one_that_failed(
+    error: Exception, kind: type[RunError]
+) -> None:
     control = RunControl()
-    fail(control, RuntimeError(words))
-    assert isinstance(control.first_failure(), CollectiveTimeout)
+    fail(control, error)
+    assert type(control.first_failure()) is kind
 
 
 @examples(50)
