@@ -23,11 +23,13 @@ EXPERIMENT_CHOICE = (
 
 def add_file(node: DictConfig, file: ConfigFile, unsure: Collection[str]) -> None:
     """Add the sections of the user's file, except those of options that are not known."""
+    for section, keys in file.whole.items():
+        if section not in unsure:
+            OmegaConf.update(node, section, keys, merge=False, force_add=True)
     for section, keys in file.keys.items():
         if section not in unsure:
-            if not file.is_whole:
-                _make_way(node, section, keys)
-            OmegaConf.update(node, section, keys, merge=not file.is_whole, force_add=True)
+            _make_way(node, section, keys)
+            OmegaConf.update(node, section, keys, merge=True, force_add=True)
 
 
 def remove_strings(node: DictConfig, groups: Iterable[str]) -> Iterator[Problem]:
