@@ -93,7 +93,7 @@ def _remove(node: DictConfig, key: str) -> Problem | None:
     parent = OmegaConf.select(node, section) if section else node
     if not isinstance(parent, DictConfig) or last not in parent:
         known = map(str, parent) if isinstance(parent, DictConfig) else ()
-        return Problem("", f"~{key}", "a key that is there", did_you_mean(last, list(known)))
+        return Problem("", f"~{key}", "no such key", did_you_mean(last, list(known)))
     del parent[last]  # pop would look up what its value refers to
     return None
 

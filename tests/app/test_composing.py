@@ -186,7 +186,7 @@ def test_a_deeply_nested_value_is_refused(left: str, right: str) -> None:
 
 @pytest.mark.parametrize("override", ["model._target_=os.system", "model={_target_:os.system}"])
 def test_a_configuration_names_no_callable(override: str) -> None:
-    assert only_problem(override).expected == "a key that exists"
+    assert only_problem(override).expected == "no such key"
 
 
 def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
