@@ -72,6 +72,7 @@ def read_config_file(
             raw = read_yaml(text)
             if not isinstance(raw, dict):
                 raise ValueError("there are no keys in it")
+            raw = {str(key): section for key, section in raw.items()}
             if (key := _code_key(raw)) is None:
                 found = _read(file, raw, typed, groups, problems)
                 found = replace(found, lines=key_lines(text))
@@ -89,7 +90,7 @@ def read_config_file(
 
 def _code_key(raw: JSON) -> str | None:
     """A key by which Hydra would call what it names: a file may come from anybody."""
-    wrong = next((str(key) for key in raw if not _KEY.fullmatch(str(key))), None)
+    wrong = next((key for key in raw if not _KEY.fullmatch(key)), None)
     return "_target_" if wrong is None and _has_target(raw) else wrong
 
 

@@ -386,6 +386,8 @@ def test_hydras_own_keys_are_left_to_hydra() -> None:
     [
         ("dataset: {nam: cora}", "did you mean dataset.name"),
         ("[1, 2]", "there are no keys in it"),
+        ("1: {a: 2}", "no such key"),
+        ("{dataset: cora, true: x}", "no such key"),
         ("a: [", "a configuration that can be read"),
         (None, "No such file"),
     ],
