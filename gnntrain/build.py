@@ -12,7 +12,7 @@ All ranks call the same functions in the same order: on GPUs they place the grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
-from gnntrain.models import GNN, AnyModel, HeteroGNN
+from gnntrain.models import GNN, AnyModel, HeteroGNN, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.tasks.positive_class import positive_class
@@ -44,6 +44,7 @@ from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
 from gnntrain.training.hetero_partitioned import HeteroPartitionedEvaluator
+from gnntrain.training.module_outputs import ModuleEvaluator
 from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def build_loaders(
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
-    plan = training_plan(config, task, context)
+    plan = training_plan(config, task, context, by_node=model.needs.edge_index)
     owners_draw = isinstance(graph, PartitionedGraph) or config.distributed.servers > 0
     if owners_draw and exchange is not None:
         if model.is_hetero:
@@ -208,8 +209,10 @@ def build_server(
     return build_loaders(config, task, model, graph, context)
 
 
-def training_plan(config: Config, task: Task, context: DistributedContext) -> SeedPlan:
-    """This rank's training seeds in each step."""
+def training_plan(
+    config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
+) -> SeedPlan:
+    """This rank's training seeds in each step; for `by_node` see `SampleKey`."""
     seeds = task.seeds("train")
     is_full = config.sampler.name == "full"
     return SeedPlan(
@@ -219,6 +222,7 @@ def training_plan(config: Config, task: Task, context: DistributedContext) -> Se
         world_size=context.world_size,
         drop_last=config.trainer.drop_last,
         seed=config.trainer.seed,
+        by_node=by_node,
     )
 
 
@@ -239,7 +243,13 @@ def build_evaluator(
     """
     if config.evaluation.name == "sampled":
         fan_outs: AnyFanOuts = config.evaluation.fan_outs or config.sampler.fan_outs
-    elif isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
+        plans = _evaluation_plans(config, task, context, by_node=model.needs.edge_index)
+        sampled = {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}
+        why = "from sampled in-neighbours (evaluation=sampled)"
+        return SampledEvaluator(task, sampled, context, estimated=why)
+    if isinstance(model, PlainModel):
+        return build_module_evaluator(config, task, loaders, graph, context, scratch_dir)
+    if isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
         assert isinstance(loaders, PartitionedLoaderBuilder)
         return PartitionedEvaluator(
             graph.parts,
@@ -250,7 +260,7 @@ def build_evaluator(
             task=task,
             features=loaders.features,
         )
-    elif isinstance(model, HeteroGNN) and isinstance(graph, PartitionedGraph):
+    if isinstance(model, HeteroGNN) and isinstance(graph, PartitionedGraph):
         assert isinstance(loaders, HeteroPartitionedLoaderBuilder)
         return HeteroPartitionedEvaluator(
             graph,
@@ -261,14 +271,22 @@ def build_evaluator(
             task=task,
             features=loaders.features,
         )
-    elif isinstance(model, GNN | HeteroGNN):
-        return build_layerwise(config, task, loaders, graph, context, scratch_dir)
-    else:  # A plain PyG model cannot be run layer by layer: exact by complete neighbourhoods.
-        fan_outs = all_neighbors(config)
-    plans = {split: _evaluation_plan(config, task, split, context) for split in SPLITS}
-    return SampledEvaluator(
-        task, {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}, context
-    )
+    return build_layerwise(config, task, loaders, graph, context, scratch_dir)
+
+
+def build_module_evaluator(
+    config: Config,
+    task: Task,
+    loaders: AnyLoaderBuilder,
+    graph: Graph,
+    context: DistributedContext,
+    scratch_dir: Path,
+) -> ModuleEvaluator:
+    """The exact evaluator of a plain PyG model, whichever `evaluation.name` is."""
+    buffers = build_buffers(config, DistributedContext(device=context.device), scratch_dir)
+    plans = _evaluation_plans(config, task, context)
+    hops = config.model.num_layers
+    return ModuleEvaluator(task, loaders, graph, context, buffers, plans, hops)
 
 
 def build_layerwise(
@@ -320,11 +338,6 @@ def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path
     return SharedBuffers(context, scratch_dir, int(limit * 2**30))
 
 
-def all_neighbors(config: Config) -> Sequence[int]:
-    """Fan-outs with which a sampler takes every in-neighbour."""
-    return (-1,) * config.model.num_layers
-
-
 def sampler_in_words(config: Config, loaders: AnyLoaderBuilder) -> str:
     """Description of the sampler for the console."""
     if config.sampler.name == "full":
@@ -332,12 +345,20 @@ def sampler_in_words(config: Config, loaders: AnyLoaderBuilder) -> str:
     return f"neighbor {fan_outs_text(config.sampler.fan_outs)} ({loaders.backend})"
 
 
+def _evaluation_plans(
+    config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
+) -> dict[str, SeedPlan]:
+    return {
+        split: _evaluation_plan(config, task, split, context, by_node=by_node) for split in SPLITS
+    }
+
+
 def _evaluation_plan(
-    config: Config, task: Task, split: str, context: DistributedContext
+    config: Config, task: Task, split: str, context: DistributedContext, *, by_node: bool
 ) -> SeedPlan:
     evaluation, seeds = config.evaluation, task.seeds(split)
     seed = config.trainer.seed ^ _EVALUATION_STREAM
-    if evaluation.max_steps is not None:
+    if evaluation.name == "sampled" and evaluation.max_steps is not None:
         # A random part of the split, the same one on any number of ranks.
         shuffled = SeedPlan(seeds, evaluation.batch_size, seed=seed).order(0)
         seeds = shuffled[: evaluation.max_steps * evaluation.batch_size]
@@ -350,4 +371,5 @@ def _evaluation_plan(
         shuffle=False,
         redraw=False,
         seed=seed,
+        by_node=by_node,
     )

@@ -13,8 +13,11 @@ def sentence(error: BaseException) -> str:
     """The message of an error, in one line or a few."""
     if isinstance(error, GnntrainError):
         return error.message
+    from gnntrain.plugins import place_in_plugin  # imported only for a failure
+
     said = str(error).strip()
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return text + place_in_plugin(error)
 
 
 def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from gnntrain.build import (
-    all_neighbors,
-    build_buffers,
     build_evaluator,
     build_layerwise,
     build_loaders,
     build_model,
+    build_module_evaluator,
     build_task,
 )
 from gnntrain.compute.selection import select
@@ -25,7 +23,6 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GNN, HeteroGNN
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (
@@ -39,7 +36,7 @@ from gnntrain.run_store import (
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
-from gnntrain.training.evaluation import Inferred, SplitMetrics, infer_by_batch
+from gnntrain.training.evaluation import Inferred, SplitMetrics, why_estimated
 
 __all__ = ["BestModel", "Inferred", "infer", "load_best"]
 
@@ -84,11 +81,11 @@ class BestModel:
         self.model = build_model(config, self.task, graph, context)
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
-    def evaluate(self) -> SplitMetrics:
-        """The metrics of all splits, as the `evaluation` keys describe."""
+    def evaluate(self) -> tuple[SplitMetrics, str]:
+        """The metrics of all splits, as the `evaluation` keys describe; and `why_estimated`."""
         parts = self._config, self.task, self.model, self._loaders
         evaluator = build_evaluator(*parts, self.graph, self._context, self._scratch_dir)
-        return evaluator.evaluate(self.model)
+        return evaluator.evaluate(self.model), why_estimated(evaluator)
 
     def infer(self, *, embed: bool = False) -> Inferred:
         """The outputs of every node, exactly: over all in-neighbours.
@@ -109,13 +106,8 @@ class BestModel:
                 f"model {config.model.name} has no embeddings: gnntrain runs it as a whole.",
                 "Ask for logits, or derive the model from gnntrain.models.GNN.",
             )
-        nodes = np.arange(len(self.graph.target_nodes))
-        plan = SeedPlan(nodes, config.evaluation.batch_size, shuffle=False, redraw=False)
-        loader = self._loaders.loader(plan, all_neighbors(config))
-        buffers = build_buffers(config, context, self._scratch_dir)
-        logits = buffers.matrix("logits", len(nodes), self.task.num_outputs)
-        infer_by_batch(self.model, loader, context, logits)
-        return Inferred(logits)
+        rank = self.graph, context, self._scratch_dir
+        return build_module_evaluator(config, self.task, self._loaders, *rank).infer(self.model)
 
 
 def infer(

@@ -15,6 +15,7 @@ from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
+from gnntrain.failures import sentence
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.records import FitResult, Status, Summary
 
@@ -57,6 +58,7 @@ def summarize(
     peak_rss: int = 0,
     peak_gpu: int = 0,
     initial_weights: Mapping[str, Any] | None = None,
+    estimated: str = "",
 ) -> Summary:
     """The summary of a run, as in `summary.json`."""
     records = result.records
@@ -64,6 +66,8 @@ def summarize(
     extra: dict[str, Any] = {}
     if initial_weights is not None:
         extra["initial_weights"] = initial_weights
+    if estimated:
+        extra["estimated"] = estimated
     if graph.task == "binary":
         extra["positive_class"] = positive_name(graph, config.task.positive_class)
     return Summary(
@@ -104,7 +108,7 @@ def error_text(error: BaseException | None) -> str | None:
     """The text of `error` in a summary; None for a run that did not fail."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
-    return str(error) if isinstance(error, GnntrainError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, GnntrainError) else sentence(error)
 
 
 def _median(values: Sequence[float]) -> float | None:

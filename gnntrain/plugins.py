@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import traceback
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -23,6 +24,8 @@ DATASETS = "gnntrain.datasets"
 METRICS = "gnntrain.metrics"
 MODELS = "gnntrain.models"
 SAMPLERS = "gnntrain.samplers"
+
+_packages: set[str] = set()  # whose code this process has called
 
 
 def plugin_names(group: str) -> tuple[str, ...]:
@@ -58,6 +61,7 @@ def load_plugin(group: str, name: str) -> Any:
     """
     point = find_plugin(group, name)
     lazy_imports.execute(lazy_imports.META)  # its code may compute with tensors without data
+    _packages.add(point.module.partition(".")[0])
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
@@ -65,6 +69,15 @@ def load_plugin(group: str, name: str) -> Any:
             f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}",
             "install or repair the package that declares it",
         ) from error
+
+
+def place_in_plugin(error: BaseException) -> str:
+    """` (file:line)`, the last place in a package's code that an exception came through; or ""."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    for frame, line in reversed(frames):
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:
+            return f" ({frame.f_code.co_filename}:{line})"
+    return ""
 
 
 def takes_schema(make: Any) -> bool:

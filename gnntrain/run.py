@@ -401,8 +401,8 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     """Metrics of a run's best checkpoint on all splits, on the graph it was trained on.
 
     Returns:
-        `run`, `epoch`, `metric`, `positive_class` (None: the task is not binary) and `metrics` (by
-        split, by name).
+        `run`, `epoch`, `metric`, `positive_class` (None: the task is not binary), `metrics` (by
+        split, by name) and `estimated` (why they are, or "").
 
     Raises:
         UserError: The graph, the checkpoint or the configuration has changed.
@@ -416,12 +416,14 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
             "Epoch %d was better, but is in no checkpoint. `gnntrain resume %s` trains it again.",
             *(shown, best.run.shown),
         )
+    metrics, estimated = best.evaluate()
     return {
         "run": best.run.shown,
         "epoch": best.epoch,
         "metric": best.signature.metric,
         "positive_class": best.positive_class,
-        "metrics": best.evaluate(),
+        "metrics": metrics,
+        "estimated": estimated,
     }
 
 

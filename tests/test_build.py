@@ -31,7 +31,8 @@ def store(tmp_path: Path) -> StoredGraph:
 
 
 def plain_model(_: Any, schema: GraphSchema, out_channels: int) -> PlainModel:
-    return PlainModel(GraphSAGE(schema.num_features[schema.target], 8, 2, out_channels))
+    module = GraphSAGE(schema.num_features[schema.target], 8, 2, out_channels)
+    return PlainModel(module, "own", out_channels)
 
 
 def trained(store: StoredGraph, device: str, model: str, backend: str, scratch: Path) -> FitResult:

@@ -184,17 +184,17 @@ class Plain(torch.nn.Module):
 def test_a_models_last_layer_is_its_last_layer(tmp_path: Path) -> None:
     from torch_geometric.nn import GraphSAGE
 
-    sage = PlainModel(GraphSAGE(5, 8, num_layers=2, out_channels=3))
+    sage = PlainModel(GraphSAGE(5, 8, num_layers=2, out_channels=3), "own", 3)
     assert sage.output_layer == ("module.convs.1.",)
-    assert PlainModel(Plain(4, 3)).output_layer == ("module.out.",)
+    assert PlainModel(Plain(4, 3), "own", 3).output_layer == ("module.out.",)
     store = stored(tmp_path / "store")
     config = from_dict({"trainer": {"init_from": str(tmp_path / "run")}})
-    write_run(tmp_path / "run", store, config, PlainModel(Plain(4, 3)))
-    told = take_weights(config, PlainModel(Plain(4, 7)))
+    write_run(tmp_path / "run", store, config, PlainModel(Plain(4, 3), "own", 3))
+    told = take_weights(config, PlainModel(Plain(4, 7), "own", 7))
     assert told is not None
     assert (told.num_taken, told.num_parameters) == (5 * 4 + 4, 5 * 4 + 4 + 7 * 5)
     with pytest.raises(UserError, match=r"module\.into\.weight"):
-        take_weights(config, PlainModel(Plain(6, 7)))
+        take_weights(config, PlainModel(Plain(6, 7), "own", 7))
 
 
 def test_without_the_key_nothing_is_taken() -> None:

@@ -67,7 +67,11 @@ def test_one_process_evaluates_what_several_gpus_trained(
     keys = RunDirectory.open(tmp_path / "run").config()
     keys["distributed"]["graph"] = "replicated"
     keys["features"]["placement"], keys["sampler"]["backend"] = placement, "triton"
-    assert set(load_best(tmp_path / "run", from_dict(keys)).evaluate()) == {"train", "val", "test"}
+    assert set(load_best(tmp_path / "run", from_dict(keys)).evaluate()[0]) == {
+        "train",
+        "val",
+        "test",
+    }
 
 
 def test_sampled_evaluation_reads_rows_of_other_machines(

@@ -13,6 +13,8 @@ def _evaluate(arguments: Arguments) -> int:
     say(f"{result['run']}, best epoch {result['epoch']}, chosen by val {result['metric']}")
     if result["positive_class"] is not None:
         say(f"positive class {result['positive_class']}")
+    if result["estimated"]:
+        say(f"estimated: {result['estimated']}")
     for split, metrics in result["metrics"].items():
         figures = "  ".join(f"{name} {format_metric(value)}" for name, value in metrics.items())
         say(f"  {split:5}  {figures or 'no labelled node'}")

@@ -134,7 +134,7 @@ class LoaderBuilder:
             UserError: `trainer.cuda_graph` is set, but the GPU cannot read edges or features.
         """
         if self._config.sampler.name == "full":
-            return self._full_graph_loader()
+            return self.whole_graph_loader(self._plan)
         features = self._training_features()
         loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
         records = self._config.trainer.cuda_graph
@@ -146,12 +146,13 @@ class LoaderBuilder:
             )
         return loader
 
-    def _full_graph_loader(self) -> FullGraphLoader:
-        on_gpu = devices.is_gpu(self._context.device)
+    def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
+        """The whole graph as one batch, with the seeds of `plan`."""
+        trains_so = self._config.sampler.name == "full" and devices.is_gpu(self._context.device)
         return FullGraphLoader(
-            (on_gpu and self.graph_on_device) or self._placed_graph(),
+            (trains_so and self.graph_on_device) or self._placed_graph(),
             self._whole_rows or self._placed_features(),
-            self._plan,
+            plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
         )

@@ -36,7 +36,13 @@ from gnntrain.loading.placement import Placement, Sizes, measured_memory, most_c
 from gnntrain.loading.sharded import answers_of, rows_call, shard_features
 from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.hetero import HeteroBlock, HeteroSampler, HeteroSubgraph, resolved_fan_outs
+from gnntrain.sampling.hetero import (
+    FanOuts,
+    HeteroBlock,
+    HeteroSampler,
+    HeteroSubgraph,
+    resolved_fan_outs,
+)
 from gnntrain.sampling.registry import hetero_sampler_class
 
 if TYPE_CHECKING:
@@ -224,11 +230,15 @@ class HeteroLoaderBuilder:
         """Mini-batches of the training seeds, or the full graph."""
         if self._config.sampler.name == "neighbor":
             return self.loader(self._plan, self._config.sampler.fan_outs)
+        return self.whole_graph_loader(self._plan)
+
+    def whole_graph_loader(self, plan: SeedPlan) -> HeteroFullGraphLoader:
+        """The whole graph as one batch, with the seeds of `plan`."""
         return HeteroFullGraphLoader(
             self._graph,
             self._targets,
             self._features_on_device(),
-            self._plan,
+            plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
             device=self._context.device,
@@ -236,8 +246,7 @@ class HeteroLoaderBuilder:
 
     def sampler(self, fan_outs: AnyFanOuts) -> HeteroSampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        schema, num_layers = self._graph.schema, self._config.model.num_layers
-        by_type = resolved_fan_outs(fan_outs, schema, num_layers)
+        by_type = self._fan_outs_by_type(fan_outs)
         key = tuple(by_type.values())
         if key not in self._samplers:
             self._samplers[key] = hetero_sampler_class(self.backend)(
@@ -248,6 +257,11 @@ class HeteroLoaderBuilder:
                 replace=self._config.sampler.replace,
             )
         return self._samplers[key]
+
+    def _fan_outs_by_type(self, given: AnyFanOuts) -> FanOuts:
+        # Evaluation's alone may be of more hops than the model has layers.
+        length = self._config.model.num_layers if isinstance(given, Mapping) else len(given)
+        return resolved_fan_outs(given, self._graph.schema, length)
 
     @property
     def values(self) -> HeteroValues:
@@ -370,6 +384,11 @@ class HeteroLoaderBuilder:
     def _features_on_device(self) -> dict[NodeType, FeatureSource]:
         """The same where a step over the whole graph reads them: all in the device's memory."""
         device = self._context.device
+        if self._exchange is not None:
+            rows = {t: rows_of(self._graph.nodes[t]) for t in self._types_with_features}
+            return {
+                t: InPlaceFeatures(LazyFeatures(own.to(device)), device) for t, own in rows.items()
+            }
         return {
             name: InPlaceFeatures(LazyFeatures(source.select().rows.to(device)), device)
             if source.waits

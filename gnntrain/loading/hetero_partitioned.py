@@ -24,7 +24,7 @@ from gnntrain.loading.hotness import HashedReadCounts
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import TARGETS, held_parts, most_counted
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.hetero import HeteroSampler, HeteroSubgraph, resolved_fan_outs
+from gnntrain.sampling.hetero import HeteroSampler, HeteroSubgraph
 from gnntrain.sampling.hetero_partitioned import (
     HeteroDrawAnswers,
     HeteroPartDraws,
@@ -94,8 +94,7 @@ class HeteroPartitionedLoaderBuilder(HeteroLoaderBuilder):
 
     def sampler(self, fan_outs: AnyFanOuts) -> HeteroSampler:
         """See `HeteroLoaderBuilder.sampler`."""
-        schema, num_layers = self._graph.schema, self._config.model.num_layers
-        by_type = resolved_fan_outs(fan_outs, schema, num_layers)
+        schema, by_type = self._graph.schema, self._fan_outs_by_type(fan_outs)
         key = tuple(by_type.values())
         if key not in self._samplers:
             self._samplers[key] = PartitionedHeteroSampler(

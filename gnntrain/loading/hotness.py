@@ -64,7 +64,7 @@ def dry_epochs(draw: Draw[_Nodes], plan: SeedPlan, num_epochs: int) -> Iterator[
     for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
         order = plan.order(epoch)
         for step in range(plan.num_steps):
-            yield draw(plan.rank_batch(order, step).seeds, SampleKey(plan.seed, epoch, step))
+            yield draw(plan.rank_batch(order, step).seeds, plan.key(epoch, step))
 
 
 class ReadCounts(Protocol):

@@ -64,6 +64,7 @@ class SeedPlan:
         drop_last: Leave out the last global batch if it is not full.
         redraw: Whether a node draws new in-neighbours in every step. If not, its draw does not
             depend on the batches.
+        by_node: See `SampleKey`.
     """
 
     seeds: Int64Array
@@ -74,6 +75,7 @@ class SeedPlan:
     drop_last: bool = False
     redraw: bool = True
     seed: int = 0
+    by_node: bool = False
 
     @property
     def global_batch_size(self) -> int:
@@ -91,6 +93,10 @@ class SeedPlan:
         # Philox takes a key of two words: the order is a pure function of (seed, epoch).
         bits = np.random.Philox(key=np.array([self.seed, epoch], np.uint64))
         return np.random.Generator(bits).permutation(self.seeds)
+
+    def key(self, epoch: int, step: int) -> SampleKey:
+        """The key of the draws of a step."""
+        return SampleKey(self.seed, epoch, step if self.redraw else 0, self.by_node)
 
     def global_batch(self, order: Int64Array, step: int) -> Int64Array:
         """The seeds of all ranks in `step`."""
@@ -239,19 +245,16 @@ class SampledLoader(Loader, Generic[Subgraph, Made]):
         order = self.plan.order(self._epoch)
         for step in range(self._step, len(self)):
             self._step += 1
-            yield self.plan.rank_batch(order, step), self._key(self._epoch, step)
+            yield self.plan.rank_batch(order, step), self.plan.key(self._epoch, step)
 
     @abstractmethod
     def fill(self, subgraph: Subgraph, num_counted: int, global_batch_size: int) -> Made:
         """The mini-batch of a sampled subgraph; see `MiniBatch` for the numbers."""
 
-    def _key(self, epoch: int, step: int) -> SampleKey:
-        return SampleKey(self.plan.seed, epoch, step if self.plan.redraw else 0)
-
     def _batch(self, order: Int64Array, epoch: int, step: int) -> Made:
         own = self.plan.rank_batch(order, step)
         with self.phases("sample"):
-            subgraph = self.sampler.sample(as_tensor(own.seeds), self._key(epoch, step))
+            subgraph = self.sampler.sample(as_tensor(own.seeds), self.plan.key(epoch, step))
         with self.phases("gather"):
             return self.fill(subgraph, own.num_counted, own.global_batch_size)
 

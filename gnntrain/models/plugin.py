@@ -25,6 +25,8 @@ class PlainModel(nn.Module):
 
     Args:
         module: The model.
+        name: Its name in messages.
+        out_channels: Width of its outputs.
 
     Attributes:
         needs, uses_graph, is_hetero: See `GNN`.
@@ -34,14 +36,30 @@ class PlainModel(nn.Module):
     uses_graph = True
     is_hetero = False
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, name: str, out_channels: int) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.name, self.out_channels = module, name, out_channels
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Outputs of all nodes, float `[num_nodes, out_channels]`."""
-        rows: Tensor = self.module(x, edge_index)
-        return rows
+        return self._checked(self.module(x, edge_index), len(x))
+
+    def _checked(self, out: Any, num_rows: int) -> Tensor:
+        """The outputs of the module.
+
+        Raises:
+            UserError: They are no tensor, or one of another shape.
+        """
+        expected = num_rows, self.out_channels
+        if isinstance(out, Tensor) and out.shape == expected:
+            return out
+        is_tensor = isinstance(out, Tensor)
+        found = list(out.shape) if is_tensor else f"a {type(out).__name__}, not a tensor"
+        raise UserError(
+            f"model {self.name} gave outputs {found} for {num_rows:,} nodes; "
+            f"they must be {list(expected)}: a row a node, {self.out_channels} columns.",
+            "Its last layer must be as wide as the argument out_channels.",
+        )
 
     @property
     def output_layer(self) -> tuple[str, ...]:
@@ -62,6 +80,7 @@ class PlainHeteroModel(PlainModel):
 
     Args:
         module: The model. It returns the outputs of the target type, or those of each type.
+        name, out_channels: See `PlainModel`.
         schema: The types of the graph.
         embedding_channels: Width of the tables.
 
@@ -71,8 +90,15 @@ class PlainHeteroModel(PlainModel):
 
     is_hetero = True
 
-    def __init__(self, module: nn.Module, schema: GraphSchema, embedding_channels: int) -> None:
-        super().__init__(module)
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        out_channels: int,
+        schema: GraphSchema,
+        embedding_channels: int,
+    ) -> None:
+        super().__init__(module, name, out_channels)
         self.schema, self.tables = schema, ModuleDict()
         for node_type, width in schema.num_features.items():
             if width == 0:
@@ -94,8 +120,16 @@ class PlainHeteroModel(PlainModel):
         """
         learnt = {t: table(n_id_dict.get(t)) for t, table in self.tables.items()}
         found = {t: learnt[t] if t in learnt else x_dict[t] for t in self.schema.node_types}
-        out: Tensor | Mapping[NodeType, Tensor] = self.module(found, dict(edge_index_dict))
-        return out[self.schema.target] if isinstance(out, Mapping) else out
+        return self.on_rows(found, edge_index_dict)
+
+    def on_rows(
+        self, x_dict: dict[NodeType, Tensor], edge_index_dict: Mapping[EdgeType, Tensor]
+    ) -> Tensor:
+        """As `forward`, with the rows of all types."""
+        num_rows = len(x_dict[self.schema.target])
+        out = self.module(x_dict, dict(edge_index_dict))
+        target = out.get(self.schema.target) if isinstance(out, Mapping) else out
+        return self._checked(target, num_rows)
 
 
 AnyModel = GNN | HeteroGNN | PlainModel
@@ -149,8 +183,8 @@ def build_plugin(
         return model
     _initialise(model, inputs, embedding_channels)
     if isinstance(inputs, GraphSchema):
-        return PlainHeteroModel(model, inputs, embedding_channels)
-    return PlainModel(model)
+        return PlainHeteroModel(model, name, out_channels, inputs, embedding_channels)
+    return PlainModel(model, name, out_channels)
 
 
 def _only_width(schema: GraphSchema, model: str) -> int:

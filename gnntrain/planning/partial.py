@@ -17,11 +17,12 @@ from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.loader import Loader
-from gnntrain.models import GNN, AnyModel
+from gnntrain.models import GNN, AnyModel, PlainModel
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
 from gnntrain.training.layerwise import ROW_COST, Offsets
+from gnntrain.training.module_outputs import ModuleEvaluator
 
 _SECONDS = 1.5  # of a loop over chunks or mini-batches
 _MOST_CHUNKS = 16
@@ -73,7 +74,10 @@ def evaluate_in_part(
             evaluator = _SomeChunks(evaluator, clock)
         else:
             evaluator = _SomeHeteroChunks(evaluator, clock)
-    elif isinstance(evaluator, SampledEvaluator):
+    if isinstance(evaluator, ModuleEvaluator):
+        assert isinstance(model, PlainModel)
+        evaluator = evaluator.by_batch(model) or evaluator
+    if isinstance(evaluator, SampledEvaluator):
         loaders = evaluator.loaders.items()
         evaluator.loaders = {split: _SomeBatches(loader, clock) for split, loader in loaders}
     evaluator.evaluate(model)  # loads kernels and what metrics need

@@ -217,6 +217,7 @@ def _end_pairs(
     # The command itself says at its end how to go on with a run that did not complete.
     has_next = run and summary.best_epoch is not None and summary.status == "completed"
     return [
+        ("estimated", summary.extra.get("estimated", "")),
         (shown_metric(summary.metric), _course(values, format_metric, width)),
         ("loss", _course(summary.train_loss, format_loss, width)),
         ("speed", DOT.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),

@@ -149,6 +149,7 @@ def _about(
         "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
         "positive_class": summary.get("positive_class"),
+        "estimated": summary.get("estimated"),
         "versions": {
             "gnntrain": __version__,
             "torch": torch.__version__,

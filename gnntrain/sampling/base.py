@@ -24,11 +24,16 @@ class SampleKey:
     """The key of a draw: with a hop and a destination node it determines the drawn in-neighbours.
 
     The draw depends neither on the thread, nor on the rank, nor on the other nodes of the batch.
+
+    Attributes:
+        by_node: One draw a node, the same in every hop with the same fan-out: what a model sees of
+            a node then does not depend on the hop that found it.
     """
 
     seed: int
     epoch: int
     step: int
+    by_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,6 +278,7 @@ def _roomy(length: int) -> int:
 
 def numba_hop_key(key: SampleKey, hop: int) -> np.uint64:
     """See `kernels.hop_key`; the parts of `key` are taken modulo 2^64."""
+    hop = 0 if key.by_node else hop
     parts = (np.uint64(int(part) % 2**64) for part in (key.seed, key.epoch, key.step, hop))
     return np.uint64(hop_key(*parts))
 

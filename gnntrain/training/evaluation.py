@@ -49,6 +49,11 @@ class Evaluator(Protocol):
         ...
 
 
+def why_estimated(evaluator: Evaluator) -> str:
+    """Why the metrics are not those of the model over the whole graph; "" if they are."""
+    return str(getattr(evaluator, "estimated", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Inferred:
     """A model's outputs for every node of a graph, on the CPU.
@@ -196,11 +201,10 @@ def metrics_of(task: Task, outputs: Tensor) -> SplitMetrics:
 class SampledEvaluator:
     """Metrics from mini-batches: every node of a split once, each with a sampled neighbourhood.
 
-    With fan-outs of −1 it is exact, if slow.
-
     Args:
         task: Targets and metrics.
         loaders: By split. They divide each batch among the ranks that take part.
+        estimated: See `why_estimated`.
     """
 
     def __init__(
@@ -208,9 +212,12 @@ class SampledEvaluator:
         task: Task,
         loaders: Mapping[str, Loader],
         context: DistributedContext,
+        *,
+        estimated: str = "",
     ) -> None:
         self._task = task
         self.loaders = loaders
+        self.estimated = estimated
         self._context = context
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
@@ -247,17 +254,3 @@ class SampledEvaluator:
         return self._task.metrics(
             torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
         )
-
-
-@torch.no_grad()
-def infer_by_batch(
-    model: AnyModel, loader: Loader, context: DistributedContext, out: Tensor
-) -> None:
-    """Write the logits of the loader's seeds to `out`, in their order."""
-    module = OnBatch(model).eval()
-    loader.set_epoch(0)
-    start = 0
-    for batch in loader:
-        logits = module(batch.to(context.device)).float().cpu()
-        out[start : start + len(logits)] = logits
-        start += len(logits)

@@ -14,6 +14,7 @@ from gnntrain.loading.loader import Loader, WholeGraphLoader
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseInference
 from gnntrain.training.layerwise import LayerwiseInference
+from gnntrain.training.module_outputs import ModuleEvaluator
 
 # Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
 _CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
@@ -68,6 +69,8 @@ def training_hint(loader: Loader, config: TrainerConfig) -> str:
 
 def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
     """The keys to lower if evaluation runs out of memory."""
+    if isinstance(evaluator, ModuleEvaluator):
+        return "Lower evaluation.memory_limit or evaluation.batch_size, or set evaluation=sampled."
     if not isinstance(evaluator, LayerwiseInference | HeteroLayerwiseInference):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
     if is_gpu(device):

@@ -25,7 +25,7 @@ from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.partitioned import DRAW
 from gnntrain.training.callbacks import Callback
-from gnntrain.training.evaluation import Evaluator, SplitMetrics
+from gnntrain.training.evaluation import Evaluator, SplitMetrics, why_estimated
 from gnntrain.training.snapshot import EpochTotals
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class ServedEvaluator:
     def __init__(self, exchange: Exchange, context: DistributedContext) -> None:
         self._exchange = exchange
         self._context = context
+        self.estimated = ""
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
@@ -62,6 +63,7 @@ class ServedEvaluator:
             outcome = self._context.broadcast(self._poll() if self._context.is_main else None)
         if number := outcome["stop"]:
             raise Interrupted(number)
+        self.estimated = outcome["estimated"]
         metrics: SplitMetrics = outcome["metrics"]
         return metrics
 
@@ -218,6 +220,7 @@ class _Serving:
         control.enter(Phase.EVALUATING, 0)
         try:
             outcome["metrics"] = self._evaluator.evaluate(self._model)
+            outcome["estimated"] = why_estimated(self._evaluator)
         except Interrupted as error:
             if control.is_abandoned:
                 raise

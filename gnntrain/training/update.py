@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,6 +88,7 @@ class Update:
         if self._context.world_size > 1:
             # Built-in models use all parameters in every step; a user's model may not.
             unused = isinstance(self._model, PlainModel)
+            warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
             module = DistributedDataParallel(
                 module, process_group=self._context.group, find_unused_parameters=unused
             )

@@ -1,0 +1,374 @@
+"""Outputs of a plain PyG module: those of its forward pass over the whole graph.
+
+They come from one such pass where its memory allows it, which a pass over a small graph tells. Else
+from batches of nodes, each with all in-neighbours up to as many hops as the module reads, and one
+more: so every node that is read has all its in-edges, and thus its degree. A module may offer its
+layers (`inference_layers`), which are then computed one after the other in this way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gnntrain import devices
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import EdgeType, Graph, NodeType
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
+from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.build import LoaderBuilder
+from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures
+from gnntrain.loading.loader import AnyBatch, SeedPlan
+from gnntrain.models import AnyModel, PlainModel
+from gnntrain.models.plugin import PlainHeteroModel
+from gnntrain.tasks import Task
+from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.evaluation import (
+    Inferred,
+    SampledEvaluator,
+    SplitMetrics,
+    metrics_of,
+)
+from gnntrain.training.forward import OnBatch
+
+if TYPE_CHECKING:
+    from gnntrain.build import AnyLoaderBuilder
+
+_log = logging.getLogger("gnntrain")
+
+Forward = Callable[[dict[NodeType, Tensor], dict[EdgeType, Tensor]], Tensor]
+"""From the rows of all types and the edges to the target type's outputs."""
+Layer = Callable[[Tensor, Tensor], Tensor]
+"""From the rows of all nodes and `edge_index` to the rows of the next layer."""
+
+_FARTHEST = 256  # hops that are told from all nodes
+_SMALL_GRAPH = 20_000  # nodes and edges, to measure memory on
+_COMPARED_NODES = 32  # few: the neighbourhoods of many would be the whole graph
+_GPU_SHARE = 0.8  # of what is free
+
+_ALL_AT_ONCE = "the model reads all nodes at once, more than a rank's memory can hold"
+_MORE = "the model reads more of the graph than the in-neighbours of its hops"
+
+
+class ModuleEvaluator:
+    """Evaluates a plain PyG module, and computes its outputs for all nodes.
+
+    Args:
+        task: Seeds, targets and metrics.
+        loaders: Of this rank.
+        graph: The graph.
+        context: This rank.
+        buffers: Of this rank alone, for layers; their limit is that of the whole forward pass.
+        plans: The seeds of each split, divided among the ranks, for evaluation in batches.
+        num_layers: Hops to go where the module tells no number of its own.
+
+    Attributes:
+        estimated: Why the outputs are not those of the forward pass over the whole graph; "" if
+            they are. Known after the first evaluation.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        loaders: AnyLoaderBuilder,
+        graph: Graph,
+        context: DistributedContext,
+        buffers: SharedBuffers,
+        plans: Mapping[str, SeedPlan],
+        num_layers: int,
+    ) -> None:
+        self._task, self._loaders, self._graph = task, loaders, graph
+        self._context, self._buffers = context, buffers
+        self._plans, self._num_layers = plans, num_layers
+        # Hops that each layer reads; none: the whole graph at once.
+        self._hops: Sequence[int] | None = None
+        self.estimated = ""
+
+    def evaluate(self, model: AnyModel) -> SplitMetrics:
+        """See `Evaluator.evaluate`."""
+        assert isinstance(model, PlainModel)
+        by_batch = self.by_batch(model)
+        if by_batch is not None:
+            return by_batch.evaluate(model)
+        metrics = metrics_of(self._task, self.infer(model).logits) if self._context.is_main else {}
+        self._context.meet()
+        return self._context.broadcast(metrics)
+
+    def by_batch(self, model: PlainModel) -> SampledEvaluator | None:
+        """The evaluator of the splits' nodes alone; None: rank 0 computes all nodes. Collective."""
+        if self._hops is None:
+            chosen = self._chosen(model) if self._context.is_main else None
+            self._hops, self.estimated = self._context.broadcast(chosen) or ((), "")
+            if self.estimated and self._context.is_main:
+                _log.warning("The model's outputs are estimated: %s.", self.estimated)
+        if len(self._hops) != 1:
+            return None
+        fan_outs = _all_of(self._hops[0])
+        loaders = {
+            split: self._loaders.loader(plan, fan_outs) for split, plan in self._plans.items()
+        }
+        return SampledEvaluator(self._task, loaders, self._context)
+
+    def infer(self, model: PlainModel) -> Inferred:
+        """The outputs for every node, by this rank alone."""
+        with _evaluating(model):
+            if self._hops is None:
+                self.by_batch(model)
+            assert self._hops is not None
+            if not self._hops:
+                (batch,) = self._loaders.whole_graph_loader(self._all_nodes())
+                return Inferred(OnBatch(model)(batch).float().cpu())
+            layers = [_on_batch(layer) for layer in self._layers(model)] or [OnBatch(model)]
+            rows: Tensor | None = None
+            for i, (layer, hops) in enumerate(zip(layers, self._hops, strict=True)):
+                found = self._by_batch(layer, hops, self._all_nodes(), rows)
+                rows = self._written(f"layer {i}", found)
+                self._buffers.release(f"layer {i - 1}")
+            assert rows is not None
+            return Inferred(rows)
+
+    def _written(self, name: str, parts: Iterable[Tensor]) -> Tensor:
+        """The rows of all nodes, part by part."""
+        num_nodes, start = self._num_nodes(), 0
+        for part in parts:
+            rows = self._buffers.matrix(name, num_nodes, part.shape[1])
+            rows[start : start + len(part)] = part
+            start += len(part)
+        return rows
+
+    def _num_nodes(self) -> int:
+        return self._graph.schema.num_nodes[self._graph.target]
+
+    def _all_nodes(self, every: int = 1) -> SeedPlan:
+        nodes = np.arange(0, self._num_nodes(), every)
+        batch_size = self._plans["val"].batch_size
+        return SeedPlan(nodes, batch_size, shuffle=False, redraw=False)
+
+    def _by_batch(
+        self,
+        compute: Callable[[AnyBatch], Tensor],
+        hops: int,
+        plan: SeedPlan,
+        rows: Tensor | None = None,
+    ) -> Iterator[Tensor]:
+        """The outputs of a plan's seeds, batch by batch, from these rows of all nodes or the
+        graph's features."""
+        device = self._context.device
+        if rows is None:
+            loader: Iterable[AnyBatch] = self._loaders.loader(plan, _all_of(hops))
+        else:
+            assert isinstance(self._loaders, LoaderBuilder)
+            on_gpu = devices.is_gpu(device)
+            source: FeatureSource = (
+                CopiedFeatures(rows, device)
+                if on_gpu
+                else InPlaceFeatures(LazyFeatures(rows), device)
+            )
+            loader = self._loaders.loader(plan, _all_of(hops), source)
+        for batch in loader:
+            yield compute(batch.to(device)).float().cpu()
+
+    def _layers(self, model: PlainModel) -> Sequence[Layer]:
+        """The layers that a module offers, if they can be computed one by one here."""
+        offered = getattr(model.module, "inference_layers", None)
+        in_parts = isinstance(self._graph, PartitionedGraph)
+        if in_parts or isinstance(model, PlainHeteroModel) or not inspect.ismethod(offered):
+            return ()
+        return list(offered())
+
+    def _chosen(self, model: PlainModel) -> tuple[Sequence[int], str]:
+        """The hops that each layer reads, none for the whole graph at once; and why the outputs are
+        estimated, or ""."""
+        with _evaluating(model):
+            if not isinstance(self._graph, PartitionedGraph) and self._has_room(model):
+                return (), ""
+            if layers := self._layers(model):
+                return self._hops_of_layers(layers, model), ""
+            forward, widths = _forward(model, self._graph)
+            hops = hops_read(forward, widths, self._graph, self._context.device)
+            if hops is None:
+                return (self._num_layers + 1,), _ALL_AT_ONCE
+            plan = self._all_nodes(max(1, self._num_nodes() // _COMPARED_NODES))
+            module = OnBatch(model)
+            near, far = (
+                torch.cat(list(self._by_batch(module, hops + more, plan))) for more in (1, 2)
+            )
+            is_settled = torch.allclose(near, far, rtol=1e-3, atol=1e-4, equal_nan=True)
+            return (hops + 1,), "" if is_settled else _MORE
+
+    def _has_room(self, model: PlainModel) -> bool:
+        """Whether the forward pass over the whole graph fits into memory."""
+        device, graph = self._context.device, self._graph
+        room: float = self._buffers.memory_limit
+        if devices.is_gpu(device):
+            room = _GPU_SHARE * devices.free_memory(device)
+        forward, widths = _forward(model, graph)
+        # The rows and a copy, that the module may write to; edges, with what makes them.
+        rows = sum(8 * graph.schema.num_nodes[name] * width for name, width in widths.items())
+        needed = rows + 40 * sum(graph.edge_counts.values())
+        return needed <= room and needed + peak_bytes(forward, widths, graph, model, device) <= room
+
+    def _hops_of_layers(self, layers: Sequence[Layer], model: PlainModel) -> list[int]:
+        """The hops of the neighbourhoods of each layer.
+
+        Raises:
+            UserError: A layer reads all nodes, or the layers are not the model.
+        """
+        device, rows = self._context.device, None
+        forward, widths = _forward(model, self._graph)
+        x, edges = _path(widths, self._graph, device)
+        expected, (edge_index,) = forward(x, edges), edges.values()
+        (rows,) = _path(widths, self._graph, device)[0].values()
+        hops = []
+        for layer in layers:
+            read = hops_read(
+                _of_one_type(layer),
+                {self._graph.target: rows.shape[1]},
+                self._graph,
+                device,
+            )
+            rows = layer(rows, edge_index)
+            hops.append(-1 if read is None else read + 1)
+        if -1 in hops or not torch.allclose(rows, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+            what = "have a layer that reads all nodes" if -1 in hops else "give other outputs"
+            raise UserError(
+                f"The inference_layers of model {model.name} {what}, not those of its forward.",
+                "Each must read in-neighbours alone, and all in turn give the model's outputs.",
+            )
+        return hops
+
+
+def hops_read(
+    forward: Forward, widths: Mapping[NodeType, int], graph: Graph, device: torch.device
+) -> int | None:
+    """From how many hops against the edges a node's outputs read rows; None: also from elsewhere.
+
+    NaN in the middle of a path spreads as far as the module reads, whichever its weights are.
+    """
+    try:
+        clean = forward(*_path(widths, graph, device))
+        x, edges = _path(widths, graph, device)
+        for rows in x.values():
+            rows[_FARTHEST] = torch.nan
+        spread = forward(x, edges).isnan().any(1).nonzero().flatten()
+    except Exception:  # of a user's code, which may know its own graph alone
+        _log.debug("the model cannot be computed on a path", exc_info=True)
+        return None
+    if bool(clean.isnan().any()):
+        return None
+    first, last = (int(spread.min()), int(spread.max())) if len(spread) else (_FARTHEST, _FARTHEST)
+    return None if first < _FARTHEST or last == 2 * _FARTHEST else last - _FARTHEST
+
+
+def peak_bytes(
+    forward: Forward,
+    widths: Mapping[NodeType, int],
+    graph: Graph,
+    model: torch.nn.Module,
+    device: torch.device,
+) -> int:
+    """The most memory of a forward pass over a graph, beside its rows and edges.
+
+    It is that over a small graph with the same numbers of nodes and edges, in proportion.
+    """
+    sizes, counts = graph.schema.num_nodes, graph.edge_counts
+    share = max(1, (sum(sizes.values()) + sum(counts.values())) // _SMALL_GRAPH)
+    few = {name: -(-size // share) for name, size in sizes.items()}
+    x = {name: torch.ones(few[name], width, device=device) for name, width in widths.items()}
+    edges = {}
+    for name, number in counts.items():
+        edge = torch.arange(-(-number // share), device=device)
+        edges[name] = torch.stack([edge * 7919 % max(1, few[name[0]]), edge % max(1, few[name[2]])])
+    known = [*model.parameters(), *model.buffers(), *x.values(), *edges.values()]
+    try:
+        with _LiveBytes(known) as live:
+            forward(x, edges)
+    except Exception:  # of a user's code, which may know its own graph alone: the whole one
+        _log.debug("the model cannot be computed on a small graph", exc_info=True)
+        return 0
+    return int(live.peak * share)
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Counts the bytes of tensors that are made and still alive, but for those already known."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen = WeakIdKeyDictionary()
+        self.peak = self._now = 0
+        for tensor in known:
+            self._seen[tensor.untyped_storage()] = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
+            if storage is not None and storage not in self._seen:
+                size = storage.nbytes()
+                self._seen[storage] = weakref.finalize(storage, self._count, -size)
+                self._count(size)
+        return out
+
+    def _count(self, size: int) -> None:
+        self._now += size
+        self.peak = max(self.peak, self._now)
+
+
+def _forward(model: PlainModel, graph: Graph) -> tuple[Forward, dict[NodeType, int]]:
+    """A model as a function of all rows, and the widths of these."""
+    widths = dict(graph.schema.num_features)
+    if isinstance(model, PlainHeteroModel):
+        widths |= {name: table.weight.shape[1] for name, table in model.tables.items()}
+        return model.on_rows, widths
+    return _of_one_type(model), widths
+
+
+def _of_one_type(layer: Layer) -> Forward:
+    return lambda x, edges: layer(*x.values(), *edges.values())
+
+
+def _path(
+    widths: Mapping[NodeType, int], graph: Graph, device: torch.device
+) -> tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
+    """A path of nodes of each type, with an edge of each type between any two that follow."""
+    nodes = torch.arange(2 * _FARTHEST + 1, device=device)
+    x = {name: torch.ones(len(nodes), width, device=device) for name, width in widths.items()}
+    return x, {name: torch.stack([nodes[:-1], nodes[1:]]) for name in graph.schema.edge_types}
+
+
+def _on_batch(layer: Layer) -> Callable[[AnyBatch], Tensor]:
+    def compute(batch: AnyBatch) -> Tensor:
+        assert isinstance(batch, MiniBatch)
+        return layer(batch.x, batch.edge_index)[: batch.batch_size]
+
+    return compute
+
+
+def _all_of(hops: int) -> tuple[int, ...]:
+    """Fan-outs with which a sampler takes every in-neighbour."""
+    return (-1,) * hops
+
+
+@contextmanager
+def _evaluating(model: PlainModel) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)

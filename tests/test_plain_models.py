@@ -1,0 +1,273 @@
+"""What a run, `evaluate` and `predict` say of a plain PyG model is what its forward pass gives."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnntrain.cli import main
+from gnntrain.inference import load_best
+from gnntrain.run import evaluate
+from tests.packages import install
+
+PACKAGE = """
+import torch
+from torch import nn
+from torch_geometric.nn import (
+    APPNP, GCN, ChebConv, GCN2Conv, GCNConv, GraphNorm, GraphSAGE, SAGEConv, to_hetero
+)
+
+def gcn(inputs, outputs):
+    return GCN(inputs, 8, num_layers=2, out_channels=outputs)
+
+def sage(inputs, outputs):
+    return GraphSAGE(inputs, 8, num_layers=2, out_channels=outputs)
+
+class Deep(nn.Module):
+    "GCNII, then APPNP: deeper than model.num_layers."
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, 8), nn.Linear(8, outputs)
+        self.convs = nn.ModuleList(GCN2Conv(8, 0.1, 0.5, i + 1) for i in range(8))
+        self.spread = APPNP(4, 0.1)
+
+    def forward(self, x, edge_index):
+        h = start = self.first(x).relu()
+        for conv in self.convs:
+            h = conv(h, start, edge_index).relu()
+        return self.spread(self.last(h), edge_index)
+
+class Layered(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.a, self.b = GCNConv(inputs, 8), GCNConv(8, outputs)
+
+    def start(self, x, edge_index):
+        return self.a(x, edge_index).relu()
+
+    def forward(self, x, edge_index):
+        return self.b(self.start(x, edge_index), edge_index)
+
+    def inference_layers(self):
+        return [self.start, self.b]
+
+class WrongLayers(Layered):
+    def inference_layers(self):
+        return [self.a, self.b]
+
+class Global(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.a, self.norm, self.b = SAGEConv(inputs, 8), GraphNorm(8), SAGEConv(8, outputs)
+
+    def forward(self, x, edge_index):
+        return self.b(self.norm(self.a(x, edge_index)), edge_index)
+
+class Degrees(nn.Module):
+    "Reads out-degrees, which no neighbourhood of in-edges holds."
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.a, self.b = ChebConv(inputs, 8, 3), nn.Linear(8, outputs)
+
+    def forward(self, x, edge_index):
+        return self.b(self.a(x, edge_index))
+
+class Two(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.a, self.b, self.c = (SAGEConv((-1, -1), n) for n in (8, 8, outputs))
+
+    def forward(self, x, edge_index):
+        h = self.b(self.a(x, edge_index).relu(), edge_index).relu()
+        return self.c(h, edge_index)
+
+def typed(schema, outputs):
+    return to_hetero(Two(outputs), (list(schema.node_types), list(schema.edge_types)))
+
+def wide(inputs, outputs):
+    return GraphSAGE(inputs, 8, num_layers=2, out_channels=outputs + 1)
+
+class Pair(Layered):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index), x
+
+class Few(Layered):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index)[:3]
+
+class Fails(Layered):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index)["none"]  # here
+"""
+NAMES = [
+    *("gcn", "sage", "Deep", "Layered", "WrongLayers", "Global", "Degrees", "typed", "wide"),
+    *("Pair", "Few", "Fails"),
+]
+KEYS = [
+    "model=plugin",
+    "trainer.epochs=2",
+    "trainer.gpus=0",
+    "distributed.threads=1",
+    "run.dir=run",
+]
+GRAPH = ["dataset.num_nodes=400", "dataset.num_classes=4", "dataset.avg_degree=5"]
+TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=4"]
+NO_ROOM = "evaluation.memory_limit=1e-9"
+ALIKE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    points = "\n".join(["[gnntrain.models]", *(f"own_{n} = plain_models:{n}" for n in NAMES)])
+    install(tmp_path / "site", monkeypatch, "plain_models", PACKAGE, points)
+
+
+def train(name: str, *keys: str) -> dict[str, Any]:
+    graph = TYPED if name == "typed" else GRAPH
+    fan_outs = [] if any("fan_outs" in key for key in keys) else ["sampler.fan_outs=[3,3]"]
+    assert main([*graph, *KEYS, *fan_outs, f"model.name=own_{name}", *keys]) == 0
+    return summary()
+
+
+def summary() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("run/summary.json").read_text())
+    return found
+
+
+def predicted(*keys: str) -> torch.Tensor:
+    assert main(["predict", "run", "--what", "logits", "--out", "logits.npy", *keys]) == 0
+    return torch.from_numpy(np.load("logits.npy"))
+
+
+def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
+    """The forward pass of the exported model over the whole graph."""
+    assert main(["export", "run"]) == 0
+    monkeypatch.syspath_prepend(Path("run/export").absolute())
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    model = __import__("model").load()
+    monkeypatch.delitem(sys.modules, "model")
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    edge_index = torch.from_numpy(np.stack([graph.indices, dst]).astype(np.int64))
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.from_numpy(graph.features.copy()), edge_index)
+    return logits
+
+
+@pytest.mark.parametrize("keys", [[], [NO_ROOM], [NO_ROOM, "evaluation.batch_size=50"]], ids=str)
+@pytest.mark.parametrize("name", ["gcn", "Deep", "Layered"])
+def test_all_numbers_are_those_of_the_forward_pass(
+    name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = train(name, *keys)
+    assert "estimated" not in found
+    graph = load_best("run").graph
+    logits = exported(monkeypatch, graph)
+    torch.testing.assert_close(predicted(), logits, **ALIKE)
+    metrics = evaluate("run")["metrics"]
+    for split in ("train", "val", "test"):
+        nodes = graph.split(split)
+        right = (logits.argmax(1).numpy() == graph.labels)[nodes].mean()
+        assert found[split]["accuracy"] == metrics[split]["accuracy"] == pytest.approx(right)
+
+
+def test_layers_that_are_not_the_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [*GRAPH, *KEYS, "sampler.fan_outs=[3,3]", "model.name=own_WrongLayers", NO_ROOM]
+    assert main(keys) == 2
+    assert "inference_layers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["Global", "Degrees"])
+def test_what_no_neighbourhood_gives_is_exact_in_whole_and_called_estimated_else(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "estimated" not in train(name)
+    capsys.readouterr()
+    logits = exported(monkeypatch, load_best("run").graph)
+    torch.testing.assert_close(predicted(), logits, **ALIKE)
+
+    # Sparse: what a few hops reach is not all of it.
+    sparse = ["dataset.num_nodes=3000", "dataset.avg_degree=2", "dataset.degree_exponent=4"]
+    assert train(name, NO_ROOM, "run.dir=small", *sparse)
+    found = json.loads(Path("small/summary.json").read_text())
+    assert "the model reads" in found["estimated"]
+    assert "estimated" in capsys.readouterr().out
+    assert main(["evaluate", "small"]) == 0
+    assert "estimated" in capsys.readouterr().out
+    assert main(["export", "small"]) == 0
+    assert "estimated" in Path("small/export/README.md").read_text()
+    assert main(["report", "small"]) == 0
+    assert "Estimated" in Path("small/report.html").read_text()
+
+
+def test_sampled_metrics_are_called_estimated() -> None:
+    assert "sampled" in train("sage", "evaluation=sampled")["estimated"]
+
+
+@pytest.mark.parametrize("name", ["Deep", "typed"])
+@pytest.mark.parametrize("where", ["parts", "served", "ranks", "typed ranks in batches"])
+def test_they_are_the_same_wherever_they_are_computed(name: str, where: str) -> None:
+    keys = []
+    if where == "parts":
+        graph = TYPED if name == "typed" else GRAPH
+        assert main(["partition", *graph, "--parts", "2", "--out", "parts"]) == 0
+        keys = ["distributed.graph=partitioned", "distributed.parts=parts"]
+    elif where == "served":
+        keys = ["distributed.num_processes=2", "distributed.servers=1"]
+    else:
+        keys = ["distributed.num_processes=2", *([NO_ROOM] if "batches" in where else [])]
+    found = train(name, *keys)
+    assert "estimated" not in found
+    assert {split: found[split] for split in found if split in ("train", "val", "test")} == {
+        split: pytest.approx(values, rel=1e-6)
+        for split, values in evaluate("run")["metrics"].items()
+    }
+
+
+@pytest.mark.parametrize("name", ["sage", "typed"])
+def test_sampled_training_is_the_same_on_two_ranks(name: str) -> None:
+    keys = ["sampler.fan_outs=[2,2,2]", "model.num_layers=3", "trainer.epochs=3"]
+    one = train(name, *keys, "trainer.batch_size=32")
+    two = train(name, *keys, "trainer.batch_size=16", "distributed.num_processes=2", "run.dir=two")
+    two = json.loads(Path("two/summary.json").read_text())
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-5)
+    logs = "".join(path.read_text() for path in Path("two/logs").glob("rank_*.log"))
+    assert "find_unused" not in logs
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wide", "own_wide gave outputs [{n}, 5] for {n} nodes; they must be [{n}, 4]"),
+        ("Pair", "own_Pair gave outputs a tuple"),
+        ("Few", "own_Few gave outputs [3, 4]"),
+    ],
+)
+def test_outputs_of_another_shape_are_refused(
+    name: str, words: str, ranks: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["sampler=full", f"distributed.num_processes={ranks}", f"model.name=own_{name}"]
+    assert main([*GRAPH, *KEYS, *keys]) == 2
+    assert words.format(n=400) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_exception_of_a_users_code_is_told_with_its_line(
+    ranks: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["sampler=full", f"distributed.num_processes={ranks}", "model.name=own_Fails"]
+    assert main([*GRAPH, *KEYS, *keys]) == 1
+    line = next(
+        i
+        for i, text in enumerate(Path("site/plain_models.py").read_text().splitlines(), 1)
+        if "# here" in text
+    )
+    assert f"site/plain_models.py:{line})" in capsys.readouterr().err
