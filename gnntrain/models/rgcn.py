@@ -197,20 +197,13 @@ class RGCN(HeteroGNN):
                 "Set one of them to null.",
             )
 
-        is_one_hot, width = featureless == "one_hot", scaffold.get("embedding_channels")
-        if is_one_hot and width is not None:
-            raise UserError(
-                f"model.embedding_channels={width} excludes model.featureless=one_hot.",
-                "Set model.featureless=embedding, or model.embedding_channels=null.",
-            )
-
         def num_matrices(num_edge_types: int) -> int:
             return num_bases if num_bases is not None and num_edge_types > 0 else num_edge_types
 
         def make_conv(types: LayerTypes) -> BlockRGCNConv:
             return BlockRGCNConv(types, num_bases, num_blocks)
 
-        one_hot = num_matrices if is_one_hot else None
+        one_hot = num_matrices if featureless == "one_hot" else None
         super().__init__(make_conv, schema, out_channels, one_hot=one_hot, **scaffold)
 
     def pyg_model(self) -> PyGModel:
