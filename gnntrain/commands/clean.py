@@ -21,9 +21,9 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 def _clean(arguments: Arguments) -> int:
     from gnntrain.config import DatasetConfig
     from gnntrain.data.store_cleaning import find_stores
+    from gnntrain.data.store_place import stores_folder
     from gnntrain.inventory.stores import total
     from gnntrain.reporting.text import shown_path
-    from gnntrain.run_store import stores_folder
 
     given = arguments.positionals[0] if arguments.positionals else None
     folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
