@@ -281,6 +281,12 @@ def store_folder(dataset: DatasetConfig) -> Path:
     return stores_folder(dataset).absolute() / store_name(identity, prepare_options(dataset))
 
 
+def has_changed(run: RunDirectory, dataset: DatasetConfig) -> bool:
+    """Whether the data set has another store today than the one that the run was trained on."""
+    record = run.store_record()
+    return record is not None and Path(record.path).name != store_folder(dataset).name
+
+
 def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
     """The record of a graph in a run directory: path, digest and model signature.
 
