@@ -27,6 +27,7 @@ from gnntrain.models import GNN, HeteroGNN
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (
     ModelSignature,
+    has_changed,
     model_signature,
     open_run_store,
     prepare_store,
@@ -146,8 +147,10 @@ def load_best(
     config: Config | None = None,
     scratch_dir: Path | None = None,
     data: object = None,
+    *,
+    reread: bool = False,
 ) -> BestModel:
-    """Load a run's best model over its graph, or over another one; see `infer`."""
+    """Load a run's best model over its graph, or over another one; see `infer` and `predict`."""
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = config or saved
@@ -155,7 +158,8 @@ def load_best(
     state = load_checkpoint(checkpoint)
     if data is not None:
         config = config.model_copy(update={"dataset": prepared_alike(config.dataset)})
-    if data is None and config.dataset == saved.dataset:
+    is_runs = data is None and config.dataset == saved.dataset
+    if is_runs and not (reread and has_changed(run, saved.dataset)):
         graph = open_run_store(run, saved.dataset).store
         signature = ModelSignature.of(graph)
     else:

@@ -14,13 +14,14 @@ directions.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gnntrain.errors import UserError
-from gnntrain.plugins import METRICS, load_plugin, plugin_names
+from gnntrain.plugins import METRICS, find_plugin, load_plugin, place_in_plugin, plugin_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,6 +180,55 @@ def metrics_for(kind: str) -> tuple[str, ...]:
 def outside_metrics(kind: str) -> tuple[str, ...]:
     """Those of `metrics_for` that other packages offer."""
     return tuple(name for name in metrics_for(kind) if name not in BUILT_IN_METRICS)
+
+
+def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
+    """Try the metrics of other packages on made-up outputs, before a model is judged by them.
+
+    Args:
+        kind: Kind of labels.
+        num_outputs: Width of the model's outputs.
+
+    Raises:
+        UserError: One has a built-in metric's name, fails, or returns no number.
+    """
+    for name in sorted({*plugin_names(METRICS)} & {*BUILT_IN_METRICS}):
+        raise UserError(
+            f"The metric {name!r} of {find_plugin(METRICS, name).value} has the name of a built-in "
+            "metric.",
+            "Give it another name, in its entry point and its decorator.",
+        )
+    outputs, targets = _made_up(kind, num_outputs)
+    for metric in map(get_metric, outside_metrics(kind)):
+        try:
+            value = metric.function(outputs, targets)
+            if isinstance(value, str):
+                raise TypeError(f"it returned {value!r}")
+            float(value)
+        except Exception as error:  # another package's code may raise any
+            code = getattr(inspect.unwrap(metric.function), "__code__", None)
+            begin = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+            raise UserError(
+                f"The metric {metric.name!r} cannot be computed: {type(error).__name__}: {error}"
+                f"{place_in_plugin(error) or begin}.",
+                f"It takes outputs and targets, here {list(outputs.shape)} and "
+                f"{list(targets.shape)}, and returns a number.",
+            ) from error
+
+
+def _made_up(kind: LabelKind, num_outputs: int) -> tuple[Tensor, Tensor]:
+    """Outputs and targets, see `Compute`: each class twice, where there are not too many."""
+    import torch
+
+    num_rows = max(4, min(2 * num_outputs, (1 << 20) // num_outputs))
+    shape = (num_rows, num_outputs)
+    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    row, column = torch.arange(num_rows), torch.arange(num_outputs)
+    if kind == "continuous":
+        return outputs.double(), outputs.double().roll(1, 0)
+    if kind == "multilabel":
+        return outputs, (row[:, None] + column) % 2
+    return outputs, row % max(2, num_outputs)
 
 
 def _ratio(counts: Tensor) -> float:

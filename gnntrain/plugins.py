@@ -14,7 +14,11 @@ import functools
 import inspect
 import sys
 import traceback
+from hashlib import blake2b
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from gnntrain import lazy_imports
@@ -64,9 +68,10 @@ def load_plugin(group: str, name: str) -> Any:
     _packages.add(point.module.partition(".")[0])
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module's code may raise any
+        place = place_in_plugin(error)
         raise UserError(
-            f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}",
+            f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}{place}",
             "install or repair the package that declares it",
         ) from error
 
@@ -78,6 +83,21 @@ def place_in_plugin(error: BaseException) -> str:
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:
             return f" ({frame.f_code.co_filename}:{line})"
     return ""
+
+
+@functools.cache  # once imported, a module stays as it is
+def source_digest(module: str) -> str | None:
+    """A digest of a module's source file, found without importing it or the package it is in; None
+    where there is none."""
+    first, *rest = module.split(".")
+    spec = find_spec(first)
+    for name in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{name}", spec.submodule_search_locations)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    return blake2b(Path(spec.origin).read_bytes(), digest_size=20).hexdigest()
 
 
 def takes_schema(make: Any) -> bool:

@@ -46,6 +46,7 @@ from gnntrain.joint_run import (
     pass_on_summary,
     plan_together,
 )
+from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.run_lookup import RUNS, RunPlace, wanted_run
 from gnntrain.reporting.rundir import RunDirectory
@@ -461,12 +462,13 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse a graph that does not fit model or task, and one without a training step.
 
     Raises:
-        UserError: See `refuse_other_types`, `refuse_other_labels`, `positive_class`,
-            `resolved_fan_outs` and `build_plugin`; or there is no training node, or no whole batch
-            of them.
+        UserError: See `refuse_other_types`, `refuse_other_labels`, `refuse_broken_metrics`,
+            `positive_class`, `resolved_fan_outs` and `build_plugin`; or there is no training node,
+            or no whole batch of them.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
+    refuse_broken_metrics(graph.task, graph.num_outputs)
     positive_class(graph, config.task.positive_class)
     _refuse_other_fan_outs(config, graph)
     if isinstance(config.model, PluginConfig):

@@ -105,9 +105,9 @@ def _is_of(parts: Parts, dataset: DatasetConfig) -> bool:
 
 
 def _without_places(identity: JSON) -> JSON:
-    """An identity without where files are and when they were written."""
+    """An identity without where files are."""
     if isinstance(identity, dict):
-        places = ("root", "path", "mtime_ns")
+        places = ("root", "path")
         return {k: _without_places(value) for k, value in identity.items() if k not in places}
     return [*map(_without_places, identity)] if isinstance(identity, list) else identity
 

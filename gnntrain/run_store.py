@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
@@ -23,6 +22,7 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError
+from gnntrain.data.store_place import stores_folder
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
@@ -235,8 +235,9 @@ def prepare_store(
         own = object_dataset(dataset).for_target(dataset.target)
         preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
-    options = prepare_options(dataset)
-    return open_or_build(stores_folder(dataset), builder.identity(), options, builder.build)
+    return open_or_build(
+        stores_folder(dataset), builder.identity, prepare_options(dataset), builder.build
+    )
 
 
 def object_dataset(dataset: DatasetConfig) -> FilesConfig:
@@ -280,9 +281,10 @@ def store_folder(dataset: DatasetConfig) -> Path:
     return stores_folder(dataset).absolute() / store_name(identity, prepare_options(dataset))
 
 
-def stores_folder(dataset: DatasetConfig) -> Path:
-    """The folder of all stores."""
-    return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
+def has_changed(run: RunDirectory, dataset: DatasetConfig) -> bool:
+    """Whether the data set has another store today than the one that the run was trained on."""
+    record = run.store_record()
+    return record is not None and Path(record.path).name != store_folder(dataset).name
 
 
 def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:

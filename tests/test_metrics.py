@@ -292,6 +292,52 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
     assert told["test"]["wrong"] == pytest.approx(1 - told["test"]["accuracy"])
 
 
+BROKEN = {
+    "raises": ("return outputs[:, 10**6].mean()", ":7)"),
+    "returns_text": ("return '0.5'", ":5)"),
+    "returns_nothing": ("pass", ":5)"),
+    "takes_one": ("return 0.5", ":5)"),
+    "accuracy": ("return 0.5", "built-in"),
+    "called_accuracy": ("return 0.5", ":5)"),
+    "no_python": ("return 0.5 +", "no_python_metric.py, line 7"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_metric_is_told_by_name_and_place_before_anything_is_trained(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    body, place = BROKEN[name]
+    module, metric_name = f"{name}_metric", "accuracy" if "accuracy" in name else name
+    arguments = "outputs" if name == "takes_one" else "outputs, targets"
+    code = f"""
+        import numpy as np
+        from gnntrain.metrics import metric
+
+        @metric("{metric_name}", higher_is_better=True, label_kinds=("multiclass",))
+        def compute({arguments}):
+            {body}
+    """
+    entry_points = f"[gnntrain.metrics]\n{name} = {module}:compute\n"
+    install(tmp_path / "site", monkeypatch, module, code, entry_points)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    try:
+        keys = ["dataset.num_nodes=200", "trainer.gpus=0", "trainer.epochs=1", "run.dir=run"]
+        assert main(keys) == 2
+    finally:
+        if metric_name != "accuracy":
+            metrics._REGISTERED.pop(name, None)
+    told = capsys.readouterr().err
+    assert f"'{name}'" in told
+    assert place in told
+    assert "Traceback" not in told
+    assert not Path("run").exists()
+
+
 @examples(60)
 @given(
     seed=st.integers(0, 2**16),

@@ -21,9 +21,9 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 def _clean(arguments: Arguments) -> int:
     from gnntrain.config import DatasetConfig
     from gnntrain.data.store_cleaning import find_stores
+    from gnntrain.data.store_place import stores_folder
     from gnntrain.inventory.stores import total
     from gnntrain.reporting.text import shown_path
-    from gnntrain.run_store import stores_folder
 
     given = arguments.positionals[0] if arguments.positionals else None
     folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
@@ -31,6 +31,14 @@ def _clean(arguments: Arguments) -> int:
         raise UserError(f"there is no folder {given}", "Give one that is there.")
     begin = time.time() - _seconds(arguments.options.get("--older-than", "0d"))
     found = [store for store in find_stores(folder) if store.last_used <= begin]
+    if "--all" not in arguments.options:
+        for store in found:
+            if store.is_of_object:
+                say(
+                    f"kept {store.path.name}: its graph was given in Python and cannot be built "
+                    "again without it; --all removes it, too"
+                )
+        found = [store for store in found if not store.is_of_object]
     if not found:
         say(f"no store to remove in {shown_path(folder)}")
         return 0
@@ -105,16 +113,20 @@ def _remove(found: list[FoundStore]) -> None:
 
 
 COMMAND = Command(
-    "[FOLDER] [--older-than AGE] [--yes]",
+    "[FOLDER] [--older-than AGE] [--all] [--yes]",
     "remove graph stores that are not needed any more",
     "Shows the stores in the user's cache folder, or in FOLDER, and asks whether to remove them. "
     "Stores that a process uses are kept, and so is everything that is no store. What is removed "
     "can be built again from the raw files: training, `resume` and `predict` do so by themselves. "
+    "Stores of graphs that were given in Python cannot: they are kept without --all. "
     "`gnntrain ls stores` shows sizes and when each was last used.",
     ["gnntrain clean", "gnntrain clean --older-than 30d --yes"],
     _clean,
     positionals=["folder"],
     num_optional=1,
     options={"--older-than": "AGE  only stores not used for so long: 12h, 30d, 8w"},
-    switches={"--yes": "           do not ask"},
+    switches={
+        "--all": "           also stores of graphs given in Python, which cannot be built again",
+        "--yes": "           do not ask",
+    },
 )

@@ -63,10 +63,10 @@ def _sections(kind: str | None, folder: Path | None) -> Iterator[Section]:
 def _datasets_and_stores(kind: str | None, folder: Path | None) -> Iterator[Section]:
     from gnntrain.config import DatasetConfig
     from gnntrain.data.store_cleaning import find_stores
+    from gnntrain.data.store_place import stores_folder
     from gnntrain.inventory import datasets, stores
     from gnntrain.reporting.tables import Section
     from gnntrain.reporting.text import shown_path
-    from gnntrain.run_store import stores_folder
 
     place = folder or stores_folder(DatasetConfig())
     found = find_stores(place)

@@ -31,7 +31,8 @@ def _predict(arguments: Arguments) -> int:
     from gnntrain.results.prediction import predict
 
     options = {key[2:]: value for key, value in arguments.options.items() if key != "--out"}
-    done = predict(arguments.positionals[0], out, config=config, **options)
+    reread = any(map(_is_about_graph, arguments.overrides))
+    done = predict(arguments.positionals[0], out, config=config, reread=reread, **options)
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
     return 0
@@ -49,7 +50,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     from gnntrain.app import compose_config, recompose_config
     from gnntrain.config import FilesConfig, from_dict
 
-    about_graph = [o for o in overrides if o.lstrip("+~").startswith(("dataset=", "dataset."))]
+    about_graph = list(filter(_is_about_graph, overrides))
     others = [o for o in overrides if o not in about_graph]
     config = from_dict(saved, saved=True)
     if others:  # one process predicts, on what is here
@@ -69,7 +70,12 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
         dataset = dataset.model_copy(update={key: getattr(begun, key) for key in _UNREAD})
-    return config.model_copy(update={"dataset": dataset.for_target(begun.target)})
+    dataset = dataset.for_target(begun.target, quantities=begun.quantities)
+    return config.model_copy(update={"dataset": dataset})
+
+
+def _is_about_graph(override: str) -> bool:
+    return override.lstrip("+~").startswith(("dataset=", "dataset."))
 
 
 def _has_same_files(begun: DatasetConfig, overrides: Sequence[str]) -> bool:

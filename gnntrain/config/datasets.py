@@ -65,16 +65,29 @@ class DatasetConfig(Section):
     """Type of the stored features."""
 
     _target: str | None = PrivateAttr(default=None)
+    _quantities: bool = PrivateAttr(default=False)
 
     @property
     def target(self) -> str | None:
         """The node type to learn, `task.target`; None: the only one that has labels."""
         return self._target
 
-    def for_target(self, target: str | None) -> Self:
-        """A copy whose node type to learn is `target`."""
+    @property
+    def quantities(self) -> bool:
+        """Whether `task.type` says that the labels are quantities."""
+        return self._quantities
+
+    def for_target(self, target: str | None, *, quantities: bool | None = None) -> Self:
+        """A copy whose node type to learn is `target`.
+
+        Args:
+            target: See `target`.
+            quantities: See `quantities`; None: as here.
+        """
         chosen = self.model_copy()
         BaseModel.__setattr__(chosen, "_target", target)
+        if quantities is not None:
+            BaseModel.__setattr__(chosen, "_quantities", quantities)
         return chosen
 
     @property

@@ -320,11 +320,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _labels_of_task(self) -> Self:
-        """`task.type=node_regression` says what the labels of a user's files are, and `task.target`
-        whose labels they are."""
-        data = self.dataset.for_target(self.task.target)
-        is_open = isinstance(data, FilesConfig) and data.task == "auto"
-        if self.task.type == "node_regression" and is_open:
+        """`task.type=node_regression` says what the labels of a user's own data are, and
+        `task.target` whose labels they are."""
+        quantities = self.task.type == "node_regression"
+        data = self.dataset.for_target(self.task.target, quantities=quantities)
+        if quantities and isinstance(data, FilesConfig) and data.task == "auto":
             data = data.model_copy(update={"task": "regression"})
         return self if data == self.dataset else self.model_copy(update={"dataset": data})
 

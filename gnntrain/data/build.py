@@ -73,6 +73,9 @@ from gnntrain.data.store_place import (
     temporary_sibling,
 )
 from gnntrain.data.summary import summary_of
+from gnntrain.errors import UserError
+
+_MAX_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -104,38 +107,58 @@ def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
 
 def open_or_build(
     cache_dir: Path,
-    identity: Mapping[str, JSON],
+    identity: Callable[[], Mapping[str, JSON]],
     options: PrepareOptions,
     builder: Callable[[], AnyGraphData],
 ) -> OpenedStore:
-    """Open the store of `identity` and `options` under `cache_dir`, building it where needed.
+    """Open the store of a graph and `options` under `cache_dir`, building it where needed.
 
     A damaged store is built again; if several processes need it, one builds and the others wait.
+    Where the identity is another one after building, files have changed while they were read, and
+    all begins anew.
 
     Args:
         cache_dir: Directory of stores; made if need be.
-        identity: Everything that determines the graph, such as name, sizes, seed, or the paths,
-            sizes and times of the raw files; "dataset" is its name.
+        identity: Gives everything that determines the graph, such as name, sizes, seed, or the
+            paths and contents of the raw files; "dataset" is its name.
         options: Preparation.
         builder: Loads or generates the graph; called only if the store must be built.
 
     Raises:
-        UserError: The graph is invalid, or another file or folder is at the store's path.
+        UserError: The graph is invalid, its files change whenever they are read, or another file
+            or folder is at the store's path.
         RunError: The disk is full.
     """
     begin = time.perf_counter()
-    path = Path(cache_dir).absolute() / store_name(identity, options)
-    store, problem = _try_open(path, identity, options)
-    if store is not None:
-        return OpenedStore(store, False, "opened", time.perf_counter() - begin)
-    with locked(path):
-        store, problem = _try_open(path, identity, options)
+    for _ in range(_MAX_TRIES):
+        now = identity()
+        path = Path(cache_dir).absolute() / store_name(now, options)
+        store, problem = _try_open(path, now, options)
         if store is not None:
-            reason = "opened: another process has just built it"
-            return OpenedStore(store, False, reason, time.perf_counter() - begin)
-        clear_place(path)
-        store = _write(path, builder(), options, identity)
-    return OpenedStore(store, True, problem, time.perf_counter() - begin)
+            return OpenedStore(store, False, "opened", time.perf_counter() - begin)
+        with locked(path):
+            store, problem = _try_open(path, now, options)
+            if store is not None:
+                reason = "opened: another process has just built it"
+                return OpenedStore(store, False, reason, time.perf_counter() - begin)
+            clear_place(path)
+            try:
+                store = _write(path, builder(), options, now, identity)
+            except _OtherFiles:
+                continue
+            except Exception:
+                if identity() == now:
+                    raise
+                continue  # half of one file and half of another are no table
+        return OpenedStore(store, True, problem, time.perf_counter() - begin)
+    raise UserError(
+        f"the files of {now['dataset']} have changed {_MAX_TRIES} times while they were read.",
+        "Start again when they are complete.",
+    )
+
+
+class _OtherFiles(Exception):
+    """Files have changed while a graph was read from them."""
 
 
 def write_store(
@@ -152,7 +175,7 @@ def write_store(
     path = Path(path).absolute()
     with locked(path):
         clear_place(path)
-        return _write(path, data, options, identity)
+        return _write(path, data, options, identity, lambda: identity)
 
 
 def _try_open(
@@ -173,7 +196,11 @@ def _try_open(
 
 
 def _write(
-    path: Path, data: AnyGraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path,
+    data: AnyGraphData,
+    options: PrepareOptions,
+    identity: Mapping[str, JSON],
+    identity_now: Callable[[], Mapping[str, JSON]],
 ) -> StoredGraph:
     check_graph(data)
     needed = _needed_bytes(data, options)
@@ -187,6 +214,8 @@ def _write(
             meta = _write_meta(building, data, options, identity, arrays, num_edges)
             write_seal(building, meta)
             fsync_folder(building)
+            if identity_now() != identity:
+                raise _OtherFiles
             move_into_place(building, path)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -23,7 +23,7 @@ from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
-from gnntrain.plugins import DATASETS, find_plugin, load_plugin, place_in_plugin
+from gnntrain.plugins import DATASETS, find_plugin, load_plugin, place_in_plugin, source_digest
 
 
 class DatasetBuilder(Protocol):
@@ -125,14 +125,16 @@ class PackageBuilder:
         self._config = config
 
     def identity(self) -> dict[str, JSON]:
-        """The package's entry point, its version, and the arguments."""
+        """The package's entry point, its source, its version, and the arguments."""
         return {
             "dataset": self._config.name,
             "made_by": self._point.value,
+            "source": source_digest(self._point.module),
             "version": None if self._point.dist is None else self._point.dist.version,
             "split": self._config.split,
             "root": self._config.root,
-            **({} if self._config.target is None else {"target": self._config.target}),
+            "target": self._config.target,
+            "quantities": self._config.quantities,
         }
 
     def build(self) -> AnyGraphData:
@@ -166,10 +168,13 @@ class PackageBuilder:
         if isinstance(made, GraphData | HeteroGraphData):
             return made
         first = made if isinstance(made, Data | HeteroData) else made[0]
-        name, split, target = self._config.name, self._config.split, self._config.target
-        if isinstance(first, HeteroData):
-            return from_pyg_hetero(first, name, split=split, target=target)
-        return from_pyg(first, name, split=split)
+        config = self._config
+        name, split, quantities = config.name, config.split, config.quantities
+        if isinstance(first, Data):
+            return from_pyg(first, name, split=split, quantities=quantities)
+        return from_pyg_hetero(
+            first, name, split=split, target=config.target, quantities=quantities
+        )
 
 
 def builder_for(

@@ -18,9 +18,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig
+from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import JSON, AnyGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type, plain_json
 from gnntrain.data.store_meta import digest_of
+from gnntrain.data.store_place import stores_folder
 from gnntrain.errors import UserError
 
 ROLES = ("data", "edges", "features", "labels", "split")
@@ -81,20 +83,18 @@ class FilesBuilder:
             )
 
     def identity(self) -> dict[str, JSON]:
-        """Paths, sizes and times of the files, and how they are read.
+        """Paths and contents of the files, and how they are read.
 
         Raises:
             UserError: A file is not there.
         """
         roles = ROLES if self._labelled else ("data", "edges", "features")
-        files: dict[str, JSON] = {
-            role: stamp(role, path) for role, path in self._paths.items() if role in roles
-        }
+        read = {role: [path] for role, path in self._paths.items() if role in roles}
         excluded = {*DatasetConfig.model_fields, *ROLES, "schema"}
         options = self.config.model_dump(mode="json", exclude=excluded)
         identity: dict[str, JSON] = {
             "dataset": self.config.name,
-            "files": files,
+            "files": identified(read, stores_folder(self.config)),
             "options": options,
         }
         identity["reading"] = _READING
@@ -123,18 +123,3 @@ class FilesBuilder:
             return read_whole_graph(whole, self.config, labelled=labelled, preprocessing=made_by)
         plain = of_one_type(made_by, f"dataset={self.config.name}")
         return read_graph(self.config, self._paths, labelled=labelled, preprocessing=plain)
-
-
-def stamp(role: str, path: Path) -> dict[str, JSON]:
-    """Path, size and time of a file.
-
-    Raises:
-        UserError: It is not there.
-    """
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise UserError(
-            f"dataset.{role}={path}: {error.strerror}.", "Give the path of a file that is there."
-        ) from error
-    return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}

@@ -168,24 +168,30 @@ def _refuse_two_meanings(graph: GraphData, source: str) -> None:
         )
 
 
-def from_pyg(data: Data, dataset: str, *, split: int = 0) -> GraphData:
+def from_pyg(data: Data, dataset: str, *, split: int = 0, quantities: bool = False) -> GraphData:
     """A PyG `Data` of a data set as `GraphData`; see `graph_of_arrays` for what is read.
 
     Args:
         data: A graph of one type; it may be without features.
         dataset: Name of the data set.
         split: Which of its splits; of a graph without masks, which of the random ones.
+        quantities: Whether its labels are quantities.
 
     Raises:
         UserError: There is no split of this number, or the graph has a mistake.
     """
     arrays = _arrays(data.to_dict(), dataset)
-    graph = graph_of_arrays(arrays, FilesConfig(split=split), dataset, is_own=False)
-    return replace(graph, dataset=dataset)
+    config = FilesConfig(split=split, task="regression" if quantities else "auto")
+    return replace(graph_of_arrays(arrays, config, dataset, is_own=False), dataset=dataset)
 
 
 def from_pyg_hetero(
-    data: HeteroData, dataset: str, *, split: int = 0, target: NodeType | None = None
+    data: HeteroData,
+    dataset: str,
+    *,
+    split: int = 0,
+    target: NodeType | None = None,
+    quantities: bool = False,
 ) -> HeteroGraphData:
     """A PyG `HeteroData` of a data set as `HeteroGraphData`, see `from_pyg`.
 
@@ -194,11 +200,13 @@ def from_pyg_hetero(
         dataset: Name of the data set.
         split: See `from_pyg`.
         target: The node type to learn; None: the only one that has labels.
+        quantities: See `from_pyg`.
 
     Raises:
         UserError: See `from_pyg`; or there is no such node type.
     """
-    config = FilesConfig(split=split).for_target(target)
+    config = FilesConfig(split=split, task="regression" if quantities else "auto")
+    config = config.for_target(target)
     return replace(_typed_graph(data.to_dict(), config, dataset, is_own=False), dataset=dataset)
 
 

@@ -12,10 +12,12 @@ from typing import TypeVar
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_schema import GraphTables, read_schema, schema_error
 from gnntrain.config.problems import nearest
-from gnntrain.data.files import ROLES, stamp
+from gnntrain.data.file_digests import identified
+from gnntrain.data.files import ROLES
 from gnntrain.data.graph import JSON, HeteroGraphData, NodeType
 from gnntrain.data.preprocessing import Preprocessing, plain_json
 from gnntrain.data.store_meta import digest_of
+from gnntrain.data.store_place import stores_folder
 from gnntrain.paths import file_names, is_folder
 
 _Table = TypeVar("_Table")
@@ -59,16 +61,13 @@ class SchemaBuilder:
         return [path for paths in self._files.paths.values() for path in paths]
 
     def identity(self) -> dict[str, JSON]:
-        """The schema's content; paths, sizes and times of the files; and how they are read."""
+        """The schema's content, paths and contents of the files, and how they are read."""
         excluded = {*DatasetConfig.model_fields, *ROLES, "schema"}
-        files: dict[str, JSON] = {
-            key: [stamp(key, path) for path in paths] for key, paths in self._files.paths.items()
-        }
         made_by = self._preprocessing
         return {
             "dataset": self.config.name,
             "schema": self._files.tables.to_dict(),
-            "files": files,
+            "files": identified(self._files.paths, stores_folder(self.config)),
             "target": self.config.target,
             "options": self.config.model_dump(mode="json", exclude=excluded),
             "split": self.config.split,

@@ -33,6 +33,7 @@ class FoundStore:
         last_used: When a command last opened it, in seconds since 1970; of a leftover: when it
             was written.
         is_leftover: Whether it was never finished.
+        is_of_object: Whether its graph was given in Python: nobody else can build it again.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class FoundStore:
     num_bytes: int
     last_used: float
     is_leftover: bool = False
+    is_of_object: bool = False
 
     @property
     def name(self) -> str:
@@ -72,7 +74,10 @@ def _found(path: Path) -> FoundStore | None:
         return None
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     dataset = str(meta.get("dataset", ""))
-    return FoundStore(path, dataset, num_bytes, path.stat().st_mtime, leftover is not None)
+    identity = meta.get("identity") if leftover is None else None
+    is_of_object = isinstance(identity, dict) and "content" in identity
+    last_used = path.stat().st_mtime
+    return FoundStore(path, dataset, num_bytes, last_used, leftover is not None, is_of_object)
 
 
 def _meta_of(path: Path) -> dict[str, object]:

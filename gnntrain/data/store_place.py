@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import platformdirs
 from filelock import FileLock, Timeout
 
 from gnntrain.atomic_io import fsync_folder
+from gnntrain.config import DatasetConfig
 from gnntrain.data.store_meta import META_FILE, SEAL_FILE, is_array_file
 from gnntrain.errors import RunError, UserError
 
@@ -21,6 +23,11 @@ _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT),
 )
+
+
+def stores_folder(dataset: DatasetConfig) -> Path:
+    """The folder of all stores."""
+    return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
 
 
 def clear_place(path: Path) -> None:

@@ -53,6 +53,7 @@ def predict(
     nodes: str | Path = "all",
     config: Config | None = None,
     data: object = None,
+    reread: bool = False,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -71,6 +72,8 @@ def predict(
         config: The run's configuration with other keys: another data set predicts for that graph,
             which may be without labels. None: as the run was.
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
+        reread: Predict for the files of the data set as they are today, also where they are those
+            of the run and have changed since.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -78,7 +81,7 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent, data)
+    best = load_best(run_dir, config, path.parent, data, reread=reread)
     words = (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from gnntrain.cli import main
+from gnntrain.config import FilesConfig
 from gnntrain.data.store import StoredGraph
-from tests.graphs import stored
+from gnntrain.run_store import prepare_store
+from tests.graphs import random_graph, stored
 
 
 @pytest.fixture
@@ -51,6 +53,19 @@ def test_only_what_was_not_used_for_so_long_is_removed(folder: Path) -> None:
     assert main(["clean", str(folder), "--yes"]) == 0
     assert names(folder) == {"photos"}
     assert main(["clean", str(folder), "--yes"]) == 0
+
+
+def test_what_nobody_can_build_again_is_kept_without_all(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = FilesConfig(store_dir=str(folder))
+    path = prepare_store(config, data=random_graph()).store.path
+    gc.collect()
+    assert main(["clean", str(folder), "--yes"]) == 0
+    assert names(folder) == {path.name, "photos"}
+    assert f"kept {path.name}" in capsys.readouterr().out
+    assert main(["clean", str(folder), "--all", "--yes"]) == 0
+    assert names(folder) == {"photos"}
 
 
 def test_without_a_terminal_nothing_is_removed_unasked(folder: Path) -> None:

@@ -29,4 +29,4 @@ def _open_or_build(cache: Path, log: Path, seconds: float) -> None:
             file.write(f"{os.getpid()}\n")
         return small_graph(features=Rows(small_graph().features, lambda _: time.sleep(seconds)))
 
-    open_or_build(cache, IDENTITY, PrepareOptions(), builder)
+    open_or_build(cache, lambda: IDENTITY, PrepareOptions(), builder)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -16,10 +20,11 @@ from gnntrain.errors import UserError
 from gnntrain.inventory.datasets import dataset_rows
 from gnntrain.plugins import DATASETS
 from gnntrain.run_store import prepare_store
+from tests.packages import install
 
 PACKAGE = """
 import torch
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from tests.graphs import random_graph
 
 def ring(root, num_nodes=12):
@@ -42,6 +47,17 @@ class Rings(InMemoryDataset):
     def process(self):
         self.save([ring(self.root, int(open(self.raw_paths[0]).read()))], self.processed_paths[0])
 
+def heights(root):
+    nodes = torch.arange(12)
+    edge_index = torch.stack([nodes, (nodes + 1) % 12])
+    return Data(x=torch.eye(12), y=nodes * 1.5, edge_index=edge_index)
+
+def places(root):
+    data = HeteroData()
+    data["place"].x, data["place"].y = torch.eye(12), torch.arange(12) * 1.5
+    data["place", "near", "place"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    return data
+
 def as_graph_data(root):
     return random_graph()
 
@@ -61,8 +77,8 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_rings.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
     offered = {"ring": "ring", "rings": "Rings", "edges": "as_graph_data", "broken": "broken"}
+    offered |= {"heights": "heights", "places": "places"}
     points = [EntryPoint(n, f"their_rings:{what}", DATASETS) for n, what in offered.items()]
-
     offer(monkeypatch, points)
 
 
@@ -80,6 +96,51 @@ def test_it_is_chosen_by_its_name_without_any_yaml(
         assert (tmp_path / "raw" / "raw" / "size.txt").is_file()
         with_loop = np.sort([np.arange(20), np.arange(-1, 19) % 20], axis=0)
         np.testing.assert_array_equal(opened.store.indices, with_loop.T.reshape(-1))
+
+
+@pytest.mark.parametrize("name", ["heights", "places"])
+def test_quantities_are_learnt_as_the_task_says(tmp_path: Path, name: str) -> None:
+    raw = {"dataset": {"name": name, "store_dir": str(tmp_path)}, "model": {"name": "gcn"}}
+    store = prepare_store(from_dict({**raw, "task": {"type": "node_regression"}}).dataset).store
+    assert (store.task, store.metric) == ("continuous", "r2")
+    np.testing.assert_array_equal(np.asarray(store.labels)[:, 0], np.arange(12) * 1.5)
+    with pytest.raises(UserError, match=r"task\.type=node_regression"):
+        prepare_store(from_dict(raw).dataset)
+
+
+def test_an_edited_function_makes_another_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        import torch
+        from torch_geometric.data import Data
+
+        def short(root):
+            return Data(x=torch.eye(4), y=torch.arange(4) % 2, edge_index=torch.eye(2).long())
+    """
+    points = "[gnntrain.datasets]\nshort = edited.short:short\n"
+    install(tmp_path / "site", monkeypatch, "edited_package", "", points)
+    source = tmp_path / "site" / "edited" / "short.py"
+    source.parent.mkdir()
+    (source.parent / "__init__.py").write_text("")
+    source.write_text(textwrap.dedent(code))
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def prepared() -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "gnntrain", "prepare", "dataset=short"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    first, again = prepared(), prepared()
+    source.write_text(source.read_text().replace("eye(4)", "ones(4, 3)"))
+    edited = prepared()
+    stores = {path.name for path in (tmp_path / "cache/gnntrain/stores").iterdir() if path.is_dir()}
+    assert len(stores) == 2, (first, again, edited)
 
 
 def test_a_yaml_of_its_package_sets_its_own_keys(tmp_path: Path) -> None:

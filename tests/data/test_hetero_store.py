@@ -286,14 +286,14 @@ def test_a_typed_store_is_found_again_by_its_identity(tmp_path: Path) -> None:
         calls.append(1)
         return data
 
-    first = open_or_build(tmp_path, {"dataset": "random"}, PLAIN, build)
-    again = open_or_build(tmp_path, {"dataset": "random"}, PLAIN, build)
+    first = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, build)
+    again = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, build)
     assert (first.built, again.built, len(calls)) == (True, False, 1)
     assert again.store.content_digest == first.store.content_digest
 
 
 def test_a_damaged_array_is_found_and_the_store_built_again(tmp_path: Path) -> None:
-    first = open_or_build(tmp_path, {"dataset": "random"}, PLAIN, random_hetero_data)
+    first = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, random_hetero_data)
     time.sleep(0.05)
     file = first.store.path / "features_1.npy"
     content = bytearray(file.read_bytes())
@@ -302,7 +302,7 @@ def test_a_damaged_array_is_found_and_the_store_built_again(tmp_path: Path) -> N
     with pytest.raises(StoreError) as caught:
         StoredGraph.open(first.store.path)
     assert "features_1.npy" in caught.value.reason
-    again = open_or_build(tmp_path, {"dataset": "random"}, PLAIN, random_hetero_data)
+    again = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, random_hetero_data)
     assert again.built
     np.testing.assert_array_equal(
         again.store.nodes["author"].features, hetero_graph().nodes["author"].features

@@ -24,7 +24,7 @@ PLAIN = PrepareOptions()
 
 
 def opened(cache: Path, builder: Callable[[], GraphData] = small_graph) -> tuple[bool, str]:
-    result = open_or_build(cache, IDENTITY, PLAIN, builder)
+    result = open_or_build(cache, lambda: IDENTITY, PLAIN, builder)
     np.testing.assert_array_equal(result.store.labels, small_graph().labels)
     return result.built, result.reason
 
@@ -61,7 +61,7 @@ def test_a_damaged_store_is_rebuilt_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_a_store_of_other_data_under_the_same_name_is_rebuilt(tmp_path: Path) -> None:
-    other = open_or_build(tmp_path, {"dataset": "other"}, PLAIN, lambda: small_graph(seed=5))
+    other = open_or_build(tmp_path, lambda: {"dataset": "b"}, PLAIN, lambda: small_graph(seed=5))
     other.store.path.rename(tmp_path / store_name(IDENTITY, PLAIN))
     was_built, reason = opened(tmp_path)
     assert was_built
