@@ -15,14 +15,13 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
+    ["limits"],
     ["devices"],
     [
         "__init__",
         "errors",
         "jit",
         "groups",
-        "cores",
-        "host_memory",
         "phases",
         "paths",
         "atomic_io",
