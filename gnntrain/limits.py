@@ -76,6 +76,13 @@ def available_memory() -> int:
     return available if room is None else min(available, room)
 
 
+def why_killed() -> str:
+    """What may have killed a process that left no word, as a part of a sentence."""
+    if kills := container().kills:
+        return f"for lack of memory the system has killed {kills} of this container's processes"
+    return "perhaps the system killed it for lack of memory"
+
+
 def available_cores() -> int:
     """Cores whose time this process gets, whole ones: at least one."""
     there, quota = len(core_numbers()), container().cores

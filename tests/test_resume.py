@@ -310,7 +310,51 @@ def test_a_run_that_is_still_going_on_is_left_alone(whole: Path) -> None:
         go_on(whole)
 
 
-def test_a_run_without_a_checkpoint_cannot_go_on(whole: Path, tmp_path: Path) -> None:
+def killed_at_its_beginning(whole: Path, run: Path) -> Path:
+    shutil.copytree(whole, run)
+    for path in (run / "summary.json", *(run / "checkpoints").iterdir()):
+        path.unlink()
+    return run
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    whole: Path, tmp_path: Path
+) -> None:
+    go_on(killed_at_its_beginning(whole, tmp_path / "run"))
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_the_same_command_goes_on_with_its_run_if_it_may(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = killed_at_its_beginning(whole, tmp_path / "run")
+    with pytest.raises(UserError, match="holds a run already") as refused:
+        begin(run, cache)
+    assert "run.if_exists=resume" in str(refused.value.hint)
+    begin(run, cache, "run.if_exists=resume")
+    assert_same_run(run, whole)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    interrupted(tmp_path / "half", cache, monkeypatch)
+    begin(tmp_path / "half", cache)
+    assert_same_run(tmp_path / "half", whole)
+
+
+def test_the_same_command_leaves_its_completed_run_as_it_is(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, keys = tmp_path / "run", ["trainer.epochs=1", "run.if_exists=resume"]
+    begin(run, cache, *keys)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert begin(run, cache, *keys)["status"] == "completed"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    assert "has completed" in caplog.text
+    with pytest.raises(ConfigError, match=r"trainer\.lr=0\.5 .*begun"):
+        begin(run, cache, *keys, "trainer.lr=0.5")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    assert begin(run, cache, *keys, "trainer.epochs=2")["epochs"] == 2
+
+
+def test_a_completed_run_without_its_checkpoints_cannot_go_on(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         path.unlink()

@@ -165,8 +165,8 @@ class RunDirectory:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to go on from, or one was written and is damaged."""
-        return any((self.checkpoints / f"last{kind}.pt").is_file() for kind in ("", ".prev"))
+        """Whether a checkpoint was written, damaged or not."""
+        return any(self.checkpoints.glob("*.pt"))
 
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch.
@@ -343,14 +343,15 @@ def _make_unique(root: Path, default_name: str) -> Path:
 
 def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
-    what = "is not empty"
+    what, way_on = "is not empty", ""
     if is_file(path / "config.yaml"):
         what = "holds a run already"
+        way_on = " Its own command with run.if_exists=resume goes on with it."
     elif is_sweep(path):
         what = "holds a sweep already"
     return UserError(
         f"the folder {shown_path(path)} {what}; nothing was overwritten",
-        "Choose another with run.name=NAME or run.dir=DIR, or remove it first.",
+        f"Choose another with run.name=NAME or run.dir=DIR, or remove it first.{way_on}",
     )
 
 
