@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import platformdirs
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
@@ -26,6 +25,7 @@ from gnntrain.data.store_meta import StoreError
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
+from gnntrain.paths import user_cache
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 
 OBJECT = "data"
@@ -282,7 +282,7 @@ def store_folder(dataset: DatasetConfig) -> Path:
 
 def stores_folder(dataset: DatasetConfig) -> Path:
     """The folder of all stores."""
-    return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
+    return Path(dataset.store_dir or user_cache("dataset.store_dir") / "stores")
 
 
 def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
