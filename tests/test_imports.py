@@ -15,11 +15,10 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
-    ["limits"],
+    ["errors", "limits"],
     ["devices"],
     [
         "__init__",
-        "errors",
         "jit",
         "groups",
         "phases",

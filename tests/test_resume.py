@@ -21,6 +21,7 @@ import torch
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import ConfigError
 from gnntrain.errors import RunError, UserError
+from gnntrain.failures import keep_traceback
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
@@ -352,6 +353,31 @@ def test_the_same_command_leaves_its_completed_run_as_it_is(
         begin(run, cache, *keys, "trainer.lr=0.5")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     assert begin(run, cache, *keys, "trainer.epochs=2")["epochs"] == 2
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/last.prev.pt", ".lock"])
+def test_a_link_in_a_strangers_run_is_not_written_through(
+    name: str, whole: Path, tmp_path: Path
+) -> None:
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(whole, run)
+    if name == "logs":
+        victim.mkdir()
+        shutil.rmtree(run / name)
+    else:
+        victim.write_text("mine")
+        (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(victim)
+    with pytest.raises(UserError, match="is a link to"):
+        go_on(run, "trainer.epochs=7")
+    assert keep_traceback(OSError("boom"), run) is None
+    assert [*victim.iterdir()] == [] if name == "logs" else victim.read_text() == "mine"
+
+
+def test_links_within_a_run_are_no_harm(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "best").symlink_to("checkpoints/best.pt")
+    assert go_on(tmp_path / "run", "trainer.epochs=7")["epochs"] == 7
 
 
 def test_a_completed_run_without_its_checkpoints_cannot_go_on(whole: Path, tmp_path: Path) -> None:

@@ -264,8 +264,9 @@ class RunDirectory:
         """Lock the directory against other processes that train.
 
         Raises:
-            UserError: another process has locked it.
+            UserError: another process has locked it; or see `refuse_links`.
         """
+        refuse_links(self.path)
         lock = FileLock(self.path / LOCK_FILE)
         try:
             lock.acquire(timeout=_LOOK_SECONDS)
@@ -339,6 +340,32 @@ def _make_unique(root: Path, default_name: str) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
+
+
+def link_out(folder: Path) -> Path | None:
+    """A link in the folder of a run or a sweep that leads out of it."""
+    home = os.path.realpath(folder)
+    for place in ("", "checkpoints", "logs", "tensorboard"):
+        with contextlib.suppress(OSError), os.scandir(Path(home, place)) as entries:
+            for entry in entries:
+                target = os.path.realpath(entry.path)
+                if entry.is_symlink() and not Path(target).is_relative_to(home):
+                    return Path(entry.path)
+    return None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse to write where a stranger may have put links to files of the user's.
+
+    Raises:
+        UserError: There is a link that leads out of the folder.
+    """
+    if (link := link_out(folder)) is not None:
+        raise UserError(
+            f"{shown_path(link)} is a link to {os.path.realpath(link)}, out of the folder: what is "
+            "written would go there",
+            "Remove the link, or copy the folder without links: `cp -rL`.",
+        )
 
 
 def occupied(path: Path) -> UserError:

@@ -53,6 +53,7 @@ def predict(
     nodes: str | Path = "all",
     config: Config | None = None,
     data: object = None,
+    spreadsheet_safe: bool = False,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -71,6 +72,7 @@ def predict(
         config: The run's configuration with other keys: another data set predicts for that graph,
             which may be without labels. None: as the run was.
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
+        spreadsheet_safe: See `Result`.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -87,7 +89,7 @@ def predict(
         raise UserError(f"--what {what} is not known of a {kind}.", hint[0].upper() + hint[1:])
     chosen = _chosen(nodes, best.graph)
     fields, notes = _columns(best, best.infer(embed=what == EMBEDDINGS), what)
-    result = Result(chosen, _ids(best.graph), fields, notes)
+    result = Result(chosen, _ids(best.graph), fields, notes, spreadsheet_safe)
     write_result(path, result)
     run, dataset = best.run.shown, best.graph.dataset
     return Prediction(path, what, result.num_rows, run, best.epoch, dataset)
