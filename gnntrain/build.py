@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
 from gnntrain import devices, models
@@ -30,6 +29,7 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.hetero import HeteroLoaderBuilder
@@ -334,7 +334,7 @@ def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path
     """Matrices of all nodes, in `scratch_dir` beyond `evaluation.memory_limit`."""
     limit = config.evaluation.memory_limit
     if limit is None:
-        limit = psutil.virtual_memory().total / 2**32  # a quarter, in GiB
+        limit = total_memory() / 2**32  # a quarter, in GiB
     return SharedBuffers(context, scratch_dir, int(limit * 2**30))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
+
+from gnntrain.limits import available_memory
 
 
 def accelerator() -> str | None:
@@ -97,10 +98,10 @@ def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on the device may take; of a CPU those of the host."""
     module = _module(device.type)
     if device.type == "cpu":
-        return int(psutil.virtual_memory().available)
+        return available_memory()
     if device.type == "mps":  # one memory for CPU and GPU
         room = module.recommended_max_memory() - module.driver_allocated_memory()
-        return int(min(room, psutil.virtual_memory().available))
+        return int(min(room, available_memory()))
     free = int(module.mem_get_info(device)[0])
     # torch's allocator holds memory that no tensor uses.
     return free + int(module.memory_reserved(device)) - int(module.memory_allocated(device))

@@ -26,7 +26,9 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
     Returns:
         The file; None if there is no run directory, or it cannot be written.
     """
-    if run_dir is None or not Path(run_dir).is_dir():
+    from gnntrain.reporting.rundir import link_out  # imported only for a failed run
+
+    if run_dir is None or not Path(run_dir).is_dir() or link_out(Path(run_dir)) is not None:
         return None
     path = Path(run_dir) / "logs" / "error.log"
     try:

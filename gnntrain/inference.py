@@ -17,12 +17,12 @@ from gnntrain.build import (
 )
 from gnntrain.compute.selection import select
 from gnntrain.config import ComputeConfig, Config, TrainerConfig, from_dict
-from gnntrain.cores import available_cores
 from gnntrain.data.graph import NODE, Graph, GraphSchema
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.limits import available_cores
 from gnntrain.models import GNN, HeteroGNN
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (

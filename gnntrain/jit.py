@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numba
+from numba.misc.appdirs import user_cache_dir
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +40,9 @@ def jit(function: Callable[P, R], *, any_order: bool = False) -> Callable[P, R]:
     compiled: Callable[P, R]
     options: dict[str, Any] = {"fastmath": {"reassoc"}} if any_order else {}
     try:
-        compiled = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+        # Without a home Numba would make a folder called `~`.
+        keeps = bool(numba.config.CACHE_DIR) or not user_cache_dir().startswith("~")
+        compiled = numba.njit(nogil=True, cache=keeps, error_model="numpy", **options)(function)
     except RuntimeError:  # no folder for the cache: every process compiles its own
         compiled = numba.njit(nogil=True, error_model="numpy", **options)(function)
     else:

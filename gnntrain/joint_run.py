@@ -109,6 +109,13 @@ def pass_on(job: Job, rendezvous: Rendezvous | None) -> None:
         rendezvous.publish(_JOB, plain)
 
 
+def pass_on_completed(summary: dict[str, Any], rendezvous: Rendezvous | None) -> None:
+    """Tell the other processes that there is nothing to train."""
+    if rendezvous is not None:
+        rendezvous.publish(_CONFIG, None)
+        pass_on_summary(summary, rendezvous)
+
+
 def pass_on_summary(summary: dict[str, Any], rendezvous: Rendezvous | None) -> None:
     """Let the other processes return what `train` returns here."""
     if rendezvous is not None:
@@ -124,6 +131,9 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     """
     _be_quiet()
     published = rendezvous.wait_for(_CONFIG)
+    if published is None:  # `pass_on_completed`
+        completed: dict[str, Any] = rendezvous.wait_for(_SUMMARY)
+        return completed
     config = from_dict(published["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
     opened: OpenedStore | OpenedParts | None = None

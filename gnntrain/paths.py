@@ -1,9 +1,31 @@
-"""Functions for paths from users that do not raise for invalid paths."""
+"""Functions for paths from users that do not raise for invalid paths, and the user's cache."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from gnntrain.errors import UserError
+
+
+def user_cache(instead: str) -> Path:
+    """The user's folder of what gnntrain keeps.
+
+    Args:
+        instead: The key that names another place.
+
+    Raises:
+        UserError: The user has no home.
+    """
+    import platformdirs  # every command imports this module
+
+    try:
+        return platformdirs.user_cache_path("gnntrain")
+    except RuntimeError as error:
+        raise UserError(
+            "this user has no home directory: HOME is not set, and the system knows none",
+            f"Set {instead}, or HOME, to a directory you may write to.",
+        ) from error
 
 
 def expanded(path: str | Path) -> Path:

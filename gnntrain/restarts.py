@@ -31,6 +31,7 @@ def job_names(
 
 
 def begun_run(
+    if_exists: str,
     overrides: Sequence[str],
     named: Path | None,
     jobs: Mapping[str, str],
@@ -38,31 +39,34 @@ def begun_run(
     is_launched: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> RunDirectory | None:
-    """The run that the same command has begun in the same job, before it was started again.
+    """The run that the command goes on with.
 
-    It is the one in the directory that the command names; else the newest under `runs` whose
-    `env.json` has one of the job's names.
+    It is the one in the directory that the command names; else the newest under `runs` that the
+    same command has begun, and whose `env.json` has one of the job's names.
 
     Args:
+        if_exists: `run.if_exists`.
         overrides: Of the command line.
         named: The directory that the command names, if any.
         jobs: As `job_names` gives them.
-        is_launched: Whether a launcher has started several processes: Kubernetes starts the same
-            command again and does not say so.
+        is_launched: Whether a launcher has started this process.
         environ: The environment variables.
 
     Returns:
         The run; None: this command begins one.
     """
     again = _started_again(jobs, environ)
+    if if_exists == "error":
+        return None
     if named is not None:
-        places = [named] if is_launched or again else []
-    else:
-        places = newest_runs(RUNS) if again else []
-    for path in places:
+        # Kubernetes starts the same command again and does not say so.
+        is_job = is_launched or bool(again) or "KUBERNETES_SERVICE_HOST" in environ
+        goes_on = (if_exists == "resume" or is_job) and is_run(named)
+        return RunDirectory(named.absolute()) if goes_on else None
+    for path in newest_runs(RUNS) if again else ():
         if is_run(path) and _typed(path) == list(overrides):
             run = RunDirectory(path.absolute())
-            if named is not None or again.items() & run.jobs().items():
+            if again.items() & run.jobs().items():
                 return run
     return None
 

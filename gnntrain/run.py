@@ -24,6 +24,7 @@ from gnntrain.config import (
     ConfigError,
     PluginConfig,
     Problem,
+    changed_meaning,
     contradictions,
     from_dict,
     machine_problems,
@@ -43,12 +44,14 @@ from gnntrain.joint_run import (
     follow,
     joined_run,
     pass_on,
+    pass_on_completed,
     pass_on_summary,
     plan_together,
 )
+from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import RUNS, RunPlace, wanted_run
+from gnntrain.reporting.run_lookup import LATEST, RUNS, RunPlace, wanted_run
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
@@ -122,15 +125,14 @@ def _begin(
     started = time.time()
     torchrun_job = None if rendezvous is None else rendezvous.job_name()
     jobs = job_names(torchrun_job, next(_numbers))
-    begun = begun_run(overrides, _named(config, place), jobs, is_launched=rendezvous is not None)
-    if begun is not None:
-        _log.warning("This job was started again, and goes on with %s.", begun.shown)
-        if begun.has_checkpoint:
-            return _go_on(begun.path, None, (), listener, rendezvous)
     if data is not None:
         # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
+    if_exists, named = config.run.if_exists, _named(config, place)
+    begun = begun_run(if_exists, overrides, named, jobs, is_launched=rendezvous is not None)
+    if begun is not None:
+        return _take_up(begun, config, listener, data, rendezvous)
     _refuse_mistakes(config)
     plan = plan_together(config, rendezvous)
     if plan.world_size == 1 and not plan.use_gpus:
@@ -146,11 +148,40 @@ def _begin(
         config = resolved_source(config, opened.store)
     compare_stores(opened, rendezvous)
     kernels = kernel_choice(config, plan.device, rendezvous)
-    run = begun or _create(config, overrides, place, jobs)
+    run = _create(config, overrides, place, jobs)
     run.write_store_record(record_of(opened.store))
-    run.forget_summary()
     job = _job(config, run, opened, started, kernels, listener)
     return _train(run, job, opened.store, plan, rendezvous)
+
+
+def _take_up(
+    run: RunDirectory,
+    config: Config,
+    listener: Connection | None,
+    data: object,
+    rendezvous: Rendezvous | None,
+) -> dict[str, Any]:
+    """Go on with the run that the same command has begun; one that completed stays as it is.
+
+    Raises:
+        ConfigError: It was begun with other keys.
+    """
+    saved = from_dict(run.config(), saved=True)
+    config = config.model_copy(update={"run": saved.run})
+    source, begun_from = config.trainer.init_from, saved.trainer.init_from
+    if source and begun_from and Path(source).name in (LATEST, Path(begun_from).name):
+        trainer = config.trainer.model_copy(update={"init_from": begun_from})
+        config = config.model_copy(update={"trainer": trainer})
+    if changed := changed_meaning(saved, config):
+        raise ConfigError(changed)
+    summary = run.summary() or {}
+    if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
+        _log.warning("The run %s has completed: nothing is left to train.", run.shown)
+        summary = {"run": run.shown, **summary}
+        pass_on_completed(summary, rendezvous)
+        return summary
+    _log.warning("The run %s is there, and goes on.", run.shown)
+    return _go_on(run.path, config, (), listener, rendezvous, data)
 
 
 def _refuse_mistakes(config: Config) -> None:
@@ -175,6 +206,8 @@ def resume(
 ) -> dict[str, Any]:
     """Resume a run from its last checkpoint and return the summary, as `train` does.
 
+    One that ended before its first checkpoint begins anew.
+
     Args:
         run_dir: The run.
         config: The configuration to resume with; None: the run's own. If its `run` keys name
@@ -197,6 +230,7 @@ def _go_on(
     overrides: Sequence[str],
     listener: Connection | None,
     rendezvous: Rendezvous | None,
+    data: object = None,
 ) -> dict[str, Any]:
     started = time.time()
     run = RunDirectory.open(run_dir)
@@ -205,25 +239,41 @@ def _go_on(
     _refuse_mistakes(config)
     plan = plan_together(config, rendezvous, run.store_record())
     with run.held():
-        state, checkpoint, damaged = load_last(run.checkpoints)
-        for problem in damaged:
-            _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
-        _tell_unsaved(run, state)
+        state, checkpoint = _last(run)
         _refuse_other_batches(config, plan.num_trainers, state)
-        opened = open_run_graph(run, config)
+        opened = open_run_graph(run, config, data=data)
         refuse_unequal_parts(opened.store, plan)
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
-        if config.run != saved.run:
+        if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
             source, run = run, _create(config, overrides)
             _copy_progress(source, run)
-            checkpoint = run.checkpoints / checkpoint.name
+            checkpoint = checkpoint and run.checkpoints / checkpoint.name
         elif config != saved:
             run.note_changes(config.to_dict(), overrides)
     run.write_store_record(record_of(opened.store))
     run.forget_summary()
     job = _job(config, run, opened, started, kernels, listener, checkpoint)
     return _train(run, job, opened.store, plan, rendezvous)
+
+
+def _last(run: RunDirectory) -> tuple[State, Path | None]:
+    """The last checkpoint's state, and its path; none of a run that ended before its first.
+
+    Raises:
+        UserError: None is intact; or they were removed.
+    """
+    summary = run.summary()
+    if summary is None:
+        _log.warning("The run %s ended without a word; %s.", run.shown, why_killed())
+    if not run.has_checkpoint and (summary or {}).get("status") != "completed":
+        _log.warning("The run %s ended before its first checkpoint: it begins anew.", run.shown)
+        return {}, None
+    state, checkpoint, damaged = load_last(run.checkpoints)
+    for problem in damaged:
+        _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
+    _tell_unsaved(run, state)
+    return state, checkpoint
 
 
 def _named(config: Config, place: RunPlace | None) -> Path | None:

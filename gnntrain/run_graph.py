@@ -112,14 +112,21 @@ def _without_places(identity: JSON) -> JSON:
     return [*map(_without_places, identity)] if isinstance(identity, list) else identity
 
 
-def open_run_graph(run: RunDirectory, config: Config) -> OpenedStore | OpenedParts:
+def open_run_graph(
+    run: RunDirectory, config: Config, *, data: object = None
+) -> OpenedStore | OpenedParts:
     """The graph that the run was trained on, to go on with it: its store, or its parts.
+
+    Args:
+        run: The run.
+        config: The whole configuration.
+        data: See `prepare_store`.
 
     Raises:
         UserError: As `open_run_store`; or the parts are those of another graph.
     """
     if config.distributed.graph != "partitioned":
-        return open_run_store(run, config.dataset)
+        return open_run_store(run, config.dataset, data=data)
     opened, record = _open_parts(config), run.store_record()
     if record is not None and record.digest != opened.store.content_digest:
         raise UserError(

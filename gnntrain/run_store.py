@@ -295,7 +295,9 @@ def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
     return StoreRecord(str(graph.path), graph.content_digest, ModelSignature.of(graph).to_dict())
 
 
-def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
+def open_run_store(
+    run: RunDirectory, dataset: DatasetConfig, *, data: object = None
+) -> OpenedStore:
     """The graph that the run was trained on, byte for byte.
 
     If the recorded store is missing or holds another graph, it is built again from the
@@ -306,8 +308,8 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     """
     begin = time.perf_counter()
     record = run.store_record()
-    if record is None:  # from before stores were recorded
-        return prepare_store(dataset)
+    if record is None:  # from before stores were recorded, or the run was killed before
+        return prepare_store(dataset, data=data)
     store = _opened(record)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)

@@ -15,14 +15,12 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 
 # From the bottom up; a room may import itself and what stands before it.
 FLOORS = [
+    ["errors", "limits"],
     ["devices"],
     [
         "__init__",
-        "errors",
         "jit",
         "groups",
-        "cores",
-        "host_memory",
         "phases",
         "paths",
         "atomic_io",

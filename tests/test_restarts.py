@@ -30,9 +30,10 @@ def found(
     *,
     torchrun_job: str | None = None,
     is_launched: bool = False,
+    if_exists: str = "auto",
 ) -> Path | None:
     jobs = job_names(torchrun_job, environ=environ)
-    run = begun_run(overrides, named, jobs, is_launched=is_launched, environ=environ)
+    run = begun_run(if_exists, overrides, named, jobs, is_launched=is_launched, environ=environ)
     return None if run is None else run.path
 
 
@@ -86,7 +87,9 @@ def test_under_a_launcher_the_same_command_goes_on_in_the_directory_that_it_name
     assert found({}, named=run) is None
     assert found({}, named=run, is_launched=True) == run
     assert found(REQUEUED, named=run) == run
-    assert found({}, ["model=gat"], run, is_launched=True) is None
+    assert found({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, named=run) == run
+    assert found({}, named=run, if_exists="resume") == run
+    assert found(REQUEUED, named=run, is_launched=True, if_exists="error") is None
     assert found({}, named=runs / "new", is_launched=True) is None
 
 

@@ -21,6 +21,7 @@ import torch
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import ConfigError
 from gnntrain.errors import RunError, UserError
+from gnntrain.failures import keep_traceback
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
@@ -310,7 +311,76 @@ def test_a_run_that_is_still_going_on_is_left_alone(whole: Path) -> None:
         go_on(whole)
 
 
-def test_a_run_without_a_checkpoint_cannot_go_on(whole: Path, tmp_path: Path) -> None:
+def killed_at_its_beginning(whole: Path, run: Path) -> Path:
+    shutil.copytree(whole, run)
+    for path in (run / "summary.json", *(run / "checkpoints").iterdir()):
+        path.unlink()
+    return run
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    whole: Path, tmp_path: Path
+) -> None:
+    go_on(killed_at_its_beginning(whole, tmp_path / "run"))
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_the_same_command_goes_on_with_its_run_if_it_may(
+    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = killed_at_its_beginning(whole, tmp_path / "run")
+    with pytest.raises(UserError, match="holds a run already") as refused:
+        begin(run, cache)
+    assert "run.if_exists=resume" in str(refused.value.hint)
+    begin(run, cache, "run.if_exists=resume")
+    assert_same_run(run, whole)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    interrupted(tmp_path / "half", cache, monkeypatch)
+    begin(tmp_path / "half", cache)
+    assert_same_run(tmp_path / "half", whole)
+
+
+def test_the_same_command_leaves_its_completed_run_as_it_is(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, keys = tmp_path / "run", ["trainer.epochs=1", "run.if_exists=resume"]
+    begin(run, cache, *keys)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert begin(run, cache, *keys)["status"] == "completed"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    assert "has completed" in caplog.text
+    with pytest.raises(ConfigError, match=r"trainer\.lr=0\.5 .*begun"):
+        begin(run, cache, *keys, "trainer.lr=0.5")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    assert begin(run, cache, *keys, "trainer.epochs=2")["epochs"] == 2
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/last.prev.pt", ".lock"])
+def test_a_link_in_a_strangers_run_is_not_written_through(
+    name: str, whole: Path, tmp_path: Path
+) -> None:
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(whole, run)
+    if name == "logs":
+        victim.mkdir()
+        shutil.rmtree(run / name)
+    else:
+        victim.write_text("mine")
+        (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(victim)
+    with pytest.raises(UserError, match="is a link to"):
+        go_on(run, "trainer.epochs=7")
+    assert keep_traceback(OSError("boom"), run) is None
+    assert [*victim.iterdir()] == [] if name == "logs" else victim.read_text() == "mine"
+
+
+def test_links_within_a_run_are_no_harm(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "best").symlink_to("checkpoints/best.pt")
+    assert go_on(tmp_path / "run", "trainer.epochs=7")["epochs"] == 7
+
+
+def test_a_completed_run_without_its_checkpoints_cannot_go_on(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         path.unlink()

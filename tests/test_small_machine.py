@@ -50,3 +50,33 @@ def test_two_ranks_train_on_one_core_with_few_handles_no_home_and_a_bare_locale(
     assert job.returncode == 0, job.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["world_size"]) == ("completed", 2)
+
+
+# A user that the system does not know, as in a container with a number for a user.
+_STRANGER = """
+import pwd, sys
+def unknown(*_): raise KeyError
+pwd.getpwuid = unknown
+from gnntrain.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_without_a_home_a_folder_for_stores_is_asked_for_and_suffices(tmp_path: Path) -> None:
+    def train(*keys: str) -> subprocess.CompletedProcess[str]:
+        tiny = ["trainer.epochs=1", "dataset.num_nodes=200", "model.hidden_channels=8"]
+        return subprocess.run(
+            [sys.executable, "-c", _STRANGER, *tiny, "trainer.gpus=0", "run.dir=run", *keys],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = train()
+    assert (refused.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "dataset.store_dir" in refused.stderr
+    assert train("dataset.store_dir=stores").returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "stores"}

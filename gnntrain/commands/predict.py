@@ -30,9 +30,10 @@ def _predict(arguments: Arguments) -> int:
         config = predicting_config(saved_config(arguments.positionals[0]), arguments.overrides)
     from gnntrain.results.prediction import predict
 
-    options = {key[2:]: value for key, value in arguments.options.items() if key != "--out"}
-    reread = any(map(_is_about_graph, arguments.overrides))
-    done = predict(arguments.positionals[0], out, config=config, reread=reread, **options)
+    run, given = arguments.positionals[0], arguments.options
+    options = {key: given[f"--{key}"] for key in ("what", "nodes") if f"--{key}" in given}
+    safe, reread = "--spreadsheet-safe" in given, any(map(_is_about_graph, arguments.overrides))
+    done = predict(run, out, config=config, reread=reread, spreadsheet_safe=safe, **options)
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
     return 0
@@ -124,4 +125,5 @@ COMMAND = Command(
         "default); embeddings",
         "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
     },
+    switches={"--spreadsheet-safe": "an apostrophe before texts of a csv that begin with = + - @"},
 )

@@ -22,6 +22,7 @@ def _resume(arguments: Arguments) -> int:
 
 
 def _lead(arguments: Arguments) -> int:
+    from gnntrain.reporting.rundir import refuse_links
     from gnntrain.sweep.folder import SweepFolder
 
     run = arguments.positionals[0]
@@ -29,6 +30,7 @@ def _lead(arguments: Arguments) -> int:
     if folder is not None:
         arguments.multirun = True
         refuse_several("resume", arguments)
+        refuse_links(folder.path)
         return _resume_sweep(folder, arguments.overrides)
     from gnntrain.app import recompose_config
     from gnntrain.run import resume, saved_config

@@ -14,7 +14,7 @@ from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, nearest, shown
 from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
-from gnntrain.cores import available_cores
+from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file, is_folder
 
 # Ranks that any machine may try; beyond, some a core, and what a rank takes before it has begun.
@@ -505,9 +505,7 @@ def _rank_problems(config: Config) -> Iterator[Problem]:
     asked = config.distributed.num_processes
     if asked <= _ALWAYS_RANKS:
         return
-    import psutil  # not for every start
-
-    cores, memory = available_cores(), psutil.virtual_memory().total
+    cores, memory = available_cores(), total_memory()
     by_cores = max(_ALWAYS_RANKS, _RANKS_A_CORE * cores)
     by_memory = max(_ALWAYS_RANKS, memory // _RANK_BYTES)
     if asked > by_cores:

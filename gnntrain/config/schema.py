@@ -280,6 +280,9 @@ class RunConfig(Section):
     """The run directory; null: runs/<name>."""
     name: FolderName | None = None
     """Name of the run; null: made of the data set, the model and the time."""
+    if_exists: Literal["auto", "error", "resume"] = "auto"
+    """If the run is there: error, or resume (a completed one is left as it is); auto: resume under
+    a launcher and in Kubernetes."""
 
 
 class Config(Section):

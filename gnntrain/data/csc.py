@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.cores import available_cores
 from gnntrain.data.graph import Edges, Float32Array, Int64Array, IntArray, index_dtype
 from gnntrain.jit import jit
+from gnntrain.limits import available_cores
 
 Float64Array = npt.NDArray[np.float64]
 

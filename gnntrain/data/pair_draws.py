@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.cores import available_cores
 from gnntrain.data.graph import Float32Array, Int64Array, IntArray
 from gnntrain.jit import jit
+from gnntrain.limits import available_cores
 
 Int32Array = npt.NDArray[np.int32]
 Float64Array = npt.NDArray[np.float64]

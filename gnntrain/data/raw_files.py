@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import platformdirs
 
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import JSON, AnyGraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
+from gnntrain.paths import user_cache
 
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
@@ -33,7 +33,7 @@ STALL_SECONDS = 30.0
 
 def default_root() -> Path:
     """Where raw files lie or are downloaded to when `dataset.root` is not given."""
-    return platformdirs.user_cache_path("gnntrain") / "raw"
+    return user_cache("dataset.root") / "raw"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 
-from gnntrain.cores import available_cores
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.npz_members import read_header
 from gnntrain.data.store_meta import (
@@ -26,6 +25,7 @@ from gnntrain.data.store_meta import (
     StoreError,
     canonical_json,
 )
+from gnntrain.limits import available_cores
 
 _HASH_CHUNK = 1 << 26
 _READ_SIZE = 1 << 20

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from gnntrain.atomic_io import fsync_folder
 from gnntrain.config import DatasetConfig
 from gnntrain.data.store_meta import META_FILE, SEAL_FILE, is_array_file
 from gnntrain.errors import RunError, UserError
+from gnntrain.paths import user_cache
 
 # Where a folder cannot be made, some file systems say that it is not there.
 _REFUSED = (
@@ -27,7 +27,7 @@ _REFUSED = (
 
 def stores_folder(dataset: DatasetConfig) -> Path:
     """The folder of all stores."""
-    return Path(dataset.store_dir or platformdirs.user_cache_path("gnntrain") / "stores")
+    return Path(dataset.store_dir or user_cache("dataset.store_dir") / "stores")
 
 
 def clear_place(path: Path) -> None:

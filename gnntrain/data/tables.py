@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -32,6 +31,7 @@ from gnntrain.data.columns import (
 )
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import UserError
+from gnntrain.limits import available_memory
 
 Role = Literal["id", "source", "target", "label", "split", "train", "val", "test"]
 _LABEL_ROLES: tuple[Role, ...] = ("label", "split", "train", "val", "test")
@@ -371,7 +371,7 @@ def unreadable(path: Path, error: Exception) -> UserError:
 
 def refuse_beyond_memory(path: Path | str, num_bytes: int) -> None:
     """Raise a UserError if a file's unpacked size exceeds the free memory."""
-    available = psutil.virtual_memory().available
+    available = available_memory()
     if num_bytes > available:
         raise UserError(
             f"{path} unpacks to {num_bytes / 2**30:,.1f} GiB; "

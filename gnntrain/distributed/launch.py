@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from gnntrain import devices
 from gnntrain.config import Config, training_device
-from gnntrain.cores import available_cores
 from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
@@ -41,6 +40,7 @@ from gnntrain.distributed.tcp_store import (
 )
 from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
+from gnntrain.limits import available_cores
 from gnntrain.startup import resume_collection
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import multiprocessing
-import os
 import socket
 import time
 import uuid
@@ -45,6 +44,7 @@ from gnntrain.errors import (
     may_mend,
     signal_of,
 )
+from gnntrain.limits import container, core_numbers
 
 _TIMEOUT = "distributed.timeout"
 # A pod or a task may begin minutes after another one.
@@ -155,7 +155,7 @@ class Rendezvous:
             RankLost: Some have not come in time.
             GnntrainError: torchrun has started the ranks again, and they would fail again.
         """
-        local_rank, cores = self.launched.local_rank, _cores()
+        local_rank, cores = self.launched.local_rank, core_numbers()
         name = socket.gethostname()
         info = ProcessInfo(name, self.host, local_rank, cores, __version__, command)
         self.processes = [ProcessInfo(**one) for one in self.gather("info", asdict(info), deadline)]
@@ -251,7 +251,9 @@ class Rendezvous:
         """Cores for this process: its share of those that others of its machine may use too."""
         processes = zip(self.processes, self.machines, strict=True)
         users = Counter(c for info, m in processes if m == self.machine for c in info.cores)
-        return max(1, int(sum(Fraction(1, users[core]) for core in _cores())))
+        share = sum(Fraction(1, users[core]) for core in core_numbers())
+        quota = container().cores or math.inf  # of all processes here together
+        return max(1, int(min(share, quota / self.machines.count(self.machine))))
 
     def _gathered(self, key: str, deadline: float | None) -> list[Any]:
         values: dict[int, Any] = {}
@@ -345,12 +347,6 @@ class Rendezvous:
         self.control.close()
         for store in self._bounded:
             store.close()
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _check_equal(processes: Sequence[ProcessInfo]) -> None:

@@ -21,6 +21,7 @@ from gnntrain.distributed.run_control import (
 )
 from gnntrain.distributed.signals import CLOSE_SECONDS, step_seconds
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError
+from gnntrain.limits import container
 
 _log = logging.getLogger("gnntrain")
 
@@ -64,6 +65,7 @@ class Supervisor:
         self._timeout = timeout
         self._began = time.monotonic()
         self._is_writing = False
+        self._kills = container().kills
 
     def watch(self) -> None:
         """Wait for all ranks. No rank is running when this returns or raises.
@@ -104,7 +106,7 @@ class Supervisor:
         places = self._progress()
         is_stopped = {rank for rank in self._alive() if self._is_stopped(rank)}
         computing = {rank for rank in self._alive() if not places[rank].is_waiting}
-        cause = _own_end(failed) or self._control.find_cause(RuntimeError())
+        cause = self._own_end(failed) or self._control.find_cause(RuntimeError())
         self._wait(_NOTICE_SECONDS)
         # NCCL does not make the host wait: a rank that NCCL has aborted was waiting, too.
         aborted = {rank for rank, code in self._failed().items() if code == -signal.SIGABRT}
@@ -175,21 +177,22 @@ class Supervisor:
         codes = {rank: process.exitcode for rank, process in self._processes.items()}
         return {rank: code for rank, code in codes.items() if code}
 
+    def _own_end(self, failed: Mapping[int, int]) -> GnntrainError | None:
+        """The error of a rank that was killed or crashed, which caused all other errors."""
+        for rank, code in failed.items():
+            if -code in _OWN_ENDS:
+                name = signal.Signals(-code).name
+                is_memory = name == "SIGKILL" and container().kills > self._kills
+                why = ": the memory that its container may use ran out" if is_memory else ""
+                hint = _MEMORY_HINT if name == "SIGKILL" else None
+                return RankLost(f"Rank {rank} was ended by {name}{why}.", hint, [rank])
+        return None
+
     def _is_stopped(self, rank: int) -> bool:
         try:
             return bool(psutil.Process(self._processes[rank].pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
-
-
-def _own_end(failed: Mapping[int, int]) -> GnntrainError | None:
-    """The error of a rank that was killed or crashed, which caused all other errors."""
-    for rank, code in failed.items():
-        if -code in _OWN_ENDS:
-            name = signal.Signals(-code).name
-            hint = _MEMORY_HINT if name == "SIGKILL" else None
-            return RankLost(f"Rank {rank} was ended by {name}.", hint, [rank])
-    return None
 
 
 def _unexplained(failed: Mapping[int, int]) -> RunError:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from gnntrain import host_memory
+from gnntrain import limits
 from gnntrain.config import Config
 from gnntrain.config.types import fan_outs_text
-from gnntrain.cores import available_cores
 from gnntrain.inventory import machine
+from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check
@@ -121,10 +121,9 @@ def processor() -> Iterator[Check]:
     yield Check("ok", "model", cpu_model())
     yield _instructions(machine.cpu_flags())
     yield Check("ok", "cores", f"{cores}{'' if cores == all_cores else f' of {all_cores}'}")
-    quota = machine.cpu_quota()
-    if quota is not None and quota < cores:
-        hint = f"Set distributed.threads={max(1, int(quota))}: more threads only wait."
-        yield Check("note", "quota", f"a container allows {quota:g} cores' time", hint)
+    quota = limits.container().cores
+    if quota is not None and quota < all_cores:
+        yield Check("note", "quota", f"a container allows {quota:g} cores' time")
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is not None:
         text = f"OMP_NUM_THREADS={threads} is set; ranks set their own threads"
@@ -146,15 +145,14 @@ def _instructions(flags: set[str]) -> Check:
 
 def memory() -> Iterator[Check]:
     """Memory of the machine, and of the container."""
-    available, total = host_memory.available_memory(), psutil.virtual_memory().total
+    available, total = limits.available_memory(), psutil.virtual_memory().total
     text = f"{format_bytes(available)} available of {format_bytes(total)}"
     if available < _LITTLE_MEMORY:
         hint = "End other programs; `gnntrain plan` says what a run needs."
         yield Check("note", "RAM", text, hint)
     else:
         yield Check("ok", "RAM", text)
-    limit = host_memory.memory_limit()
-    if limit is not None and limit < total:
+    if (limit := limits.total_memory()) < total:
         hint = "A run beyond it is killed; `gnntrain plan` says what a run needs."
         yield Check("note", "limit", f"a container allows {format_bytes(limit)}", hint)
 
@@ -250,7 +248,7 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
         yield Check("ok", "graph", _GRAPH if may_use_triton else _GRAPH_OF_TORCH)
     if config.evaluation.name == "layerwise":
         given = config.evaluation.memory_limit
-        limit = psutil.virtual_memory().total // 4 if given is None else given * 2**30
+        limit = limits.total_memory() // 4 if given is None else given * 2**30
         text = f"exact; a layer's activations stay in memory up to {format_bytes(limit)}"
         yield Check("ok", "evaluation", text)
 

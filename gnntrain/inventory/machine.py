@@ -13,8 +13,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-_CGROUP = Path("/sys/fs/cgroup")
-
 
 def has_package(*modules: str) -> bool:
     """Whether one of the modules is installed; none is imported."""
@@ -54,15 +52,6 @@ def cpu_flags() -> set[str]:
         return set()
     lines = (line.partition(":") for line in text.splitlines())
     return next((set(v.split()) for k, _, v in lines if k.strip() in ("flags", "Features")), set())
-
-
-def cpu_quota() -> float | None:
-    """Cores' worth of time that a container may use; None: no limit."""
-    try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # no such file, or "max"
-        return None
 
 
 def nearest_folder(path: Path) -> Path:

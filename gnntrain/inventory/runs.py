@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnntrain.limits import why_killed
 from gnntrain.reporting.run_lookup import is_running, run_directories
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric
 
 HEADER = ("run", "status", "metric", "val", "test", "best", "time")
 NONE_YET = "None yet: `gnntrain` trains one."
-_GOES_ON = ("stopped", "interrupted", "failed")
+_GOES_ON = ("killed", "interrupted", "failed")
 
 
 def run_rows(root: Path) -> list[list[str]]:
@@ -25,8 +26,11 @@ def run_notes(rows: Sequence[Sequence[str]]) -> list[str]:
     """Sentences for below the rows."""
     if not rows:
         return [NONE_YET]
-    can_resume = any(row[1] in _GOES_ON for row in rows)
-    return ["`gnntrain resume RUN` goes on with a run that did not complete."] * can_resume
+    found = {row[1] for row in rows}
+    notes = [f"killed: the run ended without a word; {why_killed()}."] if "killed" in found else []
+    if found.intersection(_GOES_ON):
+        notes.append("`gnntrain resume RUN` goes on with a run that did not complete.")
+    return notes
 
 
 def _begun(folder: Path) -> float:
@@ -41,7 +45,7 @@ def _row(folder: Path, root: Path) -> list[str]:
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return [name, "running" if is_running(folder) else "stopped", "-", *_so_far(folder), "-"]
+        return [name, "running" if is_running(folder) else "killed", "-", *_so_far(folder), "-"]
     except (OSError, ValueError):
         summary = None
     if not isinstance(summary, dict):

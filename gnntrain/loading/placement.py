@@ -12,7 +12,7 @@ from gnntrain import devices
 from gnntrain.config import FeaturesConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.host_memory import available_memory
+from gnntrain.limits import available_memory
 from gnntrain.loading.peers import why_no_peers
 
 Topology = Literal["resident", "pinned", "host"]

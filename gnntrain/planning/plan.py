@@ -9,16 +9,14 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-import psutil
-
 from gnntrain.config import Config, ConfigError, machine_problems, training_device
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
-from gnntrain.host_memory import available_memory
 from gnntrain.inventory.machine import free_bytes
+from gnntrain.limits import available_memory, total_memory
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
@@ -135,7 +133,7 @@ class Plan:
         evaluation = sum(rank.peak_bytes for rank in ranks)
         shared, on_disk = ranks[0].evaluation.shared_bytes, ranks[0].evaluation.disk_bytes
         # The system drops pages of the store where memory is short.
-        resident = min(store, max(0, psutil.virtual_memory().total - evaluation - shared))
+        resident = min(store, max(0, total_memory() - evaluation - shared))
         mapped = sum(resident + shared + on_disk + rank.library_bytes for rank in ranks)
         return {
             "training": sum(rank.training_bytes for rank in ranks),
@@ -269,7 +267,7 @@ def _checks(plan: Plan) -> Iterator[Check]:
     hint = "The system will read rows from disk again and again."
     if config.dataset.feature_dtype == "float32":
         hint += " Set dataset.feature_dtype=bfloat16 to halve the features."
-    left = max(0, psutil.virtual_memory().total - memory["needed"])
+    left = max(0, total_memory() - memory["needed"])
     yield _check("page cache", memory["store"], left, hint, "note")
     hint = "Set run.dir=DIR to a folder on a larger disk"
     hint += ", or evaluation=sampled." if memory["on_disk"] else "."

@@ -18,6 +18,7 @@ from gnntrain import __version__
 from gnntrain.report import figures, tables
 from gnntrain.report.drawing import Drawing, Figure, to_svg
 from gnntrain.report.pages import Page
+from gnntrain.reporting.text import fence, markdown
 from gnntrain.training.records import json_safe
 
 _LOADER = PackageLoader("gnntrain.report")
@@ -46,7 +47,7 @@ def to_html(page: Page) -> str:
 def to_markdown(page: Page) -> str:
     """The page as GitHub's Markdown, without figures."""
     environment = _environment("md")
-    environment.filters |= {"plain": _plain, "fence": _fence}
+    environment.filters |= {"plain": markdown, "fence": fence}
     text = environment.get_template("page.md.j2").render(page)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -72,13 +73,3 @@ def _json(value: Any) -> Markup:
 def _digest(script: str) -> Markup:
     digest = hashlib.sha256(script.encode()).digest()
     return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")
-
-
-def _plain(text: object) -> str:
-    """Text in which no character is a mark of Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(str(text).split()))
-
-
-def _fence(text: str) -> str:
-    """Backticks, more than there are in a row in a text."""
-    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

@@ -46,6 +46,8 @@ def write_report(
     found = find_runs(arguments)
     path = out if out is not None else (found.home or Path()) / f"report.{chosen}"
     _refuse_unwritable(path)
+    if out is None and path.is_symlink():  # a stranger may have put it there
+        raise _unwritable(path, "it is a link")
     content = _content(found, chosen, announce)
     try:
         with atomic_write(path) as file:

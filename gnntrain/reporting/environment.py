@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from gnntrain.cores import available_cores
+from gnntrain.limits import available_cores
 
 PACKAGES = (
     "gnntrain",

@@ -165,8 +165,8 @@ class RunDirectory:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to go on from, or one was written and is damaged."""
-        return any((self.checkpoints / f"last{kind}.pt").is_file() for kind in ("", ".prev"))
+        """Whether a checkpoint was written, damaged or not."""
+        return any(self.checkpoints.glob("*.pt"))
 
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch.
@@ -264,8 +264,9 @@ class RunDirectory:
         """Lock the directory against other processes that train.
 
         Raises:
-            UserError: another process has locked it.
+            UserError: another process has locked it; or see `refuse_links`.
         """
+        refuse_links(self.path)
         lock = FileLock(self.path / LOCK_FILE)
         try:
             lock.acquire(timeout=_LOOK_SECONDS)
@@ -341,16 +342,43 @@ def _make_unique(root: Path, default_name: str) -> Path:
             return path
 
 
+def link_out(folder: Path) -> Path | None:
+    """A link in the folder of a run or a sweep that leads out of it."""
+    home = os.path.realpath(folder)
+    for place in ("", "checkpoints", "logs", "tensorboard"):
+        with contextlib.suppress(OSError), os.scandir(Path(home, place)) as entries:
+            for entry in entries:
+                target = os.path.realpath(entry.path)
+                if entry.is_symlink() and not Path(target).is_relative_to(home):
+                    return Path(entry.path)
+    return None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse to write where a stranger may have put links to files of the user's.
+
+    Raises:
+        UserError: There is a link that leads out of the folder.
+    """
+    if (link := link_out(folder)) is not None:
+        raise UserError(
+            f"{shown_path(link)} is a link to {os.path.realpath(link)}, out of the folder: what is "
+            "written would go there",
+            "Remove the link, or copy the folder without links: `cp -rL`.",
+        )
+
+
 def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
-    what = "is not empty"
+    what, way_on = "is not empty", ""
     if is_file(path / "config.yaml"):
         what = "holds a run already"
+        way_on = " Its own command with run.if_exists=resume goes on with it."
     elif is_sweep(path):
         what = "holds a sweep already"
     return UserError(
         f"the folder {shown_path(path)} {what}; nothing was overwritten",
-        "Choose another with run.name=NAME or run.dir=DIR, or remove it first.",
+        f"Choose another with run.name=NAME or run.dir=DIR, or remove it first.{way_on}",
     )
 
 

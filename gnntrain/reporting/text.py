@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -155,3 +156,13 @@ def counted_outputs(number: int, kind: LabelKind) -> str:
     if kind == "continuous":
         return counted(number, "target")
     return counted(number, "label") if kind == "multilabel" else f"{number:,} classes"
+
+
+def markdown(text: object) -> str:
+    """Text in which no character is a mark of Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(str(text).split()))
+
+
+def fence(text: str) -> str:
+    """Backticks, more than there are in a row in a text."""
+    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gnntrain.data.summary import from_plain
-from gnntrain.reporting.text import format_metric
+from gnntrain.reporting.text import fence, format_metric, markdown
 
 _SHOWN_NAMES = 50
 
@@ -30,6 +30,7 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
         undefined=StrictUndefined,
     )
     environment.filters |= {"metric": format_metric, "shown": _shown}
+    environment.filters |= {"plain": markdown, "fence": fence}
     return environment.get_template("card.md.j2").render(
         about,
         names=list(dict.fromkeys(name for found in about["metrics"].values() for name in found)),
@@ -40,4 +41,4 @@ def model_card(about: Mapping[str, Any], source: str) -> str:
 
 
 def _shown(names: Sequence[Any]) -> str:
-    return ", ".join(map(str, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
+    return ", ".join(map(markdown, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)

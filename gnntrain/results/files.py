@@ -6,7 +6,9 @@ import csv
 import dataclasses
 import errno
 import io
+import logging
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,10 @@ from gnntrain.atomic_io import atomic_write
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import RunError, UserError
 
+_log = logging.getLogger("gnntrain")
+
 _CHUNK_NUMBERS = 1 << 20
+_FORMULA = r"\A([=+@-])"  # how a cell begins that a spreadsheet computes
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -54,12 +59,14 @@ class Result:
         ids: The nodes' ids.
         fields: What is said of each; the first is what an npy file holds.
         notes: Small arrays that an npz file holds as well.
+        spreadsheet_safe: Whether texts of a CSV file that begin as a formula get an apostrophe.
     """
 
     nodes: Int64Array | int
     ids: Field
     fields: Sequence[Field]
     notes: Mapping[str, AnyArray] = dataclasses.field(default_factory=dict)
+    spreadsheet_safe: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -162,11 +169,36 @@ def _write_parquet(file: IO[bytes], result: Result) -> None:
 
 def _write_csv(file: IO[bytes], result: Result) -> None:
     names = [name for field in (result.ids, *result.fields) for name in _columns(field)]
+    quoted = [re.sub(_FORMULA, r"'\1", name) for name in names]
     header = io.StringIO(newline="")
-    csv.writer(header, lineterminator="\n").writerow(names)
+    csv.writer(header, lineterminator="\n").writerow(quoted if result.spreadsheet_safe else names)
     file.write(header.getvalue().encode())
+    has_formulas = quoted != names
     for nodes in result.chunks():
-        file.write(_csv_rows(_batch(result, nodes)))
+        batch = _batch(result, nodes)
+        harmless = _without_formulas(batch)
+        has_formulas = has_formulas or harmless is not batch
+        file.write(_csv_rows(harmless if result.spreadsheet_safe else batch))
+    if has_formulas and not result.spreadsheet_safe:
+        _log.warning(
+            "Ids or names begin with =, +, - or @, which a spreadsheet takes for formulas: "
+            "--spreadsheet-safe puts an apostrophe before them."
+        )
+
+
+def _without_formulas(batch: Any) -> Any:
+    """The rows with an apostrophe before each text that begins as a formula; the same if none."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    columns = [
+        compute.replace_substring_regex(column, _FORMULA, r"'\1")
+        if pa.types.is_string(column.type)
+        else column
+        for column in batch.columns
+    ]
+    found = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return batch if found.equals(batch) else found
 
 
 def _csv_rows(batch: Any) -> bytes:

@@ -54,6 +54,7 @@ def predict(
     config: Config | None = None,
     data: object = None,
     reread: bool = False,
+    spreadsheet_safe: bool = False,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -74,6 +75,7 @@ def predict(
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
         reread: Predict for the files of the data set as they are today, also where they are those
             of the run and have changed since.
+        spreadsheet_safe: See `Result`.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -90,7 +92,7 @@ def predict(
         raise UserError(f"--what {what} is not known of a {kind}.", hint[0].upper() + hint[1:])
     chosen = _chosen(nodes, best.graph)
     fields, notes = _columns(best, best.infer(embed=what == EMBEDDINGS), what)
-    result = Result(chosen, _ids(best.graph), fields, notes)
+    result = Result(chosen, _ids(best.graph), fields, notes, spreadsheet_safe)
     write_result(path, result)
     run, dataset = best.run.shown, best.graph.dataset
     return Prediction(path, what, result.num_rows, run, best.epoch, dataset)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -32,7 +33,11 @@ def cache_file(gpu: GPU) -> Path:
     versions = package_version("torch"), package_version("triton"), compiler()
     key = [gpu.name, gpu.driver, *versions, _sources()]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    return platformdirs.user_cache_path("gnntrain") / "selfcheck" / f"{digest}.json"
+    try:
+        folder = platformdirs.user_cache_path("gnntrain")
+    except RuntimeError:  # the user has no home: nothing is kept
+        folder = Path(os.devnull)
+    return folder / "selfcheck" / f"{digest}.json"
 
 
 def _sources() -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gnntrain.cores import available_cores
+from gnntrain.limits import available_cores
 from gnntrain.selfcheck.cache import cache_file, held, load, save
 from gnntrain.selfcheck.case import Case, Result
 from gnntrain.selfcheck.gpus import GPU

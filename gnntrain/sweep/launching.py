@@ -18,9 +18,9 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 from gnntrain.app.train_task import TrainTask
-from gnntrain.cores import available_cores
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
+from gnntrain.limits import available_cores
 from gnntrain.paths import is_file
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder, has_checkpoint

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from gnntrain.config import Config, ConfigError, Problem
-from gnntrain.cores import available_cores
+from gnntrain.limits import available_cores
 
 
 @dataclass(frozen=True)

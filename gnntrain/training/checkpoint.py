@@ -159,7 +159,7 @@ def load_last(directory: Path) -> tuple[State, Path, list[CheckpointError]]:
         raise UserError("\n".join(p.message for p in problems), hint)
     raise UserError(
         f"There is no checkpoint in {directory} to go on from.",
-        "The run ended before its first one; train it anew.",
+        "It was removed; train the run anew in another directory.",
     )
 
 

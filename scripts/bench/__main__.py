@@ -25,8 +25,8 @@ from typing import Any
 from rich.console import Console
 
 from gnntrain.app import compose_config
-from gnntrain.cores import available_cores
 from gnntrain.data.store import StoredGraph
+from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from scripts.bench.cases import (

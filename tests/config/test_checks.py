@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from gnntrain.config import (
@@ -221,8 +219,7 @@ def test_more_ranks_than_the_machine_can_bear_are_refused(
     cores: int, gibibytes: int, ranks: int, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "available_cores", lambda: cores)
-    memory = SimpleNamespace(total=gibibytes << 30)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(checks, "total_memory", lambda: gibibytes << 30)
     config = Config(
         distributed=DistributedConfig(num_processes=ranks), trainer=TrainerConfig(gpus=0)
     )

@@ -7,7 +7,6 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -630,8 +629,7 @@ def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_what_unpacks_to_more_than_the_free_memory_is_refused_before_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = SimpleNamespace(available=100_000)
-    monkeypatch.setattr("gnntrain.data.tables.psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr("gnntrain.data.tables.available_memory", lambda: 100_000)
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((4, 100_000), np.float32))
     torch.save(torch.zeros(4, 100_000), tmp_path / "x.pt")
     torch.save(torch.zeros(4, 1).expand(4, 100_000), tmp_path / "y.pt")  # one number, repeated

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnntrain import devices, host_memory
+from gnntrain import devices, limits
 from gnntrain.cli import main
 from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, TrainerConfig
 from gnntrain.distributed.launch import LaunchPlan
@@ -95,11 +95,10 @@ def test_the_limits_of_a_container_are_noted(
 ) -> None:
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "memory.max").write_text("1073741824\n")
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    monkeypatch.setattr(host_memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(limits, "_CGROUPS", tmp_path)
     quota = by_name(checks.processor())["quota"]
     assert "0.5 cores" in quota.text
-    assert "distributed.threads=1" in quota.hint
+    assert by_name(checks.processor())["cores"].text.startswith("1 of ")
     assert "1.00 GiB" in by_name(checks.memory())["limit"].text
     (tmp_path / "cpu.max").write_text("max 100000\n")
     (tmp_path / "memory.max").write_text("max\n")

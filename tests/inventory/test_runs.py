@@ -39,15 +39,17 @@ def test_a_summary_that_is_broken_breaks_nothing(summary: str, tmp_path: Path) -
     assert rows["bad"][3:5] == ["-", "-"]
 
 
-def test_a_run_without_a_summary_is_running_or_was_stopped(tmp_path: Path) -> None:
+def test_a_run_without_a_summary_is_running_or_was_killed(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "one")
     (folder / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n')
-    assert run_rows(tmp_path)[0][1:] == ["stopped", "-", "-", "-", "-/2", "-"]
-    assert "gnntrain resume RUN" in run_notes(run_rows(tmp_path))[0]
+    assert run_rows(tmp_path)[0][1:] == ["killed", "-", "-", "-", "-/2", "-"]
+    killed, resume = run_notes(run_rows(tmp_path))
+    assert "lack of memory" in killed
+    assert "gnntrain resume RUN" in resume
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert run_rows(tmp_path)[0][1] == "running"
-    assert run_rows(tmp_path)[0][1] == "stopped"
+    assert run_rows(tmp_path)[0][1] == "killed"
 
 
 def test_a_run_begins_although_others_look_whether_it_is_running(tmp_path: Path) -> None:

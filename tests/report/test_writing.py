@@ -270,6 +270,15 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(
     assert said in capsys.readouterr().err
 
 
+def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", records_of(0.5), {})
+    (tmp_path / "victim").write_text("mine")
+    (run / "report.md").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="it is a link"):
+        write_report([run], wanted="md")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "config.yaml").write_text(yaml.safe_dump(["no", "mapping"]))

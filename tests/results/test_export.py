@@ -141,6 +141,15 @@ def test_the_card_says_what_the_model_is_and_names_no_place_of_this_machine(tmp_
         assert str(tmp_path).encode() not in path.read_bytes(), path
 
 
+def test_names_in_the_card_are_no_markup(tmp_path: Path) -> None:
+    names = ["<img src=x onerror=alert(1)>", "[click](http://x)", "a\n\n# b"]
+    data = random_graph(class_names=np.array([name.encode() for name in names]))
+    run_of(tmp_path / "run", stored(tmp_path / "store", data), {"name": "sage"})
+    card = (export(tmp_path / "run", tmp_path / "out").path / "README.md").read_text()
+    assert not re.search(r"(?<!\\)<img|(?<!\\)\[click|^# b", card, re.MULTILINE)
+    assert r"\<img src=x onerror=alert(1)\>, \[click\](http://x), a \# b" in card
+
+
 def test_the_weights_are_read_without_running_code(tmp_path: Path) -> None:
     store = stored(tmp_path / "store")
     run_of(tmp_path / "run", store, VARIANTS[0])

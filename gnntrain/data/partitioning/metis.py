@@ -8,12 +8,12 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 import numpy as np
-import psutil
 
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioning.kernels import PartIndex
 from gnntrain.data.partitioning.streaming import stream
 from gnntrain.errors import RunError, UserError
+from gnntrain.limits import available_memory
 
 _BYTES_AN_EDGE = 130  # measured on graphs with edges both ways
 _BYTES_A_NODE = 200
@@ -27,7 +27,7 @@ def refuse_metis(graph: Graph) -> None:
             "Run `pip install 'gnntrain[partition]'`, or leave --method out.",
         )
     needed = graph.num_edges * _BYTES_AN_EDGE + graph.num_nodes * _BYTES_A_NODE
-    available = psutil.virtual_memory().available
+    available = available_memory()
     if needed > available:
         raise UserError(
             f"METIS needs about {needed / 2**30:,.1f} GiB of memory for {graph.dataset}; "

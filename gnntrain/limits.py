@@ -1,0 +1,139 @@
+"""What this process may use of the machine: memory and cores, which a container or a batch system
+may have limited by control groups (version 1 or 2). The one place that looks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The limits of the control groups around this process.
+
+    Attributes:
+        memory: Bytes that they allow; None: no limit.
+        room: Bytes that are left of them, pages of files that nobody reads lately included.
+        cores: Cores' worth of time; None: no limit.
+        kills: Processes that were killed because memory ran out, in the innermost group.
+    """
+
+    memory: int | None
+    room: int | None
+    cores: float | None
+    kills: int
+
+
+def container(cgroups: Path | None = None, own: Path | None = None) -> Container:
+    """The narrowest of the limits.
+
+    Args:
+        cgroups: Where the control groups are mounted.
+        own: The file that names those of this process.
+    """
+    cgroups, own = cgroups or _CGROUPS, own or _OWN_CGROUP
+    memory: list[int] = []
+    room: list[int] = []
+    kills: list[int | None] = []
+    for folder in _folders(cgroups, own, "memory"):
+        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
+        if limit is not None:
+            memory.append(limit)
+            idle = _entry(folder / "memory.stat", "total_inactive_file", "inactive_file")
+            room.append(max(0, limit - (used or 0) + (idle or 0)))
+        kills += [
+            _entry(folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control")
+        ]
+    cores = [cores for folder in _folders(cgroups, own, "cpu") if (cores := _quota(folder))]
+    return Container(
+        min(memory, default=None),
+        min(room, default=None),
+        min(cores, default=None),
+        # Groups around the innermost one count other programs, too.
+        next((number for number in kills if number is not None), 0),
+    )
+
+
+def total_memory() -> int:
+    """Bytes of memory that this machine has, or this process's container or job may use."""
+    import psutil  # not for every start
+
+    return min(int(psutil.virtual_memory().total), container().memory or 2**63)
+
+
+def available_memory() -> int:
+    """Bytes of memory that a new process may take, in a container or job, too."""
+    import psutil
+
+    room = container().room
+    available = int(psutil.virtual_memory().available)
+    return available if room is None else min(available, room)
+
+
+def why_killed() -> str:
+    """What may have killed a process that left no word, as a part of a sentence."""
+    if kills := container().kills:
+        return f"for lack of memory the system has killed {kills} of this container's processes"
+    return "perhaps the system killed it for lack of memory"
+
+
+def available_cores() -> int:
+    """Cores whose time this process gets, whole ones: at least one."""
+    there, quota = len(core_numbers()), container().cores
+    return there if quota is None else max(1, min(there, int(quota)))
+
+
+def core_numbers() -> list[int]:
+    """The cores that this process may run on, whatever share of their time it gets."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _folders(cgroups: Path, own: Path, controller: str) -> Iterator[Path]:
+    """This process's control group and those around it, the innermost first; a container may see
+    its own as the root."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
+        if not controllers:
+            mounts = {cgroups, cgroups / "unified"}  # version 2, alone or beside version 1
+        elif controller in controllers.split(","):
+            mounts = {cgroups / controllers, cgroups / controller}
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        yield from (mount / part for part in (group, *group.parents) for mount in mounts)
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # no such file, or "max"
+        quota_us, period_us = (_number(folder / f"cpu.cfs_{k}_us") for k in ("quota", "period"))
+        return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
+
+
+def _entry(file: Path, *names: str) -> int | None:
+    """The number that follows one of these names in a file of lines."""
+    try:
+        entries = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+        return next(int(entries[name]) for name in names if name in entries)
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
