@@ -108,12 +108,7 @@ class ModelSignature:
 
 
 def refuse_other_graph(
-    signature: ModelSignature,
-    graph: Graph,
-    *,
-    subject: str,
-    learns_rows: bool,
-    exactly: bool = False,
+    signature: ModelSignature, graph: Graph, *, subject: str, learns_rows: bool
 ) -> None:
     """Refuse a graph that lacks a type or features of the one that a model was trained on.
 
@@ -122,10 +117,22 @@ def refuse_other_graph(
         graph: Another graph.
         subject: The model, at the beginning of messages.
         learns_rows: Whether the model has learnt the rows of nodes without features.
-        exactly: Refuse further types, too.
 
     Raises:
         UserError: See above; or the model has learnt the rows of other nodes.
+    """
+    there = refuse_other_types(signature, graph, subject=subject)
+    for name in there.node_types:
+        refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
+
+
+def refuse_other_types(
+    signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
+) -> GraphSchema:
+    """As `refuse_other_graph`, of types alone; `exactly`: refuse further types, too.
+
+    Returns:
+        The types of the graph that the model was trained on.
     """
     here = graph.schema
     there = signature.schema
@@ -134,22 +141,35 @@ def refuse_other_graph(
     before, after = (["/".join(edge) for edge in schema.edge_types] for schema in (there, here))
     _refuse_types(subject, graph, "node type", there.node_types, here.node_types, exactly)
     _refuse_types(subject, graph, "edge type", before, after, exactly)
-    for name, wanted in there.num_features.items():
-        given = here.num_features[name]
-        of_type = f" of type {name}" if graph.is_hetero else ""
-        if given != wanted:
-            raise UserError(
-                f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
-                f"{given}.",
-                "Give the features it was trained on, in the same order.",
-            )
-        if learns_rows and wanted == 0 and _nodes_differ(signature, graph, name):
-            raise UserError(
-                f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
-                f"{of_type} that it was trained on, which have no features; the "
-                f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
-                "Give these nodes features, and train on them.",
-            )
+    return there
+
+
+def refuse_other_nodes(
+    signature: ModelSignature,
+    there: GraphSchema,
+    graph: Graph,
+    name: NodeType,
+    *,
+    subject: str,
+    learns_rows: bool,
+) -> None:
+    """As `refuse_other_graph`, of the features or learnt rows of one type."""
+    here = graph.schema
+    wanted, given = there.num_features[name], here.num_features[name]
+    of_type = f" of type {name}" if graph.is_hetero else ""
+    if given != wanted:
+        raise UserError(
+            f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
+            f"{given}.",
+            "Give the features it was trained on, in the same order.",
+        )
+    if learns_rows and wanted == 0 and nodes_differ(signature, graph, name):
+        raise UserError(
+            f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
+            f"{of_type} that it was trained on, which have no features; the "
+            f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
+            "Give these nodes features, and train on them.",
+        )
 
 
 def _refuse_types(
@@ -177,7 +197,7 @@ def _refuse_types(
             )
 
 
-def _nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
+def nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
     """Whether a type has other nodes than the graph that a model was trained on."""
     assert signature.schema is not None
     same_size = len(graph.nodes[name]) == signature.schema.num_nodes[name]
@@ -306,7 +326,7 @@ def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:
     record = run.store_record()
     if record is None:  # from before stores were recorded
         return prepare_store(dataset)
-    store = _opened(record)
+    store = recorded_store(record)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     gone = f"the graph of the run {run.shown} is no longer at {record.path}"
@@ -336,7 +356,7 @@ def open_recorded(
     """The graph of a run that another machine leads: the recorded store if it is here too, else
     that of the data set."""
     begin = time.perf_counter()
-    store = None if record is None else _opened(record)
+    store = None if record is None else recorded_store(record)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     return prepare_store(dataset, data=data)
@@ -347,7 +367,7 @@ def is_object(dataset: DatasetConfig) -> bool:
     return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
-def _opened(record: StoreRecord) -> StoredGraph | None:
+def recorded_store(record: StoreRecord) -> StoredGraph | None:
     """The recorded store; None if it is missing, or holds another graph."""
     try:
         store = StoredGraph.open(Path(record.path))
