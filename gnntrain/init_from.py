@@ -188,14 +188,11 @@ def _moved(
         UserError: There are others, whose names are not known.
     """
     here, outputs = graph.schema, graph.num_outputs
-    by_type = dict(signature.preprocessing_by_type or {})
-    if signature.preprocessing is not None:
-        by_type[graph.target] = signature.preprocessing
     learns_rows = config.model.is_hetero
     axes = []
     for name in here.node_types:
         of_type = f" of {name}" if graph.is_hetero else ""
-        made_by, names = by_type.get(name), graph.nodes[name].feature_names
+        made_by, names = signature.made_by(name), graph.nodes[name].feature_names
         has_features = there.num_features[name] > 0 and here.num_features[name] > 0
         if has_features and made_by is not None and made_by.has_names and names is not None:
             more = {**here.num_features, name: 2 * here.num_features[name]}

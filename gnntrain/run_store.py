@@ -18,6 +18,7 @@ from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
+from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
@@ -53,6 +54,8 @@ class ModelSignature:
         preprocessing_by_type: As `preprocessing`, of a typed graph.
         id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
             has learnt a row for each.
+        statistics: Of the features, by node type; none where a run is older than this, or its
+            graph was in parts.
     """
 
     dataset: str
@@ -67,6 +70,7 @@ class ModelSignature:
     schema: GraphSchema | None = None
     preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
     id_digests: dict[NodeType, str] = field(default_factory=dict)
+    statistics: dict[NodeType, FeatureStatistics] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -95,6 +99,12 @@ class ModelSignature:
         """All attributes as plain data."""
         plain: dict[str, Any] = TypeAdapter(ModelSignature).dump_python(self, mode="json")
         return plain
+
+    def made_by(self, node_type: NodeType) -> Preprocessing | None:
+        """The preprocessing of the features of one type."""
+        if self.preprocessing_by_type is not None:
+            return self.preprocessing_by_type.get(node_type)
+        return self.preprocessing
 
     @property
     def inputs(self) -> int | GraphSchema:
@@ -310,7 +320,15 @@ def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
 
     In parts or whole, a graph has the same digest.
     """
-    return StoreRecord(str(graph.path), graph.content_digest, ModelSignature.of(graph).to_dict())
+    signature = ModelSignature.of(graph)
+    if isinstance(graph, StoredGraph):  # parts have no rows here
+        statistics = {
+            name: FeatureStatistics.of(nodes, signature.made_by(name))
+            for name, nodes in graph.nodes.items()
+            if nodes.num_features
+        }
+        signature = replace(signature, statistics=statistics)
+    return StoreRecord(str(graph.path), graph.content_digest, signature.to_dict())
 
 
 def open_run_store(run: RunDirectory, dataset: DatasetConfig) -> OpenedStore:

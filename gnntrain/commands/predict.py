@@ -30,8 +30,10 @@ def _predict(arguments: Arguments) -> int:
         config = predicting_config(saved_config(arguments.positionals[0]), arguments.overrides)
     from gnntrain.results.prediction import predict
 
-    options = {key[2:]: value for key, value in arguments.options.items() if key != "--out"}
-    done = predict(arguments.positionals[0], out, config=config, **options)
+    options = {key: arguments.options.get(f"--{key}") for key in ("what", "nodes")}
+    given = {key: value for key, value in options.items() if value is not None}
+    strict = "--strict" in arguments.options
+    done = predict(arguments.positionals[0], out, config=config, strict=strict, **given)
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
     return 0
@@ -97,7 +99,7 @@ def _written(value: object) -> str:
 
 
 COMMAND = Command(
-    "RUN --out FILE [--what WHAT] [--nodes NODES] [group.key=value] ...",
+    "RUN --out FILE [--what WHAT] [--nodes NODES] [--strict] [group.key=value] ...",
     "what a run's best model predicts, node by node, in a file",
     "RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: "
     "csv, parquet, npz or npy; the nodes have the ids, classes and quantities the names that your "
@@ -117,5 +119,8 @@ COMMAND = Command(
         "--what": "WHAT   class (the default), probabilities or logits; of a regression value (the "
         "default); embeddings",
         "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
+    },
+    switches={
+        "--strict": "        refuse another graph that is unlike the run's, instead of a warning"
     },
 )

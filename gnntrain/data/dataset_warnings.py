@@ -10,12 +10,17 @@ from gnntrain.data.summary import EDGES_ALONE, first_names
 
 def dataset_warnings(store: Graph) -> Iterator[str]:
     """Warnings: no edges, no validation nodes; types that no model can learn from."""
+    yield from edge_warnings(store)
+    if len(store.split("val")) == 0:
+        yield "There are no validation nodes: the last epoch counts as the best."
+
+
+def edge_warnings(store: Graph) -> Iterator[str]:
+    """Warnings: no edges; types that no model can learn from."""
     if store.num_edges == 0:
         yield "The graph has no edges: all that the model sees of a node are its own features."
     elif store.is_hetero:
         yield from _useless_types(store)
-    if len(store.split("val")) == 0:
-        yield "There are no validation nodes: the last epoch counts as the best."
 
 
 def unread_edges(store: Graph, model: str, *, reads_weights: bool) -> Iterator[str]:

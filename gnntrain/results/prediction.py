@@ -53,6 +53,7 @@ def predict(
     nodes: str | Path = "all",
     config: Config | None = None,
     data: object = None,
+    strict: bool = False,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -71,6 +72,7 @@ def predict(
         config: The run's configuration with other keys: another data set predicts for that graph,
             which may be without labels. None: as the run was.
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
+        strict: Refuse another graph that is unlike the run's, which is else a warning.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -78,7 +80,7 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent, data)
+    best = load_best(run_dir, config, path.parent, data, strict=strict)
     words = (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:
