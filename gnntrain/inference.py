@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from gnntrain.build import (
@@ -16,8 +19,10 @@ from gnntrain.build import (
     build_task,
 )
 from gnntrain.compute.selection import select
-from gnntrain.config import ComputeConfig, Config, TrainerConfig, from_dict
-from gnntrain.data.graph import NODE, Graph, GraphSchema
+from gnntrain.config import ComputeConfig, Config, DatasetConfig, TrainerConfig, from_dict
+from gnntrain.data.dataset_warnings import edge_warnings
+from gnntrain.data.graph import NODE, Graph, GraphSchema, NodeType
+from gnntrain.data.preprocessing import AnyPreprocessing, FeatureColumn, Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
@@ -38,6 +43,8 @@ from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.evaluation import Inferred, SplitMetrics, why_estimated
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["BestModel", "Inferred", "infer", "load_best"]
 
@@ -149,8 +156,12 @@ def load_best(
     data: object = None,
     *,
     reread: bool = False,
+    strict: bool = False,
 ) -> BestModel:
-    """Load a run's best model over its graph, or over another one; see `infer` and `predict`."""
+    """Load a run's best model over its graph, or over another one; see `infer` and `predict`.
+
+    Another graph that is unlike the run's is told; `strict`: refused.
+    """
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = config or saved
@@ -164,8 +175,8 @@ def load_best(
         signature = ModelSignature.of(graph)
     else:
         signature = model_signature(run, saved.dataset)
-        made_by = signature.preprocessing_by_type or signature.preprocessing
         dataset = config.dataset
+        made_by = _filling(signature, dataset)
         if signature.schema is not None and signature.schema.target != NODE:
             dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
         opened = prepare_store(dataset, labelled=False, preprocessing=made_by, data=data)
@@ -173,11 +184,72 @@ def load_best(
         learns_rows = config.model.is_hetero
         refuse_other_graph(signature, graph, subject="The model", learns_rows=learns_rows)
         graph = _in_types_of(graph, signature.schema)
+        _tell_unlike(graph, signature, strict=strict)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)
     best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
     load_weights(best.model, state, checkpoint)
     return best
+
+
+def _filling(signature: ModelSignature, dataset: DatasetConfig) -> AnyPreprocessing | None:
+    """The preprocessing of the run; where the run had no missing values and this graph may have
+    some, with their means over the run's training nodes."""
+    made_by = signature.preprocessing_by_type or signature.preprocessing
+    missing = getattr(dataset, "missing", "refuse")
+    if missing == "refuse":
+        return made_by
+    if made_by is None and len(signature.statistics) == 1:  # columns without names
+        columns = [FeatureColumn(name=str(place)) for place in range(signature.num_features)]
+        made_by = Preprocessing(columns=tuple(columns), has_names=False)
+    by_type = made_by if isinstance(made_by, Mapping) else {NODE: made_by}
+    filling = {
+        name: one
+        if one is None or one.fills is not None
+        else _filled(one, signature, name, missing)
+        for name, one in by_type.items()
+    }
+    return filling if isinstance(made_by, Mapping) else filling[NODE]
+
+
+def _filled(
+    made_by: Preprocessing, signature: ModelSignature, node_type: NodeType, missing: str
+) -> Preprocessing:
+    known = signature.statistics.get(node_type)
+    if missing == "indicator" or (missing == "mean" and known is None):
+        lacks = "without indicators" if missing == "indicator" else "without its means kept"
+        raise UserError(
+            f"dataset.missing={missing}: the model was trained {lacks}.",
+            f"Use dataset.missing={'mean' if known else 'zero'}, or fill in the missing values.",
+        )
+    fills = np.zeros(made_by.num_numbers)
+    if missing == "mean" and known is not None:
+        fills = np.array(known.means)[np.array(made_by.is_number)]
+        if made_by.means is not None:
+            fills = fills * np.array(made_by.stds) + np.array(made_by.means)
+    return made_by.model_copy(update={"fills": tuple(fills.tolist())})
+
+
+def _tell_unlike(graph: StoredGraph, signature: ModelSignature, *, strict: bool) -> None:
+    """Warn where another graph is unlike the one that the model was trained on.
+
+    Raises:
+        UserError: It is, and `strict`.
+    """
+    told = [*edge_warnings(graph)]
+    made_by = graph.meta.preprocessing_by_type or {NODE: graph.meta.preprocessing}
+    for name, known in signature.statistics.items():
+        of_type = f"{name}." if graph.is_hetero else ""
+        sentences = known.unlike(graph.nodes[name], made_by.get(name))
+        told += [of_type + sentence for sentence in sentences]
+    if told and strict:
+        raise UserError(
+            f"The graph {graph.dataset} is unlike the one that the model was trained on: "
+            f"{'; '.join(text.rstrip('.') for text in told)}.",
+            "Without --strict, these are warnings.",
+        )
+    for text in told:
+        _log.warning("%s", text)
 
 
 def _device_here(trainer: TrainerConfig) -> torch.device:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.config import Config, from_dict
 from gnntrain.config.problems import shown
-from gnntrain.data.graph import Graph, NodeType
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.graph import AnyArray, Graph, GraphSchema, Int64Array, NodeType
+from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
-from gnntrain.run_store import model_signature, refuse_other_graph
+from gnntrain.run_store import (
+    ModelSignature,
+    model_signature,
+    nodes_differ,
+    recorded_store,
+    refuse_other_nodes,
+    refuse_other_types,
+)
 from gnntrain.training.checkpoint import State, epoch_of, load_checkpoint, weights_of
 
 _NUM_SHOWN = 3
@@ -68,22 +76,25 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     run = RunDirectory.open(config.trainer.init_from)
     source = {"init_from": str(run.path)}
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
-    _check_graph(run, graph, config)
-    with torch.device("meta"):  # its shapes alone
-        model = build_model(config.model, graph.schema, graph.num_outputs)
-    _matching(config, run, model, _best(run))
+    signature, there = _signature(run, graph)
+    _warn_of_scale(config, run)
+    _weights(config, run, signature, there, _best(run))
+    moved = [str(axis) for axis in _moved(config, run, signature, there, graph) if axis.is_named]
+    if moved:
+        _log.warning("trainer.init_from=%s: matched by name: %s", run.shown, ", ".join(moved))
     return config
 
 
-def take_weights(config: Config, model: AnyModel) -> InitialWeights | None:
+def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeights | None:
     """Give a new model the weights of the run `trainer.init_from`; None: it is not set.
 
-    Weights of the same name and shape are taken. The output layer stays random if its shapes
-    differ.
+    What is of a class, a feature or a node without features is matched by its name; new ones stay
+    random. Classes without names stay random where their number differs.
 
     Args:
         config: The result of `resolved_source`.
         model: With random weights, equal on all ranks.
+        graph: The graph it is made for.
 
     Raises:
         UserError: The run is missing, or other weights differ.
@@ -91,42 +102,73 @@ def take_weights(config: Config, model: AnyModel) -> InitialWeights | None:
     if config.trainer.init_from is None:
         return None
     run = RunDirectory.open(config.trainer.init_from)
+    signature, there = _signature(run, graph)
     state = _best(run)
-    taken = _matching(config, run, model, state)
-    model.load_state_dict(taken, strict=False)
-    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    given = _weights(config, run, signature, there, state)
+    places = _places(config, model, _moved(config, run, signature, there, graph))
+    weights, num_taken = {}, 0
+    parameters = {name: weight.numel() for name, weight in model.named_parameters()}
+    for name, fresh in model.state_dict().items():
+        if name not in given:  # such as a residual's, where its widths are equal in the run
+            continue
+        weights[name], is_taken = _placed(given[name], fresh.cpu(), places.get(name, {}))
+        num_taken += int(is_taken.sum()) if name in parameters else 0
+    model.load_state_dict(weights, strict=False)
     return InitialWeights(
         run=str(run.path),
         epoch=epoch_of(state, run.best_checkpoint()),
-        num_taken=sum(size for name, size in sizes.items() if name in taken),
-        num_parameters=sum(sizes.values()),
+        num_taken=num_taken,
+        num_parameters=sum(parameters.values()),
     )
 
 
-def _best(run: RunDirectory) -> State:
-    return load_checkpoint(run.best_checkpoint())
+@dataclass(frozen=True)
+class _Axis:
+    """What a dimension of some weights counts: features or rows of a node type, or outputs.
+
+    Attributes:
+        label: What it is called in messages.
+        there: The names in the run.
+        here: The names in the graph.
+        source: By place here the place in the run, −1 for what begins fresh.
+        doubled: The inputs and outputs here with twice as many of these: the dimensions of a model
+            so built that differ are those that count them.
+        is_named: Whether names are known.
+    """
+
+    label: str
+    there: AnyArray
+    here: AnyArray
+    source: Int64Array
+    doubled: tuple[GraphSchema, int]
+    is_named: bool
+
+    def __str__(self) -> str:
+        new = self.here[self.source < 0]
+        gone = np.delete(self.there, self.source[self.source >= 0])
+        told = [
+            f"{what}: {first_names([_text(name) for name in names[:20]])}"
+            for what, names in (("new", new), ("left out", gone))
+            if len(names)
+        ]
+        taken = f"{len(self.here) - len(new):,} of {len(self.here):,} {self.label}"
+        return f"{taken} ({'; '.join(told) or 'in another order'})"
 
 
-def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
-    """Refuse other types or another number of features; warn of other names or another scale."""
-    dataset = config.dataset
-    saved = from_dict(run.config(), saved=True)
-    signature = model_signature(run, saved.dataset)
-    refuse_other_graph(
-        signature,
-        graph,
-        subject=f"trainer.init_from={run.shown}: its model",
-        learns_rows=config.model.is_hetero,
-        exactly=True,
-    )
-    by_type = dict(signature.preprocessing_by_type or {})
-    if signature.preprocessing is not None:
-        by_type[graph.target] = signature.preprocessing
-    for node_type, made_by in by_type.items():
-        names = graph.nodes[node_type].feature_names
-        if made_by.has_names and names is not None:
-            _tell_other_names(run, node_type if graph.is_hetero else None, made_by, names)
-    there, here = (getattr(given, "standardize", False) for given in (saved.dataset, dataset))
+def _text(name: object) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _signature(run: RunDirectory, graph: Graph) -> tuple[ModelSignature, GraphSchema]:
+    """The inputs and outputs of a run's model, whose types must be those of the graph."""
+    signature = model_signature(run, from_dict(run.config(), saved=True).dataset)
+    subject = f"trainer.init_from={run.shown}: its model"
+    return signature, refuse_other_types(signature, graph, subject=subject, exactly=True)
+
+
+def _warn_of_scale(config: Config, run: RunDirectory) -> None:
+    datasets = from_dict(run.config(), saved=True).dataset, config.dataset
+    there, here = (getattr(dataset, "standardize", False) for dataset in datasets)
     if there != here:
         _log.warning(
             "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
@@ -137,42 +179,143 @@ def _check_graph(run: RunDirectory, graph: Graph, config: Config) -> None:
         )
 
 
-def _tell_other_names(
-    run: RunDirectory, node_type: NodeType | None, made_by: Preprocessing, here: Sequence[str]
-) -> None:
-    """Warn if features of a type have other names, or another order; None: it is the only type."""
-    there = made_by.feature_names
-    place = next(
-        (at for at, pair in enumerate(zip(there, here, strict=True)) if len({*pair}) > 1), None
-    )
-    if place is not None:
-        _log.warning(
-            "trainer.init_from=%s: its model was trained on other features%s, or in another order: "
-            "feature %d is %s there and %s here",
-            run.shown,
-            "" if node_type is None else f" of {node_type}",
-            place,
-            there[place],
-            here[place],
-        )
+def _moved(
+    config: Config, run: RunDirectory, signature: ModelSignature, there: GraphSchema, graph: Graph
+) -> list[_Axis]:
+    """The features, rows and outputs that are not at their places in the run.
+
+    Raises:
+        UserError: There are others, whose names are not known.
+    """
+    here, outputs = graph.schema, graph.num_outputs
+    learns_rows = config.model.is_hetero
+    axes = []
+    for name in here.node_types:
+        of_type = f" of {name}" if graph.is_hetero else ""
+        made_by, names = signature.made_by(name), graph.nodes[name].feature_names
+        has_features = there.num_features[name] > 0 and here.num_features[name] > 0
+        if has_features and made_by is not None and made_by.has_names and names is not None:
+            more = {**here.num_features, name: 2 * here.num_features[name]}
+            doubled = replace(here, num_features=more), outputs
+            axes.append(_axis(f"features{of_type}", made_by.feature_names, names, doubled))
+        elif not has_features and learns_rows and nodes_differ(signature, graph, name):
+            ids = _ids_there(run, name), graph.nodes[name].ids
+            if ids[0] is None or ids[1] is None or len(ids[1]) != here.num_nodes[name]:
+                _refuse(run, signature, there, graph, name, learns_rows)
+            more = {**here.num_nodes, name: 2 * here.num_nodes[name]}
+            doubled = replace(here, num_nodes=more), outputs
+            axes.append(_axis(f"learnt rows{of_type}", *ids, doubled))
+        else:
+            _refuse(run, signature, there, graph, name, learns_rows)
+    classes = signature.class_names, graph.class_names
+    doubled = here, 2 * outputs
+    if classes != (None, None):
+        given = [
+            _output_names(labels, known or range(labels.num_classes))
+            for labels, known in zip((signature, graph), classes, strict=True)
+        ]
+        what = "targets" if graph.task == "continuous" else "classes"
+        axes.append(_axis(what, *given, doubled))
+    elif signature.num_outputs != outputs:
+        fresh = np.full(outputs, -1)
+        axes.append(_Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
+    return [axis for axis in axes if not np.array_equal(axis.source, np.arange(len(axis.there)))]
 
 
-def _matching(
-    config: Config, run: RunDirectory, model: AnyModel, state: State
+def _refuse(run: RunDirectory, *values: Any) -> None:
+    signature, there, graph, name, learns_rows = values
+    subject = f"trainer.init_from={run.shown}: its model"
+    refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
+
+
+def _output_names(labels: ModelSignature | Graph, names: Iterable[object]) -> list[str]:
+    """What each output stands for: of two classes, one says the difference."""
+    texts = [*map(str, names)]
+    return [" or ".join(texts)] if labels.task == "binary" else texts
+
+
+def _ids_there(run: RunDirectory, node_type: NodeType) -> AnyArray | None:
+    """The user's ids in the graph of a run, where its store is still there."""
+    record = run.store_record()
+    store = None if record is None else recorded_store(record)
+    return None if store is None else store.nodes[node_type].ids
+
+
+def _axis(
+    label: str,
+    there: Sequence[str] | AnyArray,
+    here: Sequence[str] | AnyArray,
+    doubled: tuple[GraphSchema, int],
+) -> _Axis:
+    before, after = np.asarray(there), np.asarray(here)
+    if before.dtype.kind != after.dtype.kind:  # ids that all were numbers, and now are texts
+        before, after = before.astype(bytes), after.astype(bytes)
+    order = np.argsort(before, kind="stable")
+    found = order[np.minimum(np.searchsorted(before, after, sorter=order), len(before) - 1)]
+    source = np.where(before[found] == after, found, -1)
+    return _Axis(label, before, after, source, doubled, True)
+
+
+def _places(
+    config: Config, model: AnyModel, moved: Sequence[_Axis]
+) -> dict[str, dict[int, Int64Array]]:
+    """By weight and dimension, the place of each of its indices in the run; −1: none."""
+    places: dict[str, dict[int, Int64Array]] = {}
+    for axis in moved:
+        doubled, size = _shapes(config, *axis.doubled), len(axis.here)
+        for name, weight in model.state_dict().items():
+            shape = doubled.get(name, ())
+            if len(shape) != weight.dim():  # whatever it counts: it begins fresh
+                places.setdefault(name, {})[0] = np.full(len(weight), -1)
+                continue
+            for dim, (before, after) in enumerate(zip(weight.shape, shape, strict=True)):
+                if after == before:
+                    continue
+                blocks, rest = divmod(before, size)  # such as heads, each of all outputs
+                source = np.full(before, -1)
+                if rest == 0 and after == 2 * before:
+                    starts = np.arange(blocks)[:, None] * len(axis.there)
+                    source = np.where(axis.source < 0, -1, starts + axis.source).ravel()
+                places.setdefault(name, {})[dim] = source
+    return places
+
+
+def _placed(given: Tensor, fresh: Tensor, places: dict[int, Int64Array]) -> tuple[Tensor, Tensor]:
+    """A weight of the run at the places of its names, and which of its values are the run's."""
+    is_taken = torch.ones(fresh.shape, dtype=torch.bool)
+    for dim, source in places.items():
+        index = torch.from_numpy(source)
+        shape = [-1 if at == dim else 1 for at in range(fresh.dim())]
+        is_taken &= (index >= 0).view(shape)
+        given = given.index_select(dim, index.clamp(min=0))
+    return torch.where(is_taken, given, fresh) if is_taken.any() else fresh, is_taken
+
+
+def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, torch.Size]:
+    """The shapes of a model's weights, by name."""
+    with torch.device("meta"):
+        model = build_model(config.model, schema, num_outputs)
+    return {name: weight.shape for name, weight in model.state_dict().items()}
+
+
+def _best(run: RunDirectory) -> State:
+    return load_checkpoint(run.best_checkpoint())
+
+
+def _weights(
+    config: Config,
+    run: RunDirectory,
+    signature: ModelSignature,
+    there: GraphSchema,
+    state: State,
 ) -> dict[str, Tensor]:
-    """The weights of a checkpoint that fit the model, by name."""
-    given, wanted = weights_of(state, run.best_checkpoint()), model.state_dict()
-    fitting = {
-        name: weight
-        for name, weight in given.items()
-        if name in wanted and wanted[name].shape == weight.shape
-    }
-    own = model.output_layer
-    has_output_layer = any(name.startswith(own[:1]) for name in given)  # or it has fewer layers
+    """The weights of a checkpoint, which must be those of the model for the graph of its run."""
+    given = weights_of(state, run.best_checkpoint())
+    wanted = _shapes(config, there, signature.num_outputs)
     differing = [
         f"{name} is {_shape(given.get(name))} there and {_shape(wanted.get(name))} here"
         for name in dict.fromkeys([*wanted, *given])
-        if name not in fitting and not (has_output_layer and name.startswith(own))
+        if name not in given or given[name].shape != wanted.get(name)
     ]
     if differing:
         more = len(differing) - _NUM_SHOWN
@@ -181,11 +324,12 @@ def _matching(
             f"trainer.init_from={run.shown}: the weights are another model's: {told}.",
             f"It was trained with {', '.join(_other_keys(config, run))}.",
         )
-    return fitting
+    return given
 
 
-def _shape(weight: Tensor | None) -> str:
-    return "absent" if weight is None else str(list(weight.shape))
+def _shape(weight: Tensor | torch.Size | None) -> str:
+    shape = weight.shape if isinstance(weight, Tensor) else weight
+    return "absent" if shape is None else str(list(shape))
 
 
 def _other_keys(config: Config, run: RunDirectory) -> Iterator[str]:

@@ -17,6 +17,7 @@ from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
+from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
@@ -53,6 +54,8 @@ class ModelSignature:
         preprocessing_by_type: As `preprocessing`, of a typed graph.
         id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
             has learnt a row for each.
+        statistics: Of the features, by node type; none where a run is older than this, or its
+            graph was in parts.
     """
 
     dataset: str
@@ -67,6 +70,7 @@ class ModelSignature:
     schema: GraphSchema | None = None
     preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
     id_digests: dict[NodeType, str] = field(default_factory=dict)
+    statistics: dict[NodeType, FeatureStatistics] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -96,6 +100,12 @@ class ModelSignature:
         plain: dict[str, Any] = TypeAdapter(ModelSignature).dump_python(self, mode="json")
         return plain
 
+    def made_by(self, node_type: NodeType) -> Preprocessing | None:
+        """The preprocessing of the features of one type."""
+        if self.preprocessing_by_type is not None:
+            return self.preprocessing_by_type.get(node_type)
+        return self.preprocessing
+
     @property
     def inputs(self) -> int | GraphSchema:
         """The inputs, for `build_model`."""
@@ -108,12 +118,7 @@ class ModelSignature:
 
 
 def refuse_other_graph(
-    signature: ModelSignature,
-    graph: Graph,
-    *,
-    subject: str,
-    learns_rows: bool,
-    exactly: bool = False,
+    signature: ModelSignature, graph: Graph, *, subject: str, learns_rows: bool
 ) -> None:
     """Refuse a graph that lacks a type or features of the one that a model was trained on.
 
@@ -122,10 +127,22 @@ def refuse_other_graph(
         graph: Another graph.
         subject: The model, at the beginning of messages.
         learns_rows: Whether the model has learnt the rows of nodes without features.
-        exactly: Refuse further types, too.
 
     Raises:
         UserError: See above; or the model has learnt the rows of other nodes.
+    """
+    there = refuse_other_types(signature, graph, subject=subject)
+    for name in there.node_types:
+        refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
+
+
+def refuse_other_types(
+    signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
+) -> GraphSchema:
+    """As `refuse_other_graph`, of types alone; `exactly`: refuse further types, too.
+
+    Returns:
+        The types of the graph that the model was trained on.
     """
     here = graph.schema
     there = signature.schema
@@ -134,22 +151,35 @@ def refuse_other_graph(
     before, after = (["/".join(edge) for edge in schema.edge_types] for schema in (there, here))
     _refuse_types(subject, graph, "node type", there.node_types, here.node_types, exactly)
     _refuse_types(subject, graph, "edge type", before, after, exactly)
-    for name, wanted in there.num_features.items():
-        given = here.num_features[name]
-        of_type = f" of type {name}" if graph.is_hetero else ""
-        if given != wanted:
-            raise UserError(
-                f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
-                f"{given}.",
-                "Give the features it was trained on, in the same order.",
-            )
-        if learns_rows and wanted == 0 and _nodes_differ(signature, graph, name):
-            raise UserError(
-                f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
-                f"{of_type} that it was trained on, which have no features; the "
-                f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
-                "Give these nodes features, and train on them.",
-            )
+    return there
+
+
+def refuse_other_nodes(
+    signature: ModelSignature,
+    there: GraphSchema,
+    graph: Graph,
+    name: NodeType,
+    *,
+    subject: str,
+    learns_rows: bool,
+) -> None:
+    """As `refuse_other_graph`, of the features or learnt rows of one type."""
+    here = graph.schema
+    wanted, given = there.num_features[name], here.num_features[name]
+    of_type = f" of type {name}" if graph.is_hetero else ""
+    if given != wanted:
+        raise UserError(
+            f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
+            f"{given}.",
+            "Give the features it was trained on, in the same order.",
+        )
+    if learns_rows and wanted == 0 and nodes_differ(signature, graph, name):
+        raise UserError(
+            f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
+            f"{of_type} that it was trained on, which have no features; the "
+            f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
+            "Give these nodes features, and train on them.",
+        )
 
 
 def _refuse_types(
@@ -177,7 +207,7 @@ def _refuse_types(
             )
 
 
-def _nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
+def nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
     """Whether a type has other nodes than the graph that a model was trained on."""
     assert signature.schema is not None
     same_size = len(graph.nodes[name]) == signature.schema.num_nodes[name]
@@ -292,7 +322,15 @@ def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
 
     In parts or whole, a graph has the same digest.
     """
-    return StoreRecord(str(graph.path), graph.content_digest, ModelSignature.of(graph).to_dict())
+    signature = ModelSignature.of(graph)
+    if isinstance(graph, StoredGraph):  # parts have no rows here
+        statistics = {
+            name: FeatureStatistics.of(nodes, signature.made_by(name))
+            for name, nodes in graph.nodes.items()
+            if nodes.num_features
+        }
+        signature = replace(signature, statistics=statistics)
+    return StoreRecord(str(graph.path), graph.content_digest, signature.to_dict())
 
 
 def open_run_store(
@@ -310,7 +348,7 @@ def open_run_store(
     record = run.store_record()
     if record is None:  # from before stores were recorded, or the run was killed before
         return prepare_store(dataset, data=data)
-    store = _opened(record)
+    store = recorded_store(record)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     gone = f"the graph of the run {run.shown} is no longer at {record.path}"
@@ -340,7 +378,7 @@ def open_recorded(
     """The graph of a run that another machine leads: the recorded store if it is here too, else
     that of the data set."""
     begin = time.perf_counter()
-    store = None if record is None else _opened(record)
+    store = None if record is None else recorded_store(record)
     if store is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
     return prepare_store(dataset, data=data)
@@ -351,7 +389,7 @@ def is_object(dataset: DatasetConfig) -> bool:
     return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
-def _opened(record: StoreRecord) -> StoredGraph | None:
+def recorded_store(record: StoreRecord) -> StoredGraph | None:
     """The recorded store; None if it is missing, or holds another graph."""
     try:
         store = StoredGraph.open(Path(record.path))

@@ -78,7 +78,10 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
         state = _state(context, job)
-        initial = _initial(context, job, model) if state is None else InitialWeights.saved_in(state)
+        if state is None:
+            initial = _initial(context, job, model, graph)
+        else:
+            initial = InitialWeights.saved_in(state)
         loaders = build_loaders(config, task, model, graph, context, exchange)
         evaluator: Evaluator
         callbacks: list[Callback] = []
@@ -137,11 +140,13 @@ def _state(context: DistributedContext, job: Job) -> State | None:
     return state if context.num_machines == 1 else context.broadcast(state)
 
 
-def _initial(context: DistributedContext, job: Job, model: AnyModel) -> InitialWeights | None:
+def _initial(
+    context: DistributedContext, job: Job, model: AnyModel, graph: Graph
+) -> InitialWeights | None:
     """Begin with the weights of another run, which only rank 0's machine may have: DDP copies rank
     0's to all ranks."""
     if context.is_main or context.num_machines == 1:
-        return take_weights(job.config, model)
+        return take_weights(job.config, model, graph)
     return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -18,11 +19,12 @@ from gnntrain.config import Config, from_dict
 from gnntrain.data.graph import HeteroGraphData
 from gnntrain.errors import UserError
 from gnntrain.init_from import resolved_source, take_weights
-from gnntrain.models import PlainModel, build_model
+from gnntrain.models import build_model
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
-from tests.results.runs import run_of, write_run
+from tests.packages import install
+from tests.results.runs import run_of
 from tests.results.test_typed_prediction import run_of as run_of_types
 from tests.results.test_typed_prediction import with_ids as typed_ids
 
@@ -152,7 +154,7 @@ def test_what_does_not_fit_is_a_sentence_and_leaves_no_run(
     ],
     ids=str,
 )
-def test_any_model_takes_all_but_its_last_layer(tmp_path: Path, model: dict[str, Any]) -> None:
+def test_any_model_takes_all_but_its_outputs(tmp_path: Path, model: dict[str, Any]) -> None:
     seven = stored(tmp_path / "seven", random_graph(num_classes=7))
     run_of(tmp_path / "run", seven, model)
     model = {"hidden_channels": 8, **model}
@@ -160,99 +162,179 @@ def test_any_model_takes_all_but_its_last_layer(tmp_path: Path, model: dict[str,
     trainer = {"init_from": str(tmp_path / "run")}
     config = from_dict({"model": model, "sampler": sampler, "trainer": trainer})
     for num_classes in (7, 3):
-        made = build_model(config.model, seven.num_features, num_classes)
+        graph = stored(tmp_path / str(num_classes), random_graph(num_classes=num_classes))
+        made = build_model(config.model, graph.schema, num_classes)
         before = {name: weight.clone() for name, weight in made.state_dict().items()}
-        told = take_weights(config, made)
+        told = take_weights(config, made, graph)
         assert told is not None
         given = best(str(tmp_path / "run"))
         for name, weight in made.state_dict().items():
             fits = name in given and given[name].shape == weight.shape
             assert torch.equal(weight, given[name] if fits else before[name])
-            assert fits or name.startswith(made.output_layer)
         assert (told.num_taken == told.num_parameters) == (num_classes == 7)
 
 
-class Plain(torch.nn.Module):
-    """A model of one's own, whose last layer is called `out`."""
+def test_a_model_of_ones_own_takes_all_but_its_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        import torch
 
-    def __init__(self, width: int, num_outputs: int) -> None:
-        super().__init__()
-        self.into = torch.nn.Linear(5, width)
-        self.out = torch.nn.Linear(width, num_outputs)
+        class Plain(torch.nn.Module):
+            def __init__(self, in_channels, out_channels, width=4):
+                super().__init__()
+                self.out = torch.nn.Linear(width, out_channels)
+                self.into = torch.nn.Linear(in_channels, width)
 
-
-def test_a_models_last_layer_is_its_last_layer(tmp_path: Path) -> None:
-    from torch_geometric.nn import GraphSAGE
-
-    sage = PlainModel(GraphSAGE(5, 8, num_layers=2, out_channels=3), "own", 3)
-    assert sage.output_layer == ("module.convs.1.",)
-    assert PlainModel(Plain(4, 3), "own", 3).output_layer == ("module.out.",)
-    store = stored(tmp_path / "store")
-    config = from_dict({"trainer": {"init_from": str(tmp_path / "run")}})
-    write_run(tmp_path / "run", store, config, PlainModel(Plain(4, 3), "own", 3))
-    told = take_weights(config, PlainModel(Plain(4, 7), "own", 7))
-    assert told is not None
-    assert (told.num_taken, told.num_parameters) == (5 * 4 + 4, 5 * 4 + 4 + 7 * 5)
-    with pytest.raises(UserError, match=r"module\.into\.weight"):
-        take_weights(config, PlainModel(Plain(6, 7), "own", 7))
+            def forward(self, x, edge_index):
+                return self.out(self.into(x))
+    """
+    points = "[gnntrain.models]\nplain_taken = plain_taken:Plain\n"
+    install(tmp_path / "packages", monkeypatch, "plain_taken", code, points)
+    keys = [key for key in SMALL if not key.startswith("model.")]
+    keys += ["model=plugin", "model.name=plain_taken"]
+    assert main([*keys, "run.dir=first"]) == 0
+    more = [STILL, "trainer.init_from=first", "dataset.num_classes=3"]
+    assert main([*keys, *more, "run.dir=second"]) == 0
+    told = summary("second")["initial_weights"]
+    assert (told["num_taken"], told["num_parameters"]) == (64 * 4 + 4, 64 * 4 + 4 + 4 * 3 + 3)
+    assert main([*keys, *more, "+model.options.width=6", "run.dir=third"]) == 2
 
 
 def test_without_the_key_nothing_is_taken() -> None:
-    config = from_dict({})
-    assert take_weights(config, build_model(config.model, 5, 3)) is None
+    config, graph = from_dict({}), hetero_graph()
+    assert take_weights(config, build_model(config.model, 5, 3), graph) is None
+
+
+FIRST = "age,spent,country", ("de", "fr"), "cab"
+"""Columns, countries, and the classes of the nodes in turn."""
+
+
+def write_people(
+    name: str, columns: str, countries: tuple[str, ...], classes: str, prefix: str = ""
+) -> list[str]:
+    """A table of 24 nodes, whose edges are a ring; the keys that read it."""
+    lines = []
+    for at in range(24):
+        values = {"age": at % 3 + 0.5, "spent": at % 5 + 0.25, "country": countries[at // 2 % 2]}
+        if at == 23:
+            values["country"] = countries[-1]
+        features = ",".join(str(values[column]) for column in columns.split(","))
+        label = prefix + classes[at % len(classes)]
+        lines.append(f"n{at},{features},{label},{('train', 'val', 'test')[at // 8]}\n")
+    Path(f"{name}.csv").write_text(f"id,{columns},label,split\n" + "".join(lines))
+    edges = "".join(f"n{at},n{(at + 1) % 24}\n" for at in range(24))
+    Path("edges.csv").write_text(f"source,target\n{edges}")
+    return ["dataset=files", f"dataset.features={name}.csv", "dataset.edges=edges.csv"]
+
+
+def logits(run: str) -> pd.DataFrame:
+    """What the run predicts for its own nodes, by class name."""
+    Path("out.csv").unlink(missing_ok=True)
+    assert main(["predict", run, "--out", "out.csv", "--what", "logits"]) == 0
+    return pd.read_csv("out.csv").set_index("node")
+
+
+QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampler=full"]
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "told"),
+    ("model", "mixes_classes"),
     [
-        ("age,spent", [], []),
-        ("spent,age", [], ["age there and spent here"]),
-        ("age,spent", ["dataset.standardize=false"], ["dataset.standardize"]),
+        (["model=sage"], False),
+        (["model=sage", "model.num_layers=1"], False),
+        (["model=sage", "model.jk=cat", "model.residual=true"], False),
+        (["model=mlp"], False),
+        (["model=gat", "model.heads=2", "model.output_heads=3"], True),
+        (["model=gin"], True),
     ],
+    ids=str,
 )
-def test_features_of_another_order_or_scale_are_told(
-    columns: str, options: list[str], told: list[str], capfd: pytest.CaptureFixture[str]
+def test_features_categories_and_classes_are_matched_by_name(
+    model: list[str], mixes_classes: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, head in (("first", "age,spent"), ("second", columns)):
-        rows = [f"n{at},{at % 3 + 0.5},{at % 5 + 0.25},{'ab'[at % 2]}\n" for at in range(20)]
-        Path(f"{name}.csv").write_text(f"id,{head},label\n" + "".join(rows))
-    edges = "".join(f"n{at},n{(at + 1) % 20}\n" for at in range(20))
-    Path("edges.csv").write_text(f"source,target\n{edges}")
-    usual = ["dataset=files", "dataset.edges=edges.csv", "dataset.standardize=true"]
-    usual += ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=4"]
-    assert main([*usual, "dataset.features=first.csv", "run.dir=runs/first"]) == 0
+    """The same people with their columns in another order, a country and a class more: the classes
+    that were there get the same logits, unless a logit depends on all classes of a layer."""
+    keys = [*QUICK, *model, "dataset.categorical=[country]", "trainer.lr=0.05"]
+    assert main([*keys, *write_people("first", *FIRST), "run.dir=first"]) == 0
+    # Both new names sort first. One node alone, n23, is of the new country.
+    more = write_people("second", "spent,country,age", ("de", "fr", "at"), "cab")
+    new = [] if mixes_classes else ["logit_New"]
+    text = Path("second.csv").read_text()
+    Path("second.csv").write_text(text.replace(",c,", ",New,", len(new)))
     capfd.readouterr()
-    more = ["dataset.features=second.csv", "trainer.init_from=first", "run.dir=runs/second"]
-    assert main([*usual, *more, *options]) == 0
-    lines = capfd.readouterr().err.splitlines()
-    messages = [line for line in lines if "trainer.init_from" in line]
-    assert len(messages) == len(told)
-    assert all(words in text for words, text in zip(told, messages, strict=True))
+    begun = [STILL, "trainer.init_from=first", "run.dir=second"]
+    assert main([*keys, *more, *begun]) == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
+    assert "4 of 5 features (new: country=at)" in line
+    assert ("3 of 4 classes (new: New)" in line) == bool(new)
+    before, after = logits("first"), logits("second")
+    assert list(after.columns) == [*new, *before.columns]
+    ours = [node for node in before.index if node not in ("n21", "n22", "n23", "n0", "n1")]
+    expected = before.loc[ours]
+    np.testing.assert_allclose(after.loc[ours, before.columns], expected, rtol=1e-4, atol=1e-5)
+    told = summary("second")["initial_weights"]
+    assert 0 < told["num_taken"] < told["num_parameters"]
 
 
-def test_features_of_any_type_in_another_order_are_told(
+def test_renamed_classes_begin_fresh_and_those_left_out_are_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    people = "".join(f"p{at},{at % 3},{'ab'[at % 2]}\n" for at in range(20))
-    Path("people.csv").write_text(f"id,age,label\n{people}")
-    shops = "".join(f"s{at},{at + 0.5},{at + 0.25}\n" for at in range(4))
-    for name, head in (("first", "size,rent"), ("second", "rent,size")):
-        Path(f"{name}.csv").write_text(f"id,{head}\n{shops}")
-        nodes = f"{{person: {{files: people.csv, label: label}}, shop: {{files: {name}.csv}}}}"
-        edges = "{shop/knows/person: {files: edges.csv}}"
-        Path(f"{name}.yaml").write_text(f"nodes: {nodes}\nedges: {edges}\n")
-    edges = "".join(f"s{at % 4},p{at}\n" for at in range(20))
-    Path("edges.csv").write_text(f"source,target\n{edges}")
-    usual = ["dataset=files", "model=rgcn", "model.hidden_channels=4", "trainer.gpus=0"]
-    usual += ["trainer.epochs=1"]
-    assert main([*usual, "dataset.schema=first.yaml", "run.dir=runs/first"]) == 0
+    first = write_people("first", "age,spent", ("de", "fr"), "cab")
+    assert main([*QUICK, *first, "run.dir=first"]) == 0
     capfd.readouterr()
-    more = ["dataset.schema=second.yaml", "trainer.init_from=first", "run.dir=runs/second"]
+    keys = [*QUICK, *write_people("second", "age,spent", ("de", "fr"), "cab", "new "), STILL]
+    assert main([*keys, "trainer.init_from=first", "run.dir=second"]) == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
+    assert "0 of 3 classes (new: new a, new b, new c; left out: a, b, c)" in line
+    weights = best("second"), best("first")
+    assert main([*keys, "run.dir=third"]) == 0
+    assert torch.equal(weights[0]["convs.1.lin_l.weight"], best("third")["convs.1.lin_l.weight"])
+    assert torch.equal(weights[0]["convs.0.lin_l.weight"], weights[1]["convs.0.lin_l.weight"])
+
+
+def test_features_of_another_scale_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    usual = [*QUICK, *write_people("first", "age,spent", ("de", "fr"), "cab")]
+    assert main([*usual, "run.dir=first"]) == 0
+    capfd.readouterr()
+    assert main([*usual, "trainer.init_from=first", "run.dir=second"]) == 0
+    assert "init_from" not in capfd.readouterr().err
+    more = ["dataset.standardize=true", "trainer.init_from=first", "run.dir=third"]
     assert main([*usual, *more]) == 0
-    lines = capfd.readouterr().err.splitlines()
-    (message,) = [line for line in lines if "trainer.init_from" in line]
-    assert "shop" in message
-    assert "size there and rent here" in message
+    assert "dataset.standardize" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["rgcn", "hgt", "hetero_sage", "rgat"])
+def test_features_and_learnt_rows_of_any_type_are_matched_by_name(
+    model: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    splits = ["val", "train", "train", "test"]
+    people = "".join(f"p{at},{at % 3},{'ab'[at % 2]},{splits[at % 4]}\n" for at in range(20))
+    Path("people.csv").write_text(f"id,age,label,split\n{people}")
+    for name, head in (("first", "size,rent"), ("second", "rent,size")):
+        table = pd.DataFrame({"id": [f"s{at}" for at in range(4)]})
+        table["size"], table["rent"] = np.arange(4) + 0.5, np.arange(4) * 2 + 0.25
+        table[["id", *head.split(",")]].to_csv(f"{name}.csv", index=False)
+        towns = [f"t{at}" for at in (range(3) if name == "first" else (9, 2, 0, 1))]
+        Path(f"{name}_towns.csv").write_text("id\n" + "\n".join(towns))
+        nodes = (
+            "{person: {files: people.csv, label: label, split: split}, "
+            f"shop: {{files: {name}.csv}}, town: {{files: {name}_towns.csv}}}}"
+        )
+        edges = "{shop/to/person: {files: shops_of.csv}, town/to/person: {files: towns_of.csv}}"
+        Path(f"{name}.yaml").write_text(f"nodes: {nodes}\nedges: {edges}\n")
+    for name, number in (("shops", 4), ("towns", 3)):
+        lines = "".join(f"{name[0]}{at % number},p{at}\n" for at in range(20))
+        Path(f"{name}_of.csv").write_text(f"source,target\n{lines}")
+    usual = ["dataset=files", f"model={model}", *QUICK]
+    assert main([*usual, "dataset.schema=first.yaml", "trainer.lr=0.05", "run.dir=first"]) == 0
+    capfd.readouterr()
+    more = ["dataset.schema=second.yaml", STILL, "trainer.init_from=first", "run.dir=second"]
+    assert main([*usual, *more]) == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
+    assert "2 of 2 features of shop (in another order)" in line
+    assert "3 of 4 learnt rows of town (new: t9)" in line
+    pd.testing.assert_frame_equal(logits("second"), logits("first"), rtol=1e-4)
 
 
 def typed_source(data: HeteroGraphData) -> Config:
@@ -266,11 +348,12 @@ def typed_source(data: HeteroGraphData) -> Config:
 def test_a_typed_model_takes_its_tables_too(tmp_path: Path) -> None:
     _, trained = run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
     data = typed_ids()
-    config = typed_source(replace(data, labels=data.labels % 2, num_classes=2))
+    data = replace(data, labels=data.labels % 2, num_classes=2)
+    config = typed_source(data)
     graph = hetero_graph(data)
     torch.manual_seed(7)
     model = build_model(config.model, graph.schema, 2)
-    taken = take_weights(config, model)
+    taken = take_weights(config, model, graph)
     assert taken is not None
     assert taken.num_taken > sum(w.numel() for n, w in model.state_dict().items() if "tables" in n)
     weights, before = model.state_dict(), trained.state_dict()

@@ -32,8 +32,15 @@ def _predict(arguments: Arguments) -> int:
 
     run, given = arguments.positionals[0], arguments.options
     options = {key: given[f"--{key}"] for key in ("what", "nodes") if f"--{key}" in given}
-    safe, reread = "--spreadsheet-safe" in given, any(map(_is_about_graph, arguments.overrides))
-    done = predict(run, out, config=config, reread=reread, spreadsheet_safe=safe, **options)
+    done = predict(
+        run,
+        out,
+        config=config,
+        reread=any(map(_is_about_graph, arguments.overrides)),
+        strict="--strict" in given,
+        spreadsheet_safe="--spreadsheet-safe" in given,
+        **options,
+    )
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
     return 0
@@ -104,7 +111,7 @@ def _written(value: object) -> str:
 
 
 COMMAND = Command(
-    "RUN --out FILE [--what WHAT] [--nodes NODES] [group.key=value] ...",
+    "RUN --out FILE [--what WHAT] [--nodes NODES] [--strict] [group.key=value] ...",
     "what a run's best model predicts, node by node, in a file",
     "RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: "
     "csv, parquet, npz or npy; the nodes have the ids, classes and quantities the names that your "
@@ -125,5 +132,8 @@ COMMAND = Command(
         "default); embeddings",
         "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
     },
-    switches={"--spreadsheet-safe": "an apostrophe before texts of a csv that begin with = + - @"},
+    switches={
+        "--spreadsheet-safe": "an apostrophe before texts of a csv that begin with = + - @",
+        "--strict": "        refuse another graph that is unlike the run's, instead of a warning",
+    },
 )

@@ -11,10 +11,7 @@ from gnntrain.data.summary import EDGES_ALONE, first_names
 def dataset_warnings(store: Graph) -> Iterator[str]:
     """Warnings: no edges, no validation nodes; types that no model can learn from, and types whose
     rows are learnt."""
-    if store.num_edges == 0:
-        yield "The graph has no edges: all that the model sees of a node are its own features."
-    elif store.is_hetero:
-        yield from _useless_types(store)
+    yield from edge_warnings(store)
     learnt = [name for name, width in store.schema.num_features.items() if width == 0]
     if store.is_hetero and learnt:
         yield (
@@ -23,6 +20,14 @@ def dataset_warnings(store: Graph) -> Iterator[str]:
         )
     if len(store.split("val")) == 0:
         yield "There are no validation nodes: the last epoch counts as the best."
+
+
+def edge_warnings(store: Graph) -> Iterator[str]:
+    """Warnings: no edges; types that no model can learn from."""
+    if store.num_edges == 0:
+        yield "The graph has no edges: all that the model sees of a node are its own features."
+    elif store.is_hetero:
+        yield from _useless_types(store)
 
 
 def unread_edges(store: Graph, model: str, *, reads_weights: bool) -> Iterator[str]:

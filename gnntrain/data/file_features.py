@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,8 +44,6 @@ from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
-
-_logger = logging.getLogger("gnntrain")
 
 _INDEX = "it holds row numbers (a pandas index)"
 _LARGEST = float(np.finfo(np.float32).max)
@@ -235,7 +232,6 @@ def make_features(
         )
     else:
         _check_numbers(nodes, preprocessing)
-        _warn_of_unknown(nodes, raw, preprocessing)
     if not preprocessing.is_identity:
         return PreparedFeatures(raw, preprocessing), preprocessing
     return nodes.matrix, preprocessing if preprocessing.has_names else None
@@ -264,18 +260,6 @@ def _check_numbers(nodes: Rows, preprocessing: Preprocessing) -> None:
         raise UserError(
             f"The model takes {expected} numbers a node; {nodes.path} has {found}.",
             "Give the columns it was trained on, with lists of the same length.",
-        )
-
-
-def _warn_of_unknown(nodes: Rows, raw: RawFeatures, preprocessing: Preprocessing) -> None:
-    for name, (count, example) in preprocessing.unknown(raw).items():
-        _logger.warning(
-            "%s: column %s of %d rows has a value that was not there in training, such as %r; "
-            "their features of this column are 0",
-            nodes.path,
-            name,
-            count,
-            example,
         )
 
 

@@ -137,6 +137,15 @@ class Preprocessing(BaseModel):
         return len(self.feature_names)
 
     @property
+    def is_number(self) -> tuple[bool, ...]:
+        """By feature, whether it is a number of the table, not a category or an indicator."""
+        return tuple(
+            column.categories is None and at < column.width
+            for column in self.columns
+            for at in range(len(column.feature_names))
+        )
+
+    @property
     def is_identity(self) -> bool:
         """Whether the features are the numbers as they are."""
         return self.fills is None and self.means is None and not self.has_categories
@@ -177,7 +186,7 @@ class Preprocessing(BaseModel):
                 fills = _means(raw.numbers, train)
                 _refuse_unknown_means(fitted, fills)
         if standardize:
-            means, stds = _mean_and_std(raw.numbers, train, fills)
+            means, stds = mean_and_std(raw.numbers, train, fills)
         return cls(
             columns=tuple(fitted),
             has_names=has_names,
@@ -213,6 +222,14 @@ class Preprocessing(BaseModel):
                 place += 1
         return features
 
+    def image(self, number: float) -> Float32Array:
+        """The features of a row all of whose numbers are this one; NaN: missing."""
+        columns = sum(column.categories is not None for column in self.columns)
+        unknown = Categories((), np.full(1, _MISSING))
+        row = RawFeatures(np.full((1, self.num_numbers), number), [unknown] * columns)
+        features: Float32Array = self.apply(row)[0]
+        return features
+
     def _scaled(self, numbers: AnyArray) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
         """The numbers, filled and scaled, and which of them were missing."""
         given = numbers.astype(np.float32, copy=False)
@@ -225,17 +242,6 @@ class Preprocessing(BaseModel):
         if self.means is not None:
             values = (values - np.array(self.means)) / np.array(self.stds)
         return values.astype(np.float32), missing
-
-    def unknown(self, raw: RawFeatures) -> dict[str, tuple[int, str]]:
-        """Unknown categories by column: the number of rows, and an example."""
-        found: dict[str, tuple[int, str]] = {}
-        named = [column for column in self.columns if column.categories is not None]
-        for column, categories in zip(named, raw.categories, strict=True):
-            codes = _translated(categories, column.categories or ())
-            rows = np.flatnonzero(codes == _UNKNOWN)
-            if len(rows):
-                found[column.name] = len(rows), categories.values[categories.codes[rows[0]]]
-        return found
 
 
 @dataclass(frozen=True)
@@ -326,7 +332,7 @@ def _sorted_values(name: str, found: Categories) -> tuple[str, ...]:
 def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
     """The columns, with an indicator where a row lacks the value."""
     lacks_number = np.zeros(raw.numbers.shape[1], bool)
-    for chunk in _chunks(raw.numbers, np.arange(len(raw))):
+    for chunk in chunks(raw.numbers, np.arange(len(raw))):
         lacks_number |= np.isnan(chunk).any(axis=0)
     categories = iter(raw.categories)
     marked, first = [], 0
@@ -340,8 +346,8 @@ def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list
     return marked
 
 
-def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
-    """Some of the rows, as they are stored, some MiB at a time."""
+def chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
+    """The rows, as they are stored, some MiB at a time."""
     step = max(1, _CHUNK_VALUES // max(1, numbers.shape[1]))
     for start in range(0, len(rows), step):
         chunk = numbers[rows[start : start + step]]
@@ -351,7 +357,7 @@ def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
 def _means(numbers: AnyArray, train: Int64Array) -> _Float64Array:
     """Mean of the numbers that are not missing; NaN if all are."""
     sums, counts = np.zeros(numbers.shape[1]), np.zeros(numbers.shape[1])
-    for chunk in _chunks(numbers, train):
+    for chunk in chunks(numbers, train):
         sums += np.nansum(chunk, axis=0)
         counts += (~np.isnan(chunk)).sum(axis=0)
     means: _Float64Array = np.full(len(sums), np.nan)
@@ -370,13 +376,13 @@ def _refuse_unknown_means(columns: Sequence[FeatureColumn], means: _Float64Array
         )
 
 
-def _mean_and_std(
+def mean_and_std(
     numbers: AnyArray, train: Int64Array, fills: _Float64Array | None
 ) -> tuple[_Float64Array, _Float64Array]:
     """Mean and standard deviation (of the population) of the filled numbers; constant: 1."""
 
     def filled() -> Iterator[_Float64Array]:
-        for chunk in _chunks(numbers, train):
+        for chunk in chunks(numbers, train):
             yield chunk if fills is None else np.where(np.isnan(chunk), fills, chunk)
 
     count = max(1, len(train))

@@ -258,12 +258,6 @@ class GNN(nn.Module):
             return self.in_channels if self.num_layers == 1 else self.hidden_channels
         return self.hidden_channels * (self.num_layers if self.jk == "cat" else 1)
 
-    @property
-    def output_layer(self) -> tuple[str, ...]:
-        """Beginnings of the names of the weights whose shapes depend on `out_channels`."""
-        last = self.num_layers - 1
-        return ("lin.",) if self.jk != "none" else (f"convs.{last}.", f"residuals.{last}.")
-
     def pyg_model(self) -> PyGModel | None:
         """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
 

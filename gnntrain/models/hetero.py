@@ -380,13 +380,6 @@ class HeteroGNN(nn.Module):
         """Width of the target's rows that enter the last layer."""
         return self._layer_types(self.num_layers - 1).in_channels[self.schema.target]
 
-    @property
-    def output_layer(self) -> tuple[str, ...]:
-        """Beginnings of the names of the weights whose shapes depend on `out_channels`."""
-        last = self.num_layers - 1
-        names = f"convs.{last}.", f"residuals.{last}."
-        return (*names, "tables.") if self.one_hot and last == 0 else names
-
     def pyg_model(self) -> PyGModel | None:
         """See `GNN.pyg_model`; a subclass may call `typed_pyg_model`."""
         return None

@@ -221,7 +221,3 @@ class HGT(HeteroGNN):
                 "Rename the type before training; `gnntrain predict` uses the model as it is.",
             )
         return self.typed_pyg_model()
-
-    @property
-    def output_layer(self) -> tuple[str, ...]:
-        return (f"convs.{self.num_layers - 1}.lin.",)

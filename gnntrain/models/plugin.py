@@ -61,17 +61,6 @@ class PlainModel(nn.Module):
             "Its last layer must be as wide as the argument out_channels.",
         )
 
-    @property
-    def output_layer(self) -> tuple[str, ...]:
-        """Prefix of the names of the output layer, taken to be the last one, such as
-        `convs.1.` or `lin.`."""
-        names = list(self.state_dict())
-        if not names:
-            return ()
-        parts = names[-1].split(".")
-        numbers = [i for i, part in enumerate(parts) if part.isdecimal()]
-        return (".".join(parts[: numbers[-1] + 1 if numbers else 2]) + ".",)
-
 
 class PlainHeteroModel(PlainModel):
     """A plain PyG model `forward(x_dict, edge_index_dict)`, run on all of a mini-batch's nodes.

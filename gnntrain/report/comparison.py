@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnntrain.report.runs import ReportedRun
-from gnntrain.reporting.trials import REPEATED
+from gnntrain.reporting.trials import REPEATED, SPLIT, rank_settings
 
 # They change where and how a run is stored, not its result.
 _IMMATERIAL = (
@@ -58,8 +58,26 @@ class Group:
 
     @property
     def counted(self) -> Sequence[ReportedRun]:
-        """The runs that completed; all where none did."""
-        return [run for run in self.runs if run.status == "completed"] or self.runs
+        """The runs that completed, all where none did; of equal ones the first by name."""
+        completed = [run for run in self.runs if run.status == "completed"] or self.runs
+        distinct = {
+            (*(repr(run.config.get(key)) for key in REPEATED), run.cost, run.score("test")): run
+            for run in sorted(completed, key=lambda run: run.name, reverse=True)
+        }
+        return [run for run in completed if run in distinct.values()]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of its runs, where the data set has several."""
+        found = {str(run.config[SPLIT]) for run in self.counted if SPLIT in run.config}
+        return tuple(sorted(found))
+
+    @property
+    def ranked_with(self) -> tuple[str, ...]:
+        """What groups must agree in to be ranked: data set, metric, positive class and splits."""
+        run = self.runs[0]
+        positive = str(run.config.get("task.positive_class"))
+        return run.dataset, run.metric or "", positive, *self.splits
 
     @property
     def cost(self) -> float:
@@ -125,21 +143,10 @@ def shown_value(value: Any) -> str:
     return str(value)
 
 
-def comparable(runs: Sequence[ReportedRun]) -> Sequence[ReportedRun]:
-    """The runs of one data set, metric and positive class, which can be ranked: of several such
-    the largest group, and of equally large ones the first by name. All where none has a metric."""
-    alike: dict[tuple[str, ...], list[ReportedRun]] = {}
-    for run in runs:
-        if run.metric is not None:
-            positive = str(run.config.get("task.positive_class"))
-            alike.setdefault((run.dataset, run.metric, positive), []).append(run)
-    return min(alike.items(), key=lambda item: (-len(item[1]), item[0]))[1] if alike else runs
-
-
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:
-    """The run with the best validation metric among the comparable ones; of equally good runs the
-    first by name."""
-    return min(comparable(runs), key=lambda run: (run.cost, run.name))
+    """The run with the best validation metric of the best setting; of equally good runs the first
+    by name."""
+    return min(rank_settings(groups_of(runs))[0].counted, key=lambda run: (run.cost, run.name))
 
 
 def run_rows(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:

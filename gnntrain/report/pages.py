@@ -12,7 +12,7 @@ from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.best_model import Outcome
 from gnntrain.report.classification import ClassFindings
-from gnntrain.report.comparison import Group, comparable, differences, groups_of, shown_value
+from gnntrain.report.comparison import Group, differences, groups_of, shown_value
 from gnntrain.report.regression import ValueFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.tables import spread_text
@@ -27,6 +27,7 @@ from gnntrain.reporting.text import (
     format_seconds,
     shown_metric,
 )
+from gnntrain.reporting.trials import rank_settings
 
 Page = dict[str, Any]
 """The variables of the templates."""
@@ -224,12 +225,15 @@ def _notes(runs: Sequence[ReportedRun]) -> Iterator[str]:
         more = len(incomplete) - _NAMED_RUNS
         rest = f"; and {more} more, see the table of runs" if more > 0 else ""
         yield f"{len(incomplete)} of {len(runs)} runs did not complete: {named}{rest}."
-    ranked = comparable(runs)
-    if len(ranked) < sum(run.metric is not None for run in runs):
+    groups = groups_of(runs)
+    ranked = rank_settings(groups)
+    if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
+        first, number = ranked[0].runs[0], sum(len(group.runs) for group in ranked)
+        over = f", split {', '.join(ranked[0].splits)}" * bool(ranked[0].splits)
         yield (
-            "Runs of different data sets, metrics or positive classes are not ranked against each "
-            f"other: the best run is the best of {counted(len(ranked), 'run')} on "
-            f"{ranked[0].dataset}, by {shown_metric(ranked[0].metric or '')}."
+            "Runs of different data sets, splits, metrics or positive classes are not ranked "
+            f"against each other: the best run is of the {counted(number, 'run')} on "
+            f"{first.dataset}{over}, by {shown_metric(first.metric or '')}."
         )
 
 
@@ -243,10 +247,7 @@ def _keys_of_several(
 ) -> Iterator[Key]:
     metric = shown_metric(best.metric or "")
     split = "test" if best.best.get("test") else "val"
-    # infinite costs are those of groups without a metric
-    own = [group for group in groups if best in group.runs]
-    ranked = [group for group in groups if group.runs[0] in comparable(runs)]
-    leader = min([*own, *ranked], key=lambda group: group.cost)
+    leader = rank_settings(groups)[0]
     yield Key(
         f"{split} {metric}", spread_text(leader.spread(split)), f"best setting: {leader.label}"
     )

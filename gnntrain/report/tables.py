@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
-from gnntrain.report.comparison import Group, Spread, comparable, differences, shown_value
+from gnntrain.report.comparison import Group, Spread, differences, shown_value
 from gnntrain.report.drawing import class_color
 from gnntrain.report.regression import METRICS, Points, TargetFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.timing import PHASES, typical_phases
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
+from gnntrain.reporting.trials import rank_settings
 
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
@@ -169,9 +170,11 @@ def worst_table(points: Points) -> Table:
 
 def groups_table(groups: Sequence[Group]) -> Table:
     """Mean and standard deviation of the deciding metric by setting."""
+    has_splits = len({group.splits for group in groups}) > 1
     rows = [
         [
             group.label,
+            *[", ".join(group.splits)] * has_splits,
             shown_metric(group.runs[0].metric or "-"),
             _number_of(group),
             *(spread_text(group.spread(split)) for split in ("val", "test")),
@@ -179,13 +182,11 @@ def groups_table(groups: Sequence[Group]) -> Table:
         ]
         for group in groups
     ]
-    costs = [group.cost for group in groups]
-    runs = [run for group in groups for run in group.runs if run.metric is not None]
-    is_ranked = len(comparable(runs)) == len(runs)
-    best = costs.index(min(costs)) if is_ranked and min(costs) < math.inf else None
-    heads = ["setting", "metric", "runs", "val", "test", "an epoch"]
+    leader = rank_settings(groups)[0]
+    best = groups.index(leader) if leader.cost < math.inf else None
+    heads = ["setting", *["split"] * has_splits, "metric", "runs", "val", "test", "an epoch"]
     colors = [class_color(number) for number in range(len(groups))]
-    return Table(heads, rows, texts=2, best=best, colors=colors)
+    return Table(heads, rows, texts=2 + has_splits, best=best, colors=colors)
 
 
 def _number_of(group: Group) -> str:

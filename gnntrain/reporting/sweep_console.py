@@ -11,9 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gnntrain.metrics import get_metric
 from gnntrain.reporting.columns import GAP, Column, to_table
-from gnntrain.reporting.progress import Best, Progress, format_eta
+from gnntrain.reporting.progress import Progress, format_eta
 from gnntrain.reporting.screen import DOT, INDENT, Screen
 from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trial_table import (
@@ -36,8 +35,7 @@ class SweepInfo:
 
     Attributes:
         num_trials: Number of trials.
-        num_ended: Trials that ended before this process resumed the sweep.
-        best: The best of those, at most one.
+        ended: Trials that ended before this process resumed the sweep.
         kind: Kind of sweep, for example "all combinations".
         jobs: Trials at a time.
         shared: The overrides that all trials share.
@@ -47,8 +45,7 @@ class SweepInfo:
     """
 
     num_trials: int
-    num_ended: int
-    best: Sequence[Trial]
+    ended: Sequence[Trial]
     kind: str
     jobs: int
     shared: Sequence[str]
@@ -68,17 +65,15 @@ class SweepConsole(Screen):
         """Show the trials to come and the folder of their results."""
         self._info = info
         self._began = self._clock()
-        self._num_ended = info.num_ended
+        self._ended = [*info.ended]
+        self._best = SweepResults.of(self._ended).best
         self._columns: Sequence[Column[Trial]] = ()
         self._running: dict[int, Trial] = {}
         self._progress: dict[int, Progress] = {}
         self._courses: dict[int, list[float | None]] = {}
-        self._best: Best | None = None
-        for trial in info.best:
-            self._is_best(trial)
         words = [counted(info.num_trials, "trial"), info.kind, f"{info.jobs} at a time"]
-        if info.num_ended:
-            words.insert(1, f"{info.num_ended} of them ended before")
+        if info.ended:
+            words.insert(1, f"{len(info.ended)} of them ended before")
         width = max((len(key) for key, _ in info.space), default=0)
         space = [f"{key.ljust(width)}  {values}" for key, values in info.space]
         self._print_start(
@@ -119,8 +114,10 @@ class SweepConsole(Screen):
         self._running.pop(trial.number, None)
         progress = self._progress.pop(trial.number, None)
         self._courses[trial.number] = progress.values if progress is not None else []
-        self._num_ended += trial.has_ended
-        is_best = self._is_best(trial)
+        if trial.has_ended:
+            self._ended.append(trial)
+        self._best = SweepResults.of(self._ended).best
+        is_best = self._best is trial
         self._begin_table(trial.metric or "metric")
         if self.is_live:
             style = "dim" if trial.status == "pruned" else ""
@@ -132,7 +129,7 @@ class SweepConsole(Screen):
                 error = Text(" ".join(trial.error.split()), "red")
                 self._print_block(error, indent=INDENT)
         else:
-            place = f"{self._num_ended}/{self._info.num_trials}"
+            place = f"{len(self._ended)}/{self._info.num_trials}"
             self._print(trial_line(trial, place, is_best=is_best))
         del self._courses[trial.number]
         self.refresh()
@@ -160,6 +157,8 @@ class SweepConsole(Screen):
             groups = group_table(results.groups[:_MOST_RANKED], results.metric)
             self._print_block(groups, indent=INDENT)
             self._print()
+        if results.unranked:
+            self._print_note(results.unranked)
         self._print_pairs(self._end_pairs(results, seconds))
 
     def _begin_table(self, metric: str) -> None:
@@ -169,15 +168,6 @@ class SweepConsole(Screen):
             self._info.num_trials, self._info.examples, metric, self._rich.width, self._courses
         )
         self._print_block(to_table(self._columns))
-
-    def _is_best(self, trial: Trial) -> bool:
-        if trial.status != "completed" or trial.val is None:
-            return False
-        metric = get_metric(trial.metric or "")
-        if self._best is not None and not metric.is_better(trial.val, than=self._best.value):
-            return False
-        self._best = Best(trial.val, trial.number)
-        return True
 
     def __rich__(self) -> RenderableType:
         """The trials that are being trained, and the state of the sweep."""
@@ -215,17 +205,17 @@ class SweepConsole(Screen):
         return (progress.epoch() if progress is not None else "") or "starting"
 
     def _overall(self) -> str:
-        words = [f"{self._num_ended}/{self._info.num_trials} trials", f"ETA {self._eta()}"]
+        words = [f"{len(self._ended)}/{self._info.num_trials} trials", f"ETA {self._eta()}"]
         if self._best is not None:
-            words.append(f"best {format_metric(self._best.value)} in trial {self._best.epoch}")
+            words.append(f"best {format_metric(self._best.val)} in trial {self._best.number}")
         return "  ".join(words)
 
     def _share(self) -> float:
         begun = sum(progress.share() for progress in self._progress.values())
-        return min(1.0, (self._num_ended + begun) / self._info.num_trials)
+        return min(1.0, (len(self._ended) + begun) / self._info.num_trials)
 
     def _eta(self) -> str:
-        before = self._info.num_ended / self._info.num_trials
+        before = len(self._info.ended) / self._info.num_trials
         share = (self._share() - before) / (1 - before) if before < 1 else 0.0
         return format_eta(self._clock() - self._began, share)
 
@@ -236,8 +226,7 @@ class SweepConsole(Screen):
             return
         width = self._rich.width - INDENT
         columns = trial_columns(self._info.num_trials, ended, results.metric, width)
-        best = results.ranked[0] if results.ranked else None
-        self._print_block(to_table(columns, ended[:_MOST_RANKED], best=best), indent=INDENT)
+        self._print_block(to_table(columns, ended[:_MOST_RANKED], best=results.best), indent=INDENT)
         rest = ended[_MOST_RANKED:]
         if rest:
             pruned = sum(trial.status == "pruned" for trial in rest)

@@ -126,13 +126,17 @@ def group_table(groups: Sequence[Group], metric: str) -> Table:
     """Means and deviations of groups of trials, the best first."""
     name = shown_metric(metric)
     table = plain_table()
+    has_splits = len({group.ranked_with for group in groups if group.trials}) > 1
     table.add_column(no_wrap=True)
-    for title in ("trials", f"val {name}", f"test {name}"):
+    for title in (*["splits"] * has_splits, "trials", f"val {name}", f"test {name}"):
         table.add_column(title, justify="right", no_wrap=True)
     for number, group in enumerate(groups):
         varied = shown_overrides(group.varied) or "all trials"
         spreads = format_spread(group.val), format_spread(group.test)
-        table.add_row(varied, str(len(group.trials)), *spreads, style="" if number else "bold")
+        splits = [",".join(group.ranked_with)] * has_splits
+        pruned = f" + {len(group.pruned)} pruned" * bool(group.pruned)
+        cells = varied, *splits, f"{len(group.trials)}{pruned}", *spreads
+        table.add_row(*cells, style="" if number else "bold")
     return table
 
 

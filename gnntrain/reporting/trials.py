@@ -7,11 +7,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 from gnntrain.metrics import get_metric
 
 # Keys that repeat a training rather than change it: over them stand mean and deviation.
-REPEATED = ("trainer.seed", "dataset.split")
+SPLIT = "dataset.split"
+REPEATED = ("trainer.seed", SPLIT)
+_COUNTED = ("completed", "pruned")
 
 
 @dataclass
@@ -79,11 +82,23 @@ class Group:
 
     Attributes:
         varied: What distinguishes the group from the others.
-        trials: The best first.
+        trials: The best first, of equal ones the first.
+        pruned: Those that were ended early, and do not count.
     """
 
     varied: tuple[str, ...]
     trials: tuple[Trial, ...]
+    pruned: tuple[Trial, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Trial, ...]:
+        """As `trials`."""
+        return self.trials
+
+    @cached_property
+    def ranked_with(self) -> tuple[str, ...]:
+        """Its splits: groups over other splits had other data."""
+        return tuple(sorted({trial.values.get(SPLIT, "") for trial in self.trials} - {""}))
 
     @cached_property
     def val(self) -> Spread | None:
@@ -102,6 +117,36 @@ class Group:
         return statistics.fmean(costs) if costs else math.inf
 
 
+class Setting(Protocol):
+    """Runs that differ in seed and split alone, of a sweep or of a report."""
+
+    @property
+    def runs(self) -> Sequence[object]: ...
+
+    @property
+    def cost(self) -> float: ...
+
+    @property
+    def ranked_with(self) -> tuple[str, ...]: ...
+
+
+_Setting = TypeVar("_Setting", bound=Setting)
+
+
+def rank_settings(settings: Sequence[_Setting]) -> list[_Setting]:
+    """The settings that can be ranked against each other, the best mean first.
+
+    They agree in `ranked_with`; of several such sets the one with the most runs, of equally large
+    ones the first by name.
+    """
+    alike: dict[tuple[str, ...], list[_Setting]] = {}
+    known = [one for one in settings if one.cost < math.inf]
+    for setting in known or [one for one in settings if one.runs]:
+        alike.setdefault(setting.ranked_with, []).append(setting)
+    sets = sorted(alike, key=lambda key: (-sum(len(one.runs) for one in alike[key]), key))
+    return sorted(alike[sets[0]], key=lambda setting: setting.cost) if sets else []
+
+
 @dataclass(frozen=True)
 class SweepResults:
     """What the trials of a sweep say together.
@@ -109,13 +154,16 @@ class SweepResults:
     Attributes:
         trials: All, by number.
         ranked: The completed ones, the best validation metric first.
-        groups: Those by what they differ in besides seed and split, the best mean first.
+        groups: Those by what they differ in besides seed and split: the ones that can be ranked
+            against each other, the best mean first, then the others.
+        num_ranked: How many groups are ranked.
         repeated: The keys over which the groups' means are taken; none where no group has several.
     """
 
     trials: tuple[Trial, ...]
     ranked: tuple[Trial, ...]
     groups: tuple[Group, ...]
+    num_ranked: int
     repeated: tuple[str, ...]
 
     @classmethod
@@ -123,15 +171,22 @@ class SweepResults:
         """The order of the trials as they stand."""
         completed = [trial for trial in trials if trial.status == "completed"]
         ranked = tuple(sorted(completed, key=_cost))
+        ended = [t for word in _COUNTED for t in trials if t.status == word]
+        distinct = {tuple(sorted(trial.varied)): trial for trial in reversed(ended)}
         members: dict[tuple[str, ...], list[Trial]] = {}
-        for trial in ranked:
+        for trial in sorted(distinct.values(), key=lambda trial: (_cost(trial), trial.number)):
             members.setdefault(_own_values(trial), []).append(trial)
-        groups = [Group(varied, tuple(several)) for varied, several in members.items()]
-        groups.sort(key=lambda group: group.cost)
+        found = [
+            Group(varied, *(tuple(t for t in several if t.status == word) for word in _COUNTED))
+            for varied, several in members.items()
+        ]
+        best = rank_settings(found)
+        others = [group for group in found if group not in best]
+        others.sort(key=lambda group: (not group.trials, group.ranked_with, group.cost))
         varied = {key for trial in completed for key in trial.values}
-        has_several = any(len(group.trials) > 1 for group in groups)
+        has_several = any(len(group.trials) > 1 for group in found)
         repeated = tuple(key for key in REPEATED if key in varied) if has_several else ()
-        return cls(tuple(trials), ranked, tuple(groups), repeated)
+        return cls(tuple(trials), ranked, (*best, *others), len(best), repeated)
 
     @property
     def metric(self) -> str:
@@ -140,10 +195,17 @@ class SweepResults:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial, of the best group where trials were repeated."""
-        if self.repeated:
-            return self.groups[0].trials[0]
-        return self.ranked[0] if self.ranked else None
+        """The best trial of the best group."""
+        return next((trial for group in self.groups[:1] for trial in group.trials), None)
+
+    @property
+    def unranked(self) -> str:
+        """A sentence where some groups are not ranked against the first; else empty."""
+        over = {group.ranked_with for group in self.groups if group.trials}
+        if len(over) < 2:
+            return ""
+        splits = ", ".join(self.groups[0].ranked_with)
+        return f"settings over other splits are not ranked against those over split {splits}"
 
     @property
     def pruned(self) -> tuple[Trial, ...]:

@@ -54,6 +54,7 @@ def predict(
     config: Config | None = None,
     data: object = None,
     reread: bool = False,
+    strict: bool = False,
     spreadsheet_safe: bool = False,
 ) -> Prediction:
     """Write what a run's best model predicts.
@@ -75,6 +76,7 @@ def predict(
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
         reread: Predict for the files of the data set as they are today, also where they are those
             of the run and have changed since.
+        strict: Refuse another graph that is unlike the run's, which is else a warning.
         spreadsheet_safe: See `Result`.
 
     Raises:
@@ -83,7 +85,7 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent, data, reread=reread)
+    best = load_best(run_dir, config, path.parent, data, reread=reread, strict=strict)
     words = (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:

@@ -202,8 +202,7 @@ def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> Swee
         examples = [Trial(0, [], "", varied=varied) for varied in boundary_values(plan.space)]
     return SweepInfo(
         num_trials=study.num_trials,
-        num_ended=study.num_ended,
-        best=SweepResults.of(study.trials).ranked[:1],
+        ended=study.ended,
         kind=kind,
         jobs=jobs,
         shared=tuple(text for text in plan.fixed if not _OWN_KEY.match(text)),

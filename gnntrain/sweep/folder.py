@@ -214,6 +214,8 @@ def _plain_group(group: Group) -> dict[str, Any]:
     return {
         "varied": list(group.varied),
         "trials": [trial.number for trial in group.trials],
+        "pruned": [trial.number for trial in group.pruned],
+        "splits": list(group.ranked_with),
         "val": None if group.val is None else asdict(group.val),
         "test": None if group.test is None else asdict(group.test),
     }

@@ -59,7 +59,7 @@ class Study:
     Attributes:
         trials: All trials so far, by number.
         num_trials: How many there will be.
-        num_ended: Trials that are not trained any more, when the sweep begins or goes on.
+        ended: Trials that are not trained any more, when the sweep begins or goes on.
         invalid: Trials that failed before they began; whoever tells of them removes them.
     """
 
@@ -80,7 +80,7 @@ class Study:
             self.num_trials = max(search.trials, self.num_trials)
             ended = (*ended, "failed")  # a search learns from failures; a grid tries them again
         self._queue = deque(trial for trial in self.trials if trial.status not in ended)
-        self.num_ended = len(self.trials) - len(self._queue)
+        self.ended = [trial for trial in self.trials if trial.status in ended]
         self.invalid: list[Trial] = []
         self._search = search
         self._space = grid_space(trials) if space is None else space
@@ -93,7 +93,7 @@ class Study:
         stored = self._storage.costs()
         if search is not None:
             self._study.add_trials(stored)
-        self._add_unstored([trial for trial in self.trials if trial.status in ended], stored)
+        self._add_unstored(self.ended, stored)
 
     def next(self) -> tuple[Trial, Config | None] | None:
         """The next trial of the queue, else one that is drawn; None: there is none.

@@ -70,19 +70,53 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     make: Any,
 ) -> None:
     accuracies = [make("b", 0.7), make("a", 0.7), make("c", 0.6)]
+    d, e, f = make("d", 0.9), make("e", 0.8), make("f", 0.95)
     others = [
-        dataclasses.replace(make("d", 0.9), metric="roc_auc"),
-        dataclasses.replace(make("e", 0.8), summary={"dataset": "another"}),
-        dataclasses.replace(make("f", 0.95), metric=None),
+        dataclasses.replace(d, metric="roc_auc", config={**d.config, "dataset.metric": "roc_auc"}),
+        dataclasses.replace(e, summary={}, config={**e.config, "dataset.name": "another"}),
+        dataclasses.replace(f, metric=None),
     ]
     for runs in ([*accuracies, *others], [*others[::-1], *accuracies[::-1]]):
         assert best_of(runs).name == "a"
         page = comparison_of(runs, best_of(runs), Outcome())
         assert any("not ranked" in note for note in page["notes"])
         assert page["keys"][0].label == "test accuracy"
-        assert groups_table(page["comparison"]["groups"]).best is None
+        table = groups_table(page["comparison"]["groups"])
+        assert table.best is not None
+        assert best_of(runs) in page["comparison"]["groups"][table.best].runs
     page = comparison_of(accuracies, best_of(accuracies), Outcome())
     assert not any("not ranked" in note for note in page["notes"])
+
+
+def test_the_best_run_is_of_the_best_setting(make: Any) -> None:
+    """Not the luckiest of all; a run that was trained twice counts once."""
+    runs = [
+        make("lucky", 0.9, lr=0.1, seed=0),
+        make("again", 0.9, lr=0.1, seed=0),
+        make("unlucky", 0.5, lr=0.1, seed=1),
+        make("steady", 0.75, lr=0.2, seed=0),
+        make("steadier", 0.8, lr=0.2, seed=1),
+    ]
+    assert best_of(runs).name == "steadier"
+    first, second = groups_of(runs)
+    assert (first.spread("val").mean, second.spread("val").mean) == pytest.approx((0.7, 0.775))
+    table = groups_table([first, second])
+    assert (table.best, table.rows[0][2]) == (1, "2 of 3")
+
+
+def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any) -> None:
+    runs = [
+        dataclasses.replace(run, config={**run.config, "dataset.split": split})
+        for split, run in enumerate([make("a", 0.5, lr=0.1), make("b", 0.6, lr=0.1)])
+    ]
+    other = make("c", 0.9, lr=0.2)
+    runs.append(dataclasses.replace(other, config={**other.config, "dataset.split": 2}))
+    assert best_of(runs).name == "b"
+    page = comparison_of(runs, best_of(runs), Outcome())
+    assert any("splits" in note and "split 0, 1" in note for note in page["notes"])
+    table = groups_table(page["comparison"]["groups"])
+    assert [row[1] for row in table.rows] == ["0, 1", "2"]
+    assert table.best == 0
 
 
 def test_the_tables_have_a_row_for_each_run(make: Any) -> None:

@@ -28,8 +28,7 @@ def trials() -> list[Trial]:
 def sweep_info(**changes: Any) -> SweepInfo:
     keys: dict[str, Any] = {
         "num_trials": 3,
-        "num_ended": 0,
-        "best": (),
+        "ended": (),
         "kind": "optuna (tpe, pruner median, seed 0)",
         "jobs": 2,
         "shared": ("experiment=cora_gcn",),
@@ -122,6 +121,28 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     assert ranked == ["2", "1", "0"]
 
 
+def test_the_best_trial_is_that_of_the_best_setting_in_every_table() -> None:
+    """Trial 0 is the luckiest, and its setting the worse one."""
+    values = {0: ("1", 0.9), 1: ("1", 0.5), 2: ("2", 0.75), 3: ("2", 0.8)}
+    done = [
+        Trial(n, [], f"/{n}", varied=[f"{LR}={lr}", f"trainer.seed={n % 2}"])
+        for n, (lr, _) in values.items()
+    ]
+    file = io.StringIO()
+    with SweepConsole(file, clock=Clock()) as console:
+        console.on_start(sweep_info(num_trials=4, space=(), examples=done))
+        for one in done:
+            console.on_trial(one)
+            console.on_trial_end(end(one, "completed", values[one.number][1], metric="accuracy"))
+        console.on_finish(SweepResults.of(done), "completed", 3.0)
+    text = file.getvalue()
+    lines = [line for line in text.splitlines() if line.startswith("trial 3")]
+    assert "*" in lines[0]
+    marked = re.findall(r"^ +(\d) .*\*", text, re.MULTILINE)
+    assert marked == ["3"]
+    assert "best      trial 3" in text
+
+
 def test_a_log_gets_a_line_a_minute_while_no_trial_ends() -> None:
     file, clock = io.StringIO(), Clock()
     one = trials()[0]
@@ -147,23 +168,22 @@ def test_the_best_of_before_stays_the_best_of_a_sweep_that_goes_on() -> None:
     end(before, "completed", 0.9)
     file = io.StringIO()
     with SweepConsole(file, clock=Clock()) as console:
-        console.on_start(sweep_info(num_ended=1, best=(before,)))
+        console.on_start(sweep_info(ended=(before,)))
         console.on_trial(now)
         console.on_trial_end(end(now, "completed", 0.5))
     assert "val accuracy 0.5000  test" in file.getvalue()
 
 
 def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
-    many = [
-        Trial(n, [], f"/{n}", "completed" if n % 4 == 0 else "pruned", "accuracy", n / 100, 0.5, 1)
-        for n in range(20)
-    ]
+    many = [trial(n, str(n), 64, val=n / 100, test=0.5, seconds=1.0) for n in range(20)]
+    for one in many:
+        one.status = "pruned" if one.number % 4 else "completed"
     file = io.StringIO()
     with SweepConsole(file, clock=Clock()) as console:
         console.on_start(sweep_info(num_trials=20, examples=many[:1]))
         console.on_finish(SweepResults.of(many), "completed", 3.0)
     text = file.getvalue()
-    shown = re.findall(r"^ +(\d+) +(\*?) *0\.\d{4}(  pruned)?", text, re.MULTILINE)
+    shown = re.findall(r"^ +(\d+) +\d+ +64 +(\*?) *0\.\d{4}(  pruned)?", text, re.MULTILINE)
     assert [int(number) for number, *_ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
     assert [mark for _, mark, _ in shown] == ["*"] + [""] * 9
     assert [bool(status) for *_, status in shown] == [False] * 5 + [True] * 5

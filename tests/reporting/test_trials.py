@@ -58,3 +58,35 @@ def test_without_a_completed_trial_there_is_no_best() -> None:
     assert standings.best is None
     assert standings.groups == ()
     assert SweepResults.of([]).metric == "metric"
+
+
+def test_equal_trials_count_once_and_pruned_ones_are_told() -> None:
+    trials = [
+        trial(0, 0.8, "trainer.lr=1", "trainer.seed=0"),
+        trial(1, 0.8, "trainer.lr=1", "trainer.seed=0"),
+        trial(2, 0.4, "trainer.lr=1", "trainer.seed=1"),
+        trial(3, 0.3, "trainer.lr=1", "trainer.seed=2", status="pruned"),
+        trial(4, 0.2, "trainer.lr=2", "trainer.seed=0", status="pruned"),
+    ]
+    first, second = SweepResults.of(trials).groups
+    assert [one.number for one in first.trials] == [0, 2]
+    assert first.val is not None
+    assert first.val.mean == pytest.approx(0.6)
+    assert [one.number for one in first.pruned] == [3]
+    assert ([one.number for one in second.pruned], second.val) == ([4], None)
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+def test_settings_over_other_splits_are_not_ranked_against_each_other(is_repeated: bool) -> None:
+    trials = [
+        trial(0, 0.5, "trainer.lr=1", "dataset.split=0"),
+        trial(1, 0.6, "trainer.lr=2", "dataset.split=0"),
+        trial(2, 0.9, "trainer.lr=3", "dataset.split=1"),
+    ]
+    if is_repeated:
+        trials += [trial(3 + n, 0.5, f"trainer.lr={1 + n}", "dataset.split=1") for n in range(2)]
+    results = SweepResults.of(trials)
+    assert results.best is trials[1]
+    assert [group.varied[0][-1] for group in results.groups] == ["2", "1", "3"]
+    assert "split 0" in results.unranked
+    assert not SweepResults.of(trials[:2]).unranked

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gnntrain.cli import main
 from gnntrain.commands.predict import predicting_config
 from gnntrain.config import FilesConfig, from_dict
 from gnntrain.data.graph import AnyArray
@@ -345,3 +346,100 @@ def test_files_below_a_root_are_looked_for_here_or_below_another_root(
 
     assert paths("dataset.features=features.csv") == ["old/edges.csv", "features.csv"]
     assert paths("dataset.root=new") == ["new/edges.csv", "new/features.csv"]
+
+
+def table_of_people(path: Path, standardize: bool) -> list[str]:
+    """A table to train on and a ring of edges; keys that read it."""
+    rng = np.random.default_rng(0)
+    people = pd.DataFrame({"id": [f"p{at}" for at in range(60)]})
+    people["income"] = rng.normal(50, 5, 60).round(2)
+    people["age"] = rng.integers(20, 60, 60)
+    people["member"] = rng.integers(0, 2, 60)
+    people["country"] = rng.choice(["de", "fr"], 60)
+    people["label"] = rng.choice(["no", "yes", "maybe"], 60)
+    people.to_csv(path / "seen.csv", index=False)
+    ring = pd.DataFrame({"source": people["id"], "target": np.roll(people["id"], 1)})
+    ring.to_csv(path / "edges.csv", index=False)
+    keys = ["dataset=files", f"dataset.root={path}", "dataset.edges=edges.csv", "trainer.epochs=1"]
+    keys += ["dataset.features=seen.csv", "dataset.categorical=[country]", "trainer.gpus=0"]
+    return [*keys, f"dataset.standardize={standardize}"]
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_another_graph_that_is_unlike_the_runs_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    standardize: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main([*table_of_people(tmp_path, standardize), "run.dir=run"]) == 0
+
+    def told(edges: str = "edges.csv", **changes: Any) -> list[str]:
+        """The warnings of a graph with other columns; with --strict they are one error."""
+        people = pd.read_csv("seen.csv").drop(columns="label")
+        people.assign(**changes).to_csv("new.csv", index=False)
+        asked = ["predict", "run", f"dataset.edges={edges}", "dataset.features=new.csv"]
+        asked += ["dataset.missing=mean", "--out"]
+        capfd.readouterr()
+        for name in ("new_values.csv", "again.csv"):  # by files, then by their store
+            Path(name).unlink(missing_ok=True)
+            assert main([*asked, name]) == 0
+            lines = capfd.readouterr().err.splitlines()
+        assert main([*asked, "strict.csv", "--strict"]) == (2 if lines else 0)
+        assert Path("strict.csv").exists() == (not lines)
+        Path("strict.csv").unlink(missing_ok=True)
+        assert not pd.read_csv("again.csv").isna().any(axis=None)
+        return lines
+
+    assert told() == []
+    assert told(income=np.linspace(40, 60, 60)) == []
+    (line,) = told(income=np.linspace(40, 60, 60) * 100)
+    assert "income" in line
+    assert "deviations" in line
+    (line,) = told(income=np.nan)
+    assert "income" in line
+    assert "empty" in line
+    (line,) = told(age=[True, False] * 30, member=[True, False] * 30)
+    assert "age" in line
+    assert "member" not in line
+    (line,) = told(country=["at"] * 15 + ["de"] * 45)
+    assert "country: 0.25 of the nodes" in line
+    Path("none.csv").write_text("source,target\n")
+    (line,) = told("none.csv")
+    assert "no edges" in line
+
+
+@pytest.mark.parametrize("has_names", [False, True])
+def test_missing_values_are_filled_for_a_run_that_had_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_names: bool
+) -> None:
+    """By the mean of its training nodes: the same as where this mean stands in the file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    x = rng.normal(30, 4, (60, 2)).astype(np.float32)
+    y, ring = rng.integers(0, 3, 60), np.arange(60)
+    split = np.array(["train"] * 30 + ["val"] * 15 + ["test"] * 15)
+
+    def write(name: str, x: AnyArray) -> str:
+        if not has_names:
+            np.savez(f"{name}.npz", x=x)
+            return f"dataset.features={name}.npz"
+        pd.DataFrame(x, columns=["a", "b"]).to_csv(f"{name}.csv", index=False)
+        return f"dataset.features={name}.csv"
+
+    pd.DataFrame({"label": y, "split": split}).to_csv("labels.csv", index=False)
+    np.save("edges.npy", np.stack([ring, np.roll(ring, 1)]))
+    keys = ["dataset=files", "dataset.edges=edges.npy", "dataset.labels=labels.csv"]
+    keys += ["dataset.split_column=split", "dataset.id_column=none", "trainer.gpus=0"]
+    assert main([*keys, write("seen", x), "trainer.epochs=1", "run.dir=run"]) == 0
+    missing, filled = x.copy(), x.copy()
+    missing[3, 1], filled[3, 1] = np.nan, x[:30, 1].astype(np.float64).mean()
+    logits = ["predict", "run", "--what", "logits", "--out"]
+    assert main([*logits, "refused.csv", write("missing", missing)]) == 2
+    assert main([*logits, "by_mean.csv", write("missing", missing), "dataset.missing=mean"]) == 0
+    assert main([*logits, "by_hand.csv", write("filled", filled)]) == 0
+    found, expected = pd.read_csv("by_mean.csv"), pd.read_csv("by_hand.csv")
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-5)

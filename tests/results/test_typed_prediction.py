@@ -173,5 +173,6 @@ def test_a_plugin_that_has_learnt_the_rows_of_other_nodes_is_told_apart(
     with pytest.raises(UserError, match=told):
         predict(tmp_path / "run", tmp_path / "out.csv", data=other)
     raw = {"model": {"name": "their_rgcn"}, "trainer": {"init_from": str(tmp_path / "run")}}
+    without_ids = changed("venue", num_nodes=9, ids=None)(with_ids())
     with pytest.raises(UserError, match=told):
-        resolved_source(from_dict(raw), hetero_graph(other))
+        resolved_source(from_dict(raw), hetero_graph(without_ids))

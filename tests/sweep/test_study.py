@@ -239,10 +239,10 @@ def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) 
     for trial, status in zip(trials, ("completed", "failed", "interrupted"), strict=True):
         trial.status = status
     study = Study(trials, SweepFolder(tmp_path), Composer())
-    assert study.num_ended == 1
+    assert len(study.ended) == 1
     assert [task[0].number for task in iter(study.next, None)] == [1, 2]
     again = search(tmp_path, trials, {"trainer.lr": LR}, trials=3)
-    assert again.num_ended == 2
+    assert len(again.ended) == 2
     assert [task[0].number for task in iter(again.next, None)] == [2]
 
 
