@@ -81,7 +81,7 @@ def draft_of(path: Path, *, is_folder: bool = False) -> Iterator[Path]:
 def remove_stale_drafts(path: Path) -> None:
     """Remove the drafts of killed writers of `path`: those that no process, on this or another
     machine, has locked. On a file system without locks they stay."""
-    name_of_draft = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
+    name_of_draft = re.compile(rf"\.{re.escape(path.name)}\.([0-9a-f]{{16}}|\d+)")
     with suppress(OSError):
         for name in os.listdir(path.parent):  # noqa: PTH208 - a match is rare, a path dear
             if name_of_draft.fullmatch(name):

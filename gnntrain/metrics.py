@@ -513,6 +513,8 @@ def _mean_over_labels(
     can_rank = ((num_positive > 0) & (num_positive < len(flags))).nonzero().flatten().tolist()
     values = []
     for label in can_rank:
+        if outputs[:, label].isnan().any():
+            return math.nan
         distinct, place = torch.unique(outputs[:, label], return_inverse=True)
         negative, positive = (
             place[flags[:, label] == flag].bincount(minlength=len(distinct)).flip(0).double()

@@ -51,7 +51,7 @@ from gnntrain.joint_run import (
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import LATEST, RUNS, RunPlace, wanted_run
+from gnntrain.reporting.run_lookup import LATEST, RUNS, RunPlace, is_running, wanted_run
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
@@ -462,7 +462,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
 
     best = load_best(run_dir)
     shown = reached(best.run, best.signature.metric).best_epoch
-    if shown is not None and shown > best.epoch:
+    if shown is not None and shown > best.epoch and not is_running(best.run.path):
         _log.warning(
             "Epoch %d was better, but is in no checkpoint. `gnntrain resume %s` trains it again.",
             *(shown, best.run.shown),

@@ -67,7 +67,8 @@ def prepare_graph(config: Config, *, data: object = None) -> OpenedStore | Opene
     return _open_parts(config)
 
 
-def _open_parts(config: Config) -> OpenedParts:
+def _open_parts(config: Config, digest: str | None = None) -> OpenedParts:
+    """Open the parts of the configuration's graph, or of the graph with this digest."""
     begin = time.perf_counter()
     folder, dataset = config.distributed.parts, config.dataset
     assert folder is not None, "refused with the configuration"
@@ -82,7 +83,7 @@ def _open_parts(config: Config) -> OpenedParts:
             f"distributed.parts={folder} was prepared with {told}; this run is not.",
             "Write the same keys, or make other parts with gnntrain partition.",
         )
-    if not _is_of(parts, dataset):
+    if digest != parts.meta.source and not _is_of(parts, dataset):
         raise UserError(
             f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
             "keys of this run.",
@@ -127,7 +128,8 @@ def open_run_graph(
     """
     if config.distributed.graph != "partitioned":
         return open_run_store(run, config.dataset, data=data)
-    opened, record = _open_parts(config), run.store_record()
+    record = run.store_record()
+    opened = _open_parts(config, None if record is None else record.digest)
     if record is not None and record.digest != opened.store.content_digest:
         raise UserError(
             f"distributed.parts={config.distributed.parts} holds another graph than the run "

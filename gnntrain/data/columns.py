@@ -272,9 +272,9 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def width_of(column: pa.Array) -> int | None:
-    """Numbers in a row of a column; None where all its values are missing, and may be lists."""
+    """Numbers in a row of a column; None where all its lists are missing."""
     if not is_list(column.type):
-        return None if pa.types.is_null(column.type) else 1
+        return 1
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
     return next((int(length) for length in lengths[lengths >= 0]), None)
 

@@ -26,6 +26,7 @@ class StackedTable(Table):
         first = tables[0]
         self.path, self.names, self.unit = first.path, first.names, first.unit
         self.decimal, self.lists, self.heading = first.decimal, first.lists, first.heading
+        self.null_width = None
         self.note = f" and {len(tables) - 1} more"
         self._tables = tables
         self._starts = [0]

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from gnntrain.atomic_io import fsync_folder
 from gnntrain.config import DatasetConfig
 from gnntrain.data.store_meta import META_FILE, SEAL_FILE, is_array_file
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import RunError, TransientError, UserError
 from gnntrain.paths import user_cache
 
 # Where a folder cannot be made, some file systems say that it is not there.
@@ -95,7 +95,7 @@ def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
 
 
 def disk_full(path: Path, needed: int) -> RunError:
-    return RunError(
+    return TransientError(
         f"not enough disk space for the graph store {path}: "
         f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
         "Free some space there, or set dataset.store_dir to a directory on another disk",

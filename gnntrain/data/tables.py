@@ -216,6 +216,8 @@ class Table(ABC):
         decimal: Decimal mark of the numbers.
         lists: Places of columns of texts that hold lists of numbers, separated by semicolons.
         heading: The fields of a text's first line that was not seen to be a header.
+        null_width: Numbers in a row of a column of Arrow's type null; None: another file may have
+            lists there.
     """
 
     path: Path
@@ -225,6 +227,7 @@ class Table(ABC):
     decimal: str = "."
     lists: Collection[int] = ()
     heading: tuple[str, ...] = ()
+    null_width: int | None = 1
 
     def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
         """Columns of numbers as an array that need not be read, if the file has them so."""
@@ -243,11 +246,11 @@ class Table(ABC):
             for batch in self.read_columns(columns):
                 held.append(batch)
                 found, _, end = batch
-                numbers = (self._numbers(place, found[place]) for place in columns.numbers)
-                widths = [
-                    width_of(column) if width is None else width
-                    for width, column in zip(widths, numbers, strict=True)
-                ]
+                for i, place in enumerate(columns.numbers):
+                    if widths[i] is None:
+                        column = self._numbers(place, found[place])
+                        is_null = pa.types.is_null(column.type)
+                        widths[i] = self.null_width if is_null else width_of(column)
                 if None not in widths:
                     yield from (self._rows_of(columns, batch, widths) for batch in held)
                     held.clear()

@@ -27,7 +27,7 @@ from typing import Self
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.listener import Listener
 from gnntrain.distributed.messages import Array, Connection, Kind, connect, encode
-from gnntrain.errors import RankLost, RunError
+from gnntrain.errors import RankLost, RunError, TransientError, may_mend
 
 _log = logging.getLogger("gnntrain")
 
@@ -214,7 +214,7 @@ class Exchange:
                 lambda: self._is_closed or name in self._services, self._timeout
             )
             if self._is_closed or not found:
-                raise RunError(f"'{name}' is not served.")
+                raise TransientError(f"'{name}' is not served.")
             service = self._services[name]
             service.num_running += 1
         begin = time.perf_counter()
@@ -258,9 +258,8 @@ class Exchange:
         except Exception as error:
             _log.debug("exchange: '%s' failed", name, exc_info=True)
             ours = isinstance(error, RunError)
-            return encode(
-                Kind.ERROR, str(error) if ours else f"{type(error).__name__}: {error}", []
-            )
+            text = str(error) if ours else f"{type(error).__name__}: {error}"
+            return encode(Kind.TRANSIENT if may_mend(error) else Kind.ERROR, text, [])
 
     # -- calling
 
@@ -320,8 +319,9 @@ class Exchange:
         with self._naming(owner, name):
             message = connection.receive()
         self._count(name, 0, message.num_bytes)
-        if message.kind == Kind.ERROR:
-            raise RunError(f"{self._words(owner)} failed to answer '{name}': {message.text}")
+        if message.kind in (Kind.ERROR, Kind.TRANSIENT):
+            kind = TransientError if message.kind == Kind.TRANSIENT else RunError
+            raise kind(f"{self._words(owner)} failed to answer '{name}': {message.text}")
         return message.arrays
 
     @contextmanager

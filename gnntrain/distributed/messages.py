@@ -67,6 +67,7 @@ class Kind(IntEnum):
     CALL = 0
     ANSWER = 1
     ERROR = 2
+    TRANSIENT = 3  # an error that another try may mend
 
 
 class Message(NamedTuple):

@@ -20,7 +20,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import pci_address
 from gnntrain.distributed.run_control import is_timeout
 from gnntrain.distributed.tcp_store import interface_of
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import RunError, TransientError, UserError
 
 _LEAST_HEARTBEAT = 60.0
 _HINT = (
@@ -54,7 +54,8 @@ def init_process_group(
     store.set(_present(context.rank), "")
     store.wait([_present(rank) for rank in range(context.world_size)], limit)
     seconds = limit.total_seconds()
-    late = RunError(f"{backend.upper()} has not connected the ranks within {seconds:g} s.", _HINT)
+    message = f"{backend.upper()} has not connected the ranks within {seconds:g} s."
+    late = TransientError(message, _HINT)
     with context.control.must_end_within(seconds, late):
         try:
             return _connect(context, store, limit, backend, context.device)

@@ -76,7 +76,7 @@ class Group:
     def ranked_with(self) -> tuple[str, ...]:
         """What groups must agree in to be ranked: data set, metric, positive class and splits."""
         run = self.runs[0]
-        positive = str(run.config.get("task.positive_class"))
+        positive = str(run.summary.get("positive_class"))
         return run.dataset, run.metric or "", positive, *self.splits
 
     @property
