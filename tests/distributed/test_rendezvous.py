@@ -20,6 +20,7 @@ from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
+from gnntrain.limits import Container
 
 
 class Group:
@@ -160,20 +161,27 @@ def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds
 
 
 @pytest.mark.parametrize(
-    ("cores", "expected"),
+    ("cores", "quota", "expected"),
     [
-        ([[0, 1, 2, 3], [0, 1, 2, 3]], 2),  # both may use all
-        ([[0, 1, 2, 3], [4, 5]], 4),  # a batch system gave each its own
-        ([[0], [0], [0]], 1),
-        ([list(range(98))] * 49, 2),  # 98 / 49 in floating point may be less than 2
+        ([[0, 1, 2, 3], [0, 1, 2, 3]], None, 2),  # both may use all
+        ([[0, 1, 2, 3], [4, 5]], None, 4),  # a batch system gave each its own
+        ([[0], [0], [0]], None, 1),
+        ([list(range(98))] * 49, None, 2),  # 98 / 49 in floating point may be less than 2
+        ([list(range(64))] * 2, 6.0, 3),  # a container gives both six cores' time
+        ([list(range(64))] * 2, 0.5, 1),
     ],
 )
 def test_ranks_of_a_machine_share_its_cores(
-    group: Make, monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], expected: int
+    group: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: list[list[int]],
+    quota: float | None,
+    expected: int,
 ) -> None:
     [first] = group([0]).members
     first.processes = [ProcessInfo("n1", "", i, own, "", None) for i, own in enumerate(cores)]
-    monkeypatch.setattr(module, "_cores", lambda: cores[0])
+    monkeypatch.setattr(module, "core_numbers", lambda: cores[0])
+    monkeypatch.setattr(module, "container", lambda: Container(None, None, quota, 0))
     assert first.cores == expected
 
 
