@@ -71,6 +71,7 @@ class FakeRun(types.ModuleType):
         self.asked.append(run)
         metrics = {"train": {"accuracy": 0.9}, "val": {}, "test": {"accuracy": 0.75}}
         result = {"run": "runs/x", "epoch": 3, "metric": "accuracy", "positive_class": None}
+        result["estimated"] = ""
         return {**result, "metrics": metrics}
 
     def result(self, *words: str, **options: Any) -> types.SimpleNamespace:

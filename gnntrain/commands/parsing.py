@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Sequence
 
 from gnntrain.commands import COMMANDS, Arguments, Command
-from gnntrain.config.synonyms import not_yet
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
@@ -85,8 +84,8 @@ def _add(arguments: Arguments, given: str) -> None:
         arguments.command = given
     elif is_first and not _is_known_to_conf(given):
         error = _unknown(f"command {given!r}", given, [*COMMANDS, "--help"])
-        if hint := not_yet(given):  # one would guess it
-            error.hint = f"It is {hint}."
+        if given == "serve":  # one would guess it
+            error.hint = "It is not supported yet: docs/faq.md says what is."
         raise error
     else:
         arguments.positionals.append(given)
