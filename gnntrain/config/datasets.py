@@ -74,7 +74,7 @@ class DatasetConfig(Section):
 
     @property
     def quantities(self) -> bool:
-        """Whether `task.type` says that the labels are quantities."""
+        """Whether `task.type` says that the labels of a package's data set are quantities."""
         return self._quantities
 
     def for_target(self, target: str | None, *, quantities: bool | None = None) -> Self:

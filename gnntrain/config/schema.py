@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from gnntrain.config.datasets import (
     DATASET_VARIANTS,
     AnyDatasetConfig,
+    BuiltinConfig,
     FilesConfig,
     SyntheticConfig,
 )
@@ -325,9 +326,10 @@ class Config(Section):
     def _labels_of_task(self) -> Self:
         """`task.type=node_regression` says what the labels of a user's own data are, and
         `task.target` whose labels they are."""
-        quantities = self.task.type == "node_regression"
+        is_regression = self.task.type == "node_regression"
+        quantities = is_regression and isinstance(self.dataset, BuiltinConfig)  # a package's
         data = self.dataset.for_target(self.task.target, quantities=quantities)
-        if quantities and isinstance(data, FilesConfig) and data.task == "auto":
+        if is_regression and isinstance(data, FilesConfig) and data.task == "auto":
             data = data.model_copy(update={"task": "regression"})
         return self if data == self.dataset else self.model_copy(update={"dataset": data})
 

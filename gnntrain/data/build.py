@@ -23,7 +23,7 @@ from gnntrain.data.arrays import (
     write_array,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import ColumnBlock, EdgeList, column_blocks, gcn_norm
+from gnntrain.data.csc import ColumnBlock, EdgeList, column_blocks, gcn_norm, with_loops
 from gnntrain.data.graph import (
     EDGE,
     JSON,
@@ -296,17 +296,17 @@ def _append_columns(
     blocks: Iterable[ColumnBlock], indptr: Int64Array, indices: ArrayWriter, weight: ArrayWriter
 ) -> Float32Array:
     """Write the in-neighbours of one edge type and fill its `indptr`; returns its `gcn_norm`."""
-    norm, first = np.empty(len(indptr) - 1, np.float32), 0
+    (norm, loop), first = np.empty((2, len(indptr) - 1), np.float32), 0
     for block in blocks:
         last = first + len(block.counts)
         indptr[first + 1 : last + 1] = block.counts
-        norm[first:last] = gcn_norm(block.inflow)
+        norm[first:last], loop[first:last] = gcn_norm(block), block.loop
         indices.append(block.indices.astype(indices.dtype, copy=False))
         if block.weight is not None:
             weight.append(block.weight)
         first = last
     np.cumsum(indptr, out=indptr)
-    return norm
+    return with_loops(norm, loop)
 
 
 def _edge_lists(data: AnyGraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
@@ -409,7 +409,7 @@ def _needed_bytes(data: AnyGraphData, options: PrepareOptions) -> int:
     for (_, _, destination), edges in _edge_lists(data, options).items():
         num_edges = len(edges.src) * (1 + edges.mirror) + sizes[destination] * edges.fill_loops
         needed += num_edges * (an_index.itemsize + 4 * (edges.weight is not None))
-        needed += sizes[destination] * (8 + 4)
+        needed += sizes[destination] * (8 + 4 + 4 * (edges.weight is not None))
     for of_type in nodes.values():
         a_node = of_type.num_features * a_feature.itemsize
         if of_type.ids is not None:

@@ -74,12 +74,14 @@ class ColumnBlock:
         indices: `[num_edges]`, in-neighbours, ascending within a column.
         weight: float32 `[num_edges]`, or None.
         inflow: float64 `[num_columns]`, total weight of the in-edges that are not self loops.
+        loop: float32 `[num_columns]`, weight of the (last) self loop, 1 where there is none.
     """
 
     counts: Int64Array
     indices: IntArray
     weight: Float32Array | None
     inflow: Float64Array
+    loop: Float32Array
 
 
 def count_columns(edges: EdgeList, num_nodes: int) -> Int64Array:
@@ -155,22 +157,28 @@ def in_edges(
     """
     blocks = list(column_blocks(EdgeList(src, dst, weight), num_dst, num_src))
     counts = np.concatenate([block.counts for block in blocks])
-    inflow = np.concatenate([block.inflow for block in blocks])
+    loop = np.concatenate([block.loop for block in blocks])
+    norm = np.concatenate([gcn_norm(block) for block in blocks])
     weights = [block.weight for block in blocks if block.weight is not None]
     return Edges(
         indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
         indices=np.concatenate([block.indices for block in blocks]),
         weight=np.concatenate(weights) if weights else None,
-        gcn_norm=gcn_norm(inflow) if has_norm else None,
+        gcn_norm=with_loops(norm, loop) if has_norm else None,
     )
 
 
-def gcn_norm(inflow: Float64Array) -> Float32Array:
-    """See `Edges.gcn_norm`; `inflow` is `ColumnBlock.inflow`."""
-    total = 1.0 + inflow
+def gcn_norm(block: ColumnBlock) -> Float32Array:
+    """See `Edges.gcn_norm`, without the weights of self loops."""
+    total = block.loop + block.inflow
     norm = np.zeros(len(total), dtype=np.float32)
     np.divide(1.0, np.sqrt(np.maximum(total, 0.0)), out=norm, where=total > 0, casting="same_kind")
     return norm
+
+
+def with_loops(norm: Float32Array, loop: Float32Array) -> Float32Array:
+    """See `Edges.gcn_norm`; `loop` is `ColumnBlock.loop`."""
+    return norm if (loop == 1).all() else np.stack([norm, loop], axis=1)
 
 
 def _row_bits(num_nodes: int) -> int:
@@ -203,9 +211,10 @@ def _build_block(edges: EdgeList, num_src: int, counts: Int64Array, first: int) 
     indices = np.empty(end, dtype=index_dtype(num_src))
     kept = np.zeros(num_columns, dtype=np.int64)
     inflow = np.zeros(num_columns, dtype=np.float64)
-    total = _unpack(keys, weight, first, row_bits, edges.merge, indices, kept, inflow)
+    loop = np.ones(num_columns, dtype=np.float32)
+    total = _unpack(keys, weight, first, row_bits, edges.merge, indices, kept, inflow, loop)
     kept_weight = None if edges.weight is None else weight[:total]
-    return ColumnBlock(kept, indices[:total], kept_weight, inflow)
+    return ColumnBlock(kept, indices[:total], kept_weight, inflow, loop)
 
 
 def _sorted(keys: Int64Array, weight: Float32Array) -> tuple[Int64Array, Float32Array]:
@@ -273,6 +282,7 @@ def _unpack(
     indices: IntArray,
     kept: Int64Array,
     inflow: Float64Array,
+    loop: Float32Array,
 ) -> int:
     """Rows out of sorted keys, duplicates merged if asked (weights in place); returns the number
     of edges kept."""
@@ -295,5 +305,7 @@ def _unpack(
         kept[column] += 1
         if row != first + column:
             inflow[column] += total
+        elif weighted:
+            loop[column] = total
         num += 1
     return num

@@ -94,4 +94,4 @@ def _write(index: Path, entries: Mapping[str, list[Any]]) -> None:
         index.parent.mkdir(parents=True, exist_ok=True)
         kept = {path: entry for path, entry in _read(index).items() if Path(path).is_file()}
         with atomic_write(index) as file:
-            file.write(json.dumps(kept | entries).encode())
+            file.write(json.dumps({**kept, **entries}).encode())

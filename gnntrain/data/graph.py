@@ -90,8 +90,10 @@ class Edges:
         indices: int32, or int64 for more than 2³¹ source nodes, `[num_edges]`: source nodes,
             ascending for each destination.
         weight: float32 `[num_edges]`, in the order of `indices`, or None.
-        gcn_norm: float32 `[num_dst]`: 1/√(1 + total weight of in-edges that are not self loops);
-            0 where negative weights leave nothing to divide by. None for edges between two types.
+        gcn_norm: float32 `[num_dst]`: 1/√(total weight of in-edges and one self loop), whose
+            weight is 1 where the data has none; 0 where negative weights leave nothing to divide
+            by. `[num_dst, 2]` with the weights of the self loops, where these are not all 1. None
+            for edges between two types.
     """
 
     indptr: Int64Array

@@ -18,7 +18,7 @@ from gnntrain.sampling.block import Block, BlockNeeds
 
 
 class BlockGCNConv(BlockConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's classes carry no types
-    """Σ_{u ≠ v} n_v w_uv n_u W x_u + n_v² W x_v + b, with n of `Block.norm`."""
+    """Σ_{u ≠ v} n_v w_uv n_u W x_u + n_v² l_v W x_v + b, with n and l of `Block.norm`."""
 
     needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
 
@@ -48,24 +48,30 @@ class BlockGCNConv(BlockConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's class
 def _aggregation(block: Block) -> Aggregation:
     if block.norm is None:
         raise ValueError("GCN needs blocks that carry the norm of their source nodes")
-    norm_dst = block.norm[block.dst_offset : block.dst_offset + block.num_dst]
+    norm, dst = block.norm, slice(block.dst_offset, block.dst_offset + block.num_dst)
+    loop_weight = None
+    if norm.ndim == 2:
+        loop_weight, norm = norm[dst, 1], norm[:, 0].contiguous()
+    norm_dst = norm[dst]
+    loop = norm_dst.square()
     scale = sampling_scale(block)
     return Aggregation(
         block,
         weight=block.weight,
-        source_scale=block.norm,
+        source_scale=norm,
         scale=norm_dst if scale is None else norm_dst * scale,
-        loop=norm_dst.square(),
+        loop=loop if loop_weight is None else loop * loop_weight,
         skip_loops=True,
     )
 
 
 class GCN(GNN):
-    """h_v ← Σ_{u ≠ v} n_v w_uv n_u W h_u + n_v² W h_v + b, with n_v = 1/√(1 + Σ_{u ≠ v} w_uv).
+    """h_v ← Σ_{u ≠ v} n_v w_uv n_u W h_u + n_v² l_v W h_v + b, n_v = 1/√(l_v + Σ_{u ≠ v} w_uv).
 
     The n of every node (`Block.norm`) come from the whole graph's degrees, so that a mini-batch
     with all neighbours gives the full graph's answer; sampled in-neighbours give an unbiased
-    estimate of the sum. Each node has one self loop of weight 1; those in the data are ignored.
+    estimate of the sum. Each node has one self loop: of several in the data the last one, with its
+    weight l_v; else one of weight 1.
 
     Args:
         in_channels: Width of the input rows.

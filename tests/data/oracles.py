@@ -117,6 +117,12 @@ def stored_columns(store: StoredGraph) -> Columns:
 
 
 def expected_norm(columns: Columns) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """1/√(1 + total weight of in-edges that are not self loops), 0 where that is no number."""
-    totals = [1 + sum(w for s, w in column if s != v) for v, column in enumerate(columns)]
-    return np.array([t**-0.5 if t > 0 else 0.0 for t in totals], dtype=np.float32)
+    """1/√(total weight of in-edges with one self loop), 0 where that is no number; and the loops'
+    weights, where these are not all 1."""
+    loops = [([1] + [w for s, w in column if s == v])[-1] for v, column in enumerate(columns)]
+    inflow = [sum(w for s, w in column if s != v) for v, column in enumerate(columns)]
+    totals = [loop + total for loop, total in zip(loops, inflow, strict=True)]
+    norm = np.array([t**-0.5 if t > 0 else 0.0 for t in totals], dtype=np.float32)
+    if all(loop == 1 for loop in loops):
+        return norm
+    return np.stack([norm, np.array(loops, dtype=np.float32)], axis=1)

@@ -73,7 +73,7 @@ def test_blocks_of_columns_do_not_show_in_the_result(
     edges = EdgeList(data.src, data.dst, data.edge_weight, True, merge=merge, fill_loops=fill_loops)
     (whole,) = column_blocks(edges, data.num_nodes, min_block_edges=10**9)
     parts = list(column_blocks(edges, data.num_nodes, min_block_edges=min_block_edges))
-    for name in ("counts", "indices", "inflow", "weight"):
+    for name in ("counts", "indices", "inflow", "loop", "weight"):
         arrays = [getattr(part, name) for part in parts]
         if arrays[0] is None:
             assert whole.weight is None

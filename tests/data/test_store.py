@@ -330,12 +330,12 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_broken_header_is_said(path: Path) -> None:
-    file = path / "gcn_norm.npy"
+    file = path / "labels.npy"
     content = file.read_bytes()
     broken = content.replace(b"'shape': (12,), }", b"'shape': (((12,),")
     assert len(broken) == len(content)
     file.write_bytes(broken)
-    assert re.match(r"gcn_norm\.npy .*header", reason(path))
+    assert re.match(r"labels\.npy .*header", reason(path))
 
 
 @pytest.mark.parametrize("name", ["features.npy", "meta.json"])

@@ -26,12 +26,16 @@ class Graph:
 
     @property
     def norm(self) -> Tensor:
-        """1 / √(1 + total weight of a node's in-edges that are not self loops)."""
-        total = torch.ones(self.num_nodes)
+        """1 / √(total weight of a node's in-edges with one self loop); and the loops' weights."""
+        total, loop = torch.zeros(self.num_nodes), torch.ones(self.num_nodes)
         for edge, (src, dst) in enumerate(self.edge_index.t().tolist()):
-            if src != dst:
-                total[dst] += 1.0 if self.weight is None else float(self.weight[edge])
-        return total.rsqrt()
+            weight = 1.0 if self.weight is None else float(self.weight[edge])
+            if src == dst:
+                loop[dst] = weight
+            else:
+                total[dst] += weight
+        norm = (loop + total).rsqrt()
+        return norm if bool((loop == 1).all()) else torch.stack([norm, loop], dim=1)
 
 
 def graph_of(num_nodes: int, edges: Sequence[tuple[int, int]], weighted: bool = False) -> Graph:

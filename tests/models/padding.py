@@ -12,7 +12,11 @@ def padded(block: Block, edges: int = 5, destinations: int = 3, sources: int = 4
     """The same block with so many more of each, as batches of one size have."""
 
     def longer(values: Tensor | None, by: int, fill: float = 1.0) -> Tensor | None:
-        return None if values is None else torch.cat([values, values.new_full((by,), fill)])
+        return (
+            None
+            if values is None
+            else torch.cat([values, values.new_full((by, *values.shape[1:]), fill)])
+        )
 
     indices = longer(block.indices, edges, 0)
     assert indices is not None

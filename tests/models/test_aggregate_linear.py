@@ -55,8 +55,9 @@ def aggregations() -> dict[str, Aggregation]:
     """As of SAGE and GCN."""
     block = some_block()
     assert block.norm is not None
-    norm = block.norm[: block.num_dst]
-    gcn: dict[str, Any] = {"weight": block.weight, "source_scale": block.norm, "scale": norm}
+    norm_src = block.norm[:, 0].contiguous()
+    norm = norm_src[: block.num_dst]
+    gcn: dict[str, Any] = {"weight": block.weight, "source_scale": norm_src, "scale": norm}
     return {
         "mean": Aggregation(block, "mean"),
         "sum": Aggregation(block, scale=torch.rand(block.num_dst)),

@@ -127,7 +127,6 @@ def test_a_mini_batch_with_all_neighbours_and_layerwise_inference_equal_pyg(
     kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
 ) -> None:
     graph = rough_graph()
-    # PyG keeps the weights of existing loops, and of several the last; here a loop weighs 1.
     model = build(kind, **options, **scaffold)
     x = torch.randn(graph.num_nodes, IN)
     seeds = [3, 38, 0, 11, 39, 20, 7]
@@ -138,11 +137,9 @@ def test_a_mini_batch_with_all_neighbours_and_layerwise_inference_equal_pyg(
         close(layerwise(model, x, graph), expected)
 
 
-def test_gcn_uses_edge_weights_as_pyg_does() -> None:
-    rough = rough_graph(weighted=True)
-    no_loop = rough.edge_index[0] != rough.edge_index[1]
-    assert rough.weight is not None
-    graph = Graph(rough.num_nodes, rough.edge_index[:, no_loop], rough.weight[no_loop])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gcn_uses_weights_of_edges_and_loops_as_pyg_does(weighted: bool) -> None:
+    graph = rough_graph(weighted=weighted)
     model, x = build(GCN), torch.randn(graph.num_nodes, IN)
     nodes, blocks = seed_blocks(graph, [3, 38, 0], 2)
     with torch.no_grad():
@@ -156,16 +153,6 @@ def test_rows_are_multiplied_first_where_that_narrows_them_much(kind: Kind) -> N
     model = build(kind, hidden_channels=16)
     assert [model.conv(i).has_transform for i in range(2)] == [False, True]
     assert model.conv(1).transform(torch.zeros(5, 16)).shape == (5, OUT)
-
-
-def test_gcn_gives_loops_in_the_data_the_weight_one() -> None:
-    graph, model = rough_graph(weighted=True), build(GCN)
-    no_loop = graph.edge_index[0] != graph.edge_index[1]
-    assert graph.weight is not None
-    loopless = Graph(graph.num_nodes, graph.edge_index[:, no_loop], graph.weight[no_loop])
-    x = torch.randn(graph.num_nodes, IN)
-    with torch.no_grad():
-        close(layerwise(model, x, graph), layerwise(model, x, loopless))
 
 
 def test_gcn_without_norms_says_so() -> None:
