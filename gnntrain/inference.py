@@ -203,6 +203,8 @@ def _filling(signature: ModelSignature, dataset: DatasetConfig) -> AnyPreprocess
     missing = getattr(dataset, "missing", "refuse")
     if missing == "refuse":
         return made_by
+    if dataset.normalize_features:  # what is known are not the means of the table's numbers
+        signature = replace(signature, statistics={})
     if made_by is None and len(signature.statistics) == 1:  # columns without names
         columns = [FeatureColumn(name=str(place)) for place in range(signature.num_features)]
         made_by = Preprocessing(columns=tuple(columns), has_names=False)

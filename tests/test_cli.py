@@ -70,7 +70,8 @@ class FakeRun(types.ModuleType):
     def evaluate(self, run: str) -> dict[str, Any]:
         self.asked.append(run)
         metrics = {"train": {"accuracy": 0.9}, "val": {}, "test": {"accuracy": 0.75}}
-        return {"run": "runs/x", "epoch": 3, "metric": "accuracy", "metrics": metrics}
+        result = {"run": "runs/x", "epoch": 3, "metric": "accuracy", "positive_class": None}
+        return {**result, "metrics": metrics}
 
     def result(self, *words: str, **options: Any) -> types.SimpleNamespace:
         self.asked.append((words, options))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,29 @@ def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  #
         wrong = {problem.key for problem in error.problems}
     here = {key for key in wrong if key.startswith("dataset.") and "dataset=files" in words}
     assert wrong <= MACHINE_KEYS | here | ({"model.name"} if "model=plugin" in words else set())
+
+
+def said(tree: ast.AST) -> Iterator[str]:
+    """Every text of a module but its docstrings; what is put into it is `…`."""
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [p.value if isinstance(p, ast.Constant) else "…" for p in node.values]
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield "" if id(node) in documented else node.value
+
+
+def test_the_messages_of_the_page_about_trouble_are_those_of_the_program() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)`", page, re.M)
+    assert len(messages) > 10
+    trees = [ast.parse(file.read_text("utf-8")) for file in (ROOT / "gnntrain").rglob("*.py")]
+    texts = "\n".join(text.replace("\n", " ") for tree in trees for text in said(tree))
+    for message in messages:
+        assert len(re.findall(r"\w", message)) >= 6, message
+        pattern = ".*".join(map(re.escape, message.split("…")))
+        assert re.search(pattern, texts), message
 
 
 @pytest.mark.slow

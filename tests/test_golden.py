@@ -83,6 +83,7 @@ RUNS = {
     "sage": [*GRAPH, *SMALL, "model=sage"],
     "gat": [*GRAPH, *SMALL, "model=gat", "model.heads=2"],
     "rgcn": [*TYPED, *SMALL, "model=rgcn"],
+    "rgcn of embeddings": [*TYPED, *SMALL, "model=rgcn", "model.featureless=embedding"],
     "hgt": [*TYPED, *SMALL, "model=hgt", "model.heads=2"],
     "regression": [*REGRESSION, *SMALL, "sampler.fan_outs=[5,3]"],
 }

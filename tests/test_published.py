@@ -49,7 +49,7 @@ def test_tolokers(tmp_path: Path) -> None:
 def test_aifb(tmp_path: Path) -> None:
     seeds = [f"trainer.seed={seed}" for seed in range(3)]
     found = [trained("aifb_rgcn", SHARED / "entities", tmp_path, seed) for seed in seeds]
-    assert mean(found) > 0.94 - 0.028  # one of 36 test nodes
+    assert mean(found) > 0.958 - 0.028  # one of 36 test nodes
 
 
 @pytest.mark.slow

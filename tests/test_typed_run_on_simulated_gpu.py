@@ -77,7 +77,8 @@ def test_a_gpu_gives_the_cpus_numbers_and_no_step_waits(
 
 
 def test_fp16_scales_the_gradients_of_tables_too(tmp_path: Path, stores: str) -> None:
-    plain = [stores, "trainer.optimizer=sgd", "trainer.lr=1"]
+    # Without a kink: where rounding flips a ReLU, a gradient of 0 becomes another.
+    plain = [stores, "trainer.optimizer=sgd", "trainer.lr=1", "model.activation=none"]
     on_gpu(tmp_path / "gpu", *plain, "trainer.precision=fp16")
     on_cpu(tmp_path / "cpu", *plain)
     on_cpu(tmp_path / "still", stores, "trainer.lr=1e-30")
@@ -88,7 +89,7 @@ def test_fp16_scales_the_gradients_of_tables_too(tmp_path: Path, stores: str) ->
         )
         moved = (expected - before).norm()
         assert moved > 0
-        assert (found - expected).norm() < 0.05 * moved
+        assert (found - expected).norm() < 0.005 * moved
 
 
 @pytest.mark.parametrize("memory", [4 << 30, LITTLE])

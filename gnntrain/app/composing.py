@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from gnntrain.app.node import (
 )
 from gnntrain.app.overrides import (
     choice_problem,
+    chosen_options,
     has_no_file,
     is_choice,
     is_hydras,
@@ -117,8 +118,7 @@ class Composer:
         parsed = [o for o in parse_overrides(texts, groups, problems) if not is_hydras(o)]
         choices = [o for o in parsed if is_choice(o, groups)]
         values = [o for o in parsed if not is_choice(o, groups)]
-        typed = {o.key_or_group for o in choices}
-        file = read_config_file(files, typed, groups, problems)
+        file = read_config_file(files, chosen_options(choices, groups), groups, problems)
         chosen = [f"{group}={option_text(option)}" for group, option in file.choices.items()]
         choices = [*parse_overrides(chosen, groups, problems), *choices]
         sound = [o for o in choices if not _add(problems, choice_problem(o, groups))]
@@ -131,7 +131,16 @@ class Composer:
         for override in values:
             if override.key_or_group.split(".")[0] not in unsure:
                 _add(problems, set_key(node, override, groups))
-        config = checked(resolved(node, problems), problems, for_here=for_here)
+        try:
+            config = checked(resolved(node, problems), problems, for_here=for_here)
+        except ConfigError as error:
+            lines = {**file.lines, **dict.fromkeys((o.key_or_group for o in values), None)}
+            placed = (
+                replace(problem, place=f"{files[0]}, line {line}") if line else problem
+                for problem in error.problems
+                for line in [lines.get(problem.key)]
+            )
+            raise ConfigError(placed) from None
         return Composed(config, list(overrides))
 
     def _compose(self, choices: Sequence[Override], problems: Sequence[Problem]) -> DictConfig:

@@ -23,11 +23,13 @@ EXPERIMENT_CHOICE = (
 
 def add_file(node: DictConfig, file: ConfigFile, unsure: Collection[str]) -> None:
     """Add the sections of the user's file, except those of options that are not known."""
+    for section, keys in file.whole.items():
+        if section not in unsure:
+            OmegaConf.update(node, section, keys, merge=False, force_add=True)
     for section, keys in file.keys.items():
         if section not in unsure:
-            if not file.is_whole:
-                _make_way(node, section, keys)
-            OmegaConf.update(node, section, keys, merge=not file.is_whole, force_add=True)
+            _make_way(node, section, keys)
+            OmegaConf.update(node, section, keys, merge=True, force_add=True)
 
 
 def remove_strings(node: DictConfig, groups: Iterable[str]) -> Iterator[Problem]:
@@ -91,7 +93,7 @@ def _remove(node: DictConfig, key: str) -> Problem | None:
     parent = OmegaConf.select(node, section) if section else node
     if not isinstance(parent, DictConfig) or last not in parent:
         known = map(str, parent) if isinstance(parent, DictConfig) else ()
-        return Problem("", f"~{key}", "a key that is there", did_you_mean(last, list(known)))
+        return Problem("", f"~{key}", "no such key", did_you_mean(last, list(known)))
     del parent[last]  # pop would look up what its value refers to
     return None
 

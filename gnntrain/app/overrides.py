@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -77,6 +77,17 @@ def is_hydras(override: Override) -> bool:
 def is_choice(override: Override, groups: Mapping[str, Sequence[str]]) -> bool:
     """Whether it chooses an option of one of our groups."""
     return override.key_or_group in groups and not isinstance(override.value(), dict)
+
+
+def chosen_options(
+    overrides: Iterable[Override], groups: Mapping[str, Sequence[str]]
+) -> dict[str, object]:
+    """The options that overrides choose, by group; None where one removes the group."""
+    return {
+        one.key_or_group: None if one.is_delete() else one.value()
+        for one in overrides
+        if is_choice(one, groups)
+    }
 
 
 def choice_problem(override: Override, groups: Mapping[str, Sequence[str]]) -> Problem | None:

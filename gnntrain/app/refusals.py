@@ -87,7 +87,7 @@ def _problem(override: Override, lines: list[str], sources: Sources) -> Problem 
             return Problem(key, value, str(error.__cause__ or error).splitlines()[0])
         ours = synonym(key)
         hint = f"did you mean {ours}?" if ours else did_you_mean(key, known)
-        return Problem(key, value, "a key of Hydra's", hint)
+        return Problem(key, value, "no such key of Hydra's", hint)
     return None
 
 

@@ -12,12 +12,15 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from gnntrain.app.node import name_problem
 from gnntrain.app.overrides import (
     LIST_KEYS,
+    choice_problem,
+    chosen_options,
     has_no_file,
     is_choice,
     is_hydras,
     is_packaged,
     option_text,
     parse_override,
+    parse_overrides,
     written,
 )
 from gnntrain.app.refusals import HydraRefused
@@ -43,9 +46,12 @@ def translate(typed: Sequence[str], sources: Sources, *, forced: bool = False) -
     files = [text for text in typed if is_config_file(text)]
     parsed = [parse_override(text) for text in typed if text not in files]
     read = [one for one in parsed if one is not None]
-    chosen = {override.key_or_group for override, _ in read if is_choice(override, groups)}
-    file = read_config_file(files, chosen, groups, problems)
-    found = (name_problem(override, groups) for override, _ in read)
+    typed_options = chosen_options((override for override, _ in read), groups)
+    file = read_config_file(files, typed_options, groups, problems)
+    found = [name_problem(override, groups) for override, _ in read]
+    # Hydra would read any file of the disk as an option: `dataset: ../../mine`.
+    lines = [f"{group}={option_text(option)}" for group, option in file.choices.items()]
+    found += [choice_problem(one, groups) for one in parse_overrides(lines, groups, problems)]
     problems.extend(problem for problem in found if problem is not None)
     if problems or None in parsed:
         raise HydraRefused("the configuration has mistakes")
@@ -64,15 +70,15 @@ def _of_file(file: ConfigFile) -> Iterator[str]:
             yield from _packaged(str(option))
         else:
             yield f"{group}={option_text(option)}"
+    for section, keys in file.whole.items():  # in place of the default option's keys
+        yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
+        yield f"++{section}={written(keys)}"
     for section, keys in file.keys.items():
-        if file.is_whole:  # in place of the default option's keys
-            yield f"{section}=[]" if section in LIST_KEYS else f"~{section}"
-        else:
-            yield from (
-                f"{section}.{key}=null"
-                for key, value in keys.items()
-                if f"{section}.{key}" in LIST_KEYS and isinstance(value, Mapping)
-            )
+        yield from (
+            f"{section}.{key}=null"
+            for key, value in (keys.items() if isinstance(keys, Mapping) else ())
+            if f"{section}.{key}" in LIST_KEYS and isinstance(value, Mapping)
+        )
         yield f"++{section}={written(keys)}"
 
 

@@ -83,7 +83,10 @@ def _add(arguments: Arguments, given: str) -> None:
     elif is_first and given in COMMANDS:
         arguments.command = given
     elif is_first and not _is_known_to_conf(given):
-        raise _unknown(f"command {given!r}", given, [*COMMANDS, "--help"])
+        error = _unknown(f"command {given!r}", given, [*COMMANDS, "--help"])
+        if given == "serve":  # one would guess it
+            error.hint = "It is not supported yet: docs/faq.md says what is."
+        raise error
     else:
         arguments.positionals.append(given)
 

@@ -36,6 +36,7 @@ def _run(arguments: Arguments) -> int:
     from gnntrain.app.hydra_main import run_hydra
     from gnntrain.app.refusals import HydraRefused
     from gnntrain.app.sources import with_search_path
+    from gnntrain.config import ConfigError
 
     sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
     typed, sources = with_search_path(arguments.overrides, sources)
@@ -50,6 +51,9 @@ def _run(arguments: Arguments) -> int:
         return run_hydra(typed, flags, sources)
     except HydraRefused:
         _judge(typed, sources, is_sweep=sweeps)
+    except ConfigError:
+        _judge(typed, sources, is_sweep=sweeps)  # tells the places in the user's file, too
+        raise
     return run_hydra(typed, flags, sources, forced=True)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
@@ -410,6 +410,10 @@ def _typed(config: Config) -> Iterator[Contradiction]:
         if is_wrong:
             expects = f"{instead} with model.name={config.model.name}, a model of typed graphs"
             yield _clash(config, key, "model.name", expects, _LEAVE_OUT)
+    model: Any = config.model
+    if getattr(model, "featureless", None) == "one_hot" and model.embedding_channels is not None:
+        key, other = "model.embedding_channels", "model.featureless"
+        yield _clash(config, key, other, f"null with {other}=one_hot", f"write {other}=embedding")
 
 
 def _shares_rows(config: Config) -> bool:

@@ -10,7 +10,7 @@ from gnntrain.config.mistakes import UNKNOWN, Place, wrong_value
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, nearest, shown
 from gnntrain.config.schema import Config, LoggerConfig
-from gnntrain.config.synonyms import synonym
+from gnntrain.config.synonyms import not_yet, synonym
 from gnntrain.config.types import flattened
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import MODELS, plugin_names
@@ -25,11 +25,12 @@ def problems_of(place: Place, config: Config) -> Iterator[Problem]:
     """
     if place.is_known:
         problem = wrong_value(place, Config)
-        yield replace(problem, **_of_name(place, problem))
+        hint = not_yet(problem.assignment)
+        yield replace(problem, **({"hint": hint} if hint else _of_name(place, problem)))
         return
     values = flattened(config.to_dict())
     for key, value in flattened({place.key: place.value}).items():
-        yield Problem(key, shown(value), UNKNOWN, _meant(key, config, values))
+        yield Problem(key, shown(value), UNKNOWN, not_yet(key) or _meant(key, config, values))
 
 
 def _of_name(place: Place, problem: Problem) -> dict[str, str]:

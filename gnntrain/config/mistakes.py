@@ -12,7 +12,7 @@ from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.config.synonyms import synonym
 from gnntrain.config.types import JSON, Section
 
-UNKNOWN = "a key that exists"
+UNKNOWN = "no such key"
 _TYPES = {
     "integer": "an integer",
     "number": "a number",

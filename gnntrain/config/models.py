@@ -5,8 +5,8 @@ of `model=gat`: an annotation is a key's type and range, a default its default, 
 docstring says what it means. Annotations are Python's own types, `Literal[...]`, and the types of
 `gnntrain.config.types`. `**scaffold` adds the keys of `LayeredConfig`, or those of
 `HeteroLayeredConfig` to a model of typed graphs (`is_hetero = True`), some with another default
-where the class says so: `config_defaults = {"activation": "elu"}`. `saved_defaults` are those of runs
-that were saved before there was a key.
+where the class says so: `config_defaults = {"activation": "elu"}`. `saved_defaults` are those of
+runs that were saved before there was a key.
 """
 
 from __future__ import annotations

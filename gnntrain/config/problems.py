@@ -22,12 +22,14 @@ class Problem:
         value: The value as written, `no value` where there is none.
         expected: What the key accepts, or why the value cannot be right.
         hint: What to write instead; None where `expected` says it.
+        place: File and line that say so; None: the command line.
     """
 
     key: str
     value: str
     expected: str
     hint: str | None = None
+    place: str | None = None
 
     @property
     def assignment(self) -> str:
@@ -58,12 +60,16 @@ def told(problems: Iterable[Problem], where: str) -> str:
     """One message that lists all mistakes in `where`."""
     problems = list(problems)
     number = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-    rows = [_HEADINGS, *((problem.assignment, *_remarks(problem)) for problem in problems)]
+    rows = [_HEADINGS, *((_given(problem), *_remarks(problem)) for problem in problems)]
     widths = [
         max((len(row[i]) for row in rows if len(row[i]) <= _WIDEST), default=0) for i in (0, 1)
     ]
     lines = [f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
     return "\n".join([f"{number} in {where}", *lines])
+
+
+def _given(problem: Problem) -> str:
+    return problem.assignment + (f"  ({problem.place})" if problem.place else "")
 
 
 def _remarks(problem: Problem) -> tuple[str, str]:

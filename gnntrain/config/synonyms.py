@@ -1,4 +1,4 @@
-"""Keys as other tools call them."""
+"""Keys as other tools call them, and those that are not there yet."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "run.name": ("run_name", "experiment_name", "exp_name"),
     "sweep.jobs": ("n_jobs", "hydra.launcher.n_jobs"),
 }
+_NOT_YET = (
+    *("task.type=edge_classification", "task.type=edge_regression", "task.type=link_prediction"),
+    *("task.type=graph_classification", "sampler.time_attr", "serve"),
+)
 KEYS = {name: key for key, names in _NAMES.items() for name in names}
 
 
@@ -43,3 +47,9 @@ def synonym(key: str) -> str | None:
         key: As typed: dotted or, in another section than ours or in none, its last part.
     """
     return KEYS.get(key.lower().replace("-", "_"))
+
+
+def not_yet(typed: str) -> str | None:
+    """A hint at a key, a value or a command that one would guess and that is not there yet."""
+    found = any(typed == name or typed.startswith((f"{name}.", f"{name}=")) for name in _NOT_YET)
+    return "not supported yet: docs/faq.md says what is" if found else None

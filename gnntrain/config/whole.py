@@ -6,17 +6,26 @@ also chooses options of groups, as Hydra's users write it: `dataset: cora`, or a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from gnntrain.config.problems import ConfigError, Problem, shown
-from gnntrain.config.reading import from_dict
+from gnntrain.config.mistakes import section_class
+from gnntrain.config.problems import Problem, shown
+from gnntrain.config.reading import read
+from gnntrain.config.schema import Config
 from gnntrain.config.types import JSON
-from gnntrain.config.yaml_files import read_yaml
+from gnntrain.config.yaml_files import key_lines, read_yaml
 
-# Where that run went is no part of what it was, nor which sweep it was in.
+# Where a run went is no part of what it was, nor which sweep it was in.
 _OWN_SECTIONS = ("run", "sweep")
+# Hydra's own section names code to call in many ways; `_target_` is but one of them.
+_KEY = re.compile(r"(?!hydra\b)[\w-]+(\.[\w-]+)*")
+_logger = logging.getLogger("gnntrain")
 
 
 @dataclass(frozen=True)
@@ -25,13 +34,15 @@ class ConfigFile:
 
     Attributes:
         choices: The options of a composition by group.
-        keys: The sections of keys.
-        is_whole: The sections are complete; else they change what was chosen.
+        whole: Sections in place of the default option's keys.
+        keys: Sections of keys that change those of the chosen option.
+        lines: The line of each key, by its dotted name.
     """
 
     choices: Mapping[str, object] = field(default_factory=dict)
+    whole: JSON = field(default_factory=dict)
     keys: JSON = field(default_factory=dict)
-    is_whole: bool = True
+    lines: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_config_file(text: str) -> bool:
@@ -40,55 +51,125 @@ def is_config_file(text: str) -> bool:
 
 
 def read_config_file(
-    files: Sequence[str], typed: Collection[str], groups: Collection[str], problems: list[Problem]
+    files: Sequence[str],
+    typed: Mapping[str, object],
+    groups: Mapping[str, Sequence[str]],
+    problems: list[Problem],
 ) -> ConfigFile:
-    """The one file that is given, without the sections that the command line chooses.
+    """The one file that is given, without sections that are those of other options than the chosen.
 
     Args:
         files: As typed.
-        typed: The groups that the command line chooses.
-        groups: All groups.
+        typed: The options that the command line chooses, by group; None where it removes a
+            section; something else than text or a list where it goes through several.
+        groups: The options of every group.
         problems: What is wrong is added.
     """
     found = ConfigFile()
     for file in files[:1]:
         try:
-            raw = read_yaml(Path(file).expanduser().read_text(encoding="utf-8"))
+            text = Path(file).expanduser().read_text(encoding="utf-8")
+            raw = read_yaml(text)
             if not isinstance(raw, dict):
                 raise ValueError("there are no keys in it")
-            found = _read(raw, typed, groups, problems)
-        except ConfigError as error:
-            problems.extend(error.problems)
+            raw = {str(key): section for key, section in raw.items()}
+            if (key := _code_key(raw)) is None:
+                found = _read(file, raw, typed, groups, problems)
+                found = replace(found, lines=key_lines(text))
+            else:
+                expects = "gnntrain's own keys in a file that is an argument: Hydra's can run code"
+                hint = "type them, or use --config-dir and --config-name"
+                problems.append(Problem("", f"{file}: {key}", expects, hint))
         except (OSError, ValueError) as error:
             reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
             problems.append(Problem("", file, f"a configuration that can be read: {reason}"))
-    if files and found.is_whole and "experiment" in typed:
-        expects = "no experiment beside a whole configuration"
-        problems.append(Problem("", files[0], expects, "leave one of them out"))
     if len(files) > 1:
         problems.append(Problem("", files[1], "one file of a whole configuration"))
     return found
 
 
+def _code_key(raw: JSON) -> str | None:
+    """A key by which Hydra would call what it names: a file may come from anybody."""
+    wrong = next((key for key in raw if not _KEY.fullmatch(key)), None)
+    return "_target_" if wrong is None and _has_target(raw) else wrong
+
+
+def _has_target(value: object) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and "_target_" in value) or any(map(_has_target, parts))
+
+
 def _read(
-    raw: JSON, typed: Collection[str], groups: Collection[str], problems: list[Problem]
+    file: str,
+    raw: JSON,
+    typed: Mapping[str, object],
+    groups: Mapping[str, Sequence[str]],
+    problems: list[Problem],
 ) -> ConfigFile:
     direct = {key: raw[key] for key in raw if key in groups and isinstance(raw[key], str | list)}
-    if "defaults" not in raw and not direct:
-        saved = from_dict(raw, saved=True).to_dict()
-        left_out = {*typed, *_OWN_SECTIONS}
-        return ConfigFile(keys={key: saved[key] for key in saved if key not in left_out})
+    sections = {key: raw[key] for key in raw if key not in direct and key != "defaults"}
+    is_whole = len(sections) == len(raw)
+    if is_whole and _is_complete("run", raw.get("run")):  # a run directory has written it
+        sections = {key: sections[key] for key in sections if key not in _OWN_SECTIONS}
+    keys = {}
+    for group in [key for key in sections if key in typed]:
+        section, option = sections.pop(group), typed[group]
+        kept = _kept(group, section, option, groups)
+        if kept:
+            keys[group] = kept
+        if kept != section and isinstance(option, str | list):
+            left_out = {key: section[key] for key in section if key not in kept}
+            there = f"{group}={shown(left_out)}"
+            _say_once(f"{file}: {group}={shown(option)} takes the place of {there}")
+    if is_whole:
+        if "experiment" in typed:
+            expects = "no experiment beside a whole configuration"
+            problems.append(Problem("", file, expects, "leave one of them out"))
+        filled = read(sections, saved=True).config.to_dict()
+        whole = {
+            key: {**filled.get(key, {}), **section} if isinstance(section, dict) else section
+            for key, section in sections.items()
+        }
+        return ConfigFile(whole=whole, keys=keys)
     choices = {**dict(_defaults(raw.get("defaults", []), groups, problems)), **direct}
-    taken = {*typed, *direct, "defaults"}
-    return ConfigFile(
-        choices={group: option for group, option in choices.items() if group not in typed},
-        keys={key: raw[key] for key in raw if key not in taken},
-        is_whole=False,
-    )
+    choices = {group: option for group, option in choices.items() if group not in typed}
+    return ConfigFile(choices, keys={**sections, **keys})
+
+
+def _kept(group: str, section: Any, option: object, groups: Mapping[str, Sequence[str]]) -> Any:
+    """The keys of a section that change the option which the command line chooses.
+
+    A section that names another option is that option's. One that names none and has every key
+    would leave nothing of the option.
+    """
+    if not isinstance(section, dict):
+        return section
+    if option is None:
+        return {}
+    if group == "logger":
+        chosen = option if isinstance(option, list) else [option]
+        return {name: section[name] for name in section if name in chosen}
+    name = section.get("name")
+    # What files or a plug-in hold may be called anything.
+    is_own = option in ("files", "plugin") and name not in groups[group]
+    is_other = _is_complete(group, section) if name is None else name != option and not is_own
+    return {} if is_other else section
+
+
+def _is_complete(section: str, keys: object) -> bool:
+    """Whether a section has every key, as in a file that a run has written."""
+    kind = section_class(Config, section, keys)
+    return kind is not None and isinstance(keys, dict) and kind.model_fields.keys() <= keys.keys()
+
+
+@cache
+def _say_once(text: str) -> None:
+    """A configuration may be composed several times."""
+    _logger.warning("%s", text)
 
 
 def _defaults(
-    entries: object, groups: Collection[str], problems: list[Problem]
+    entries: object, groups: Mapping[str, object], problems: list[Problem]
 ) -> Iterator[tuple[str, object]]:
     """The choices of a defaults list, with or without Hydra's `override /`."""
     for entry in entries if isinstance(entries, list) else [entries]:

@@ -9,8 +9,15 @@ from gnntrain.data.summary import EDGES_ALONE, first_names
 
 
 def dataset_warnings(store: Graph) -> Iterator[str]:
-    """Warnings: no edges, no validation nodes; types that no model can learn from."""
+    """Warnings: no edges, no validation nodes; types that no model can learn from, and types whose
+    rows are learnt."""
     yield from edge_warnings(store)
+    learnt = [name for name, width in store.schema.num_features.items() if width == 0]
+    if store.is_hetero and learnt:
+        yield (
+            f"Nodes without features ({first_names(learnt)}) have learnt rows: the model knows no "
+            "new nodes of these types."
+        )
     if len(store.split("val")) == 0:
         yield "There are no validation nodes: the last epoch counts as the best."
 

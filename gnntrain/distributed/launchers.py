@@ -24,7 +24,7 @@ _NUMBERS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 _REPEATED = r"(\d+)(?:\(x(\d+)\))?"  # 2(x3),1: three times 2, then 1
-_HOSTS = r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)"  # n[1-4,7]: the first is n1
+_HOST = r"(?:[^,\[\]]|\[[^\]]*\])+"  # up to the first comma that is in no bracket
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +314,10 @@ def _repeated(counts: str) -> Iterator[int]:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of SLURM's list: `n1` of `n[1-4,7],m1`."""
-    match = re.match(_HOSTS, nodes)
-    if match is None or not match[0]:
+    """The first host of SLURM's list: `n1` of `n[1-4,7],m1`, `a1b3` of `a[1-2]b[3-4]`."""
+    found = re.match(_HOST, nodes)
+    if found is None:
         raise UserError(
             f"SLURM_JOB_NODELIST={nodes} names no host.", "Set MASTER_ADDR to that of task 0."
         )
-    before, number, after = match.groups()
-    return f"{before}{number or ''}{after}"
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", found[0])

@@ -369,7 +369,7 @@ class HeteroGNN(nn.Module):
         is_output = i == self.num_layers - 1
         if not is_output:
             out = self.act(_by_type(self.norms[i], node_type)(out))
-        if self.residuals and node_type in self.residuals[i]:
+        if self.residuals and not self._is_one_hot(i, node_type):
             assert not isinstance(h_dst, LearntRows)  # see `_input`
             own = _first_rows(h_dst, len(out))
             out = out + _by_type(self.residuals[i], node_type)(own)
@@ -413,8 +413,12 @@ class HeteroGNN(nn.Module):
         }
         edge_types = tuple(edge for edge in self.schema.edge_types if edge[2] in node_types)
         out_channels = self.out_channels if is_output else self.hidden_channels
-        one_hot = tuple(t for t in widths if i == 0 and self.one_hot and t in self.tables)
+        one_hot = tuple(t for t in widths if self._is_one_hot(i, t))
         return LayerTypes(widths, out_channels, node_types, edge_types, is_output, one_hot)
+
+    def _is_one_hot(self, i: int, node_type: NodeType) -> bool:
+        """Whether layer `i`'s input of a type is one-hot, see `LayerTypes`."""
+        return i == 0 and self.one_hot and node_type in self.tables
 
     def _num_matrices(self, node_type: NodeType, one_hot: Callable[[int], int]) -> int:
         """How many matrices of the first layer a one-hot input is multiplied by."""

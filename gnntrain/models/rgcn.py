@@ -65,6 +65,9 @@ class BlockRGCNConv(RelationSumConv):
         for weight in self.parameters():
             glorot(weight)  # as in PyG's `RGCNConv`
         self._columns = dict(chain(*map(self._columns_of_rows, types.one_hot)))
+        self.one: Tensor
+        if types.one_hot:
+            self.register_buffer("one", torch.eye(types.out_channels), persistent=False)
         self.roots, self.biases = ModuleDict(), ParameterDict()
         for t in types.node_types:
             if t in types.one_hot:
@@ -95,9 +98,8 @@ class BlockRGCNConv(RelationSumConv):
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         """See `RelationSumConv`; of a one-hot input, what combines the blocks of columns."""
         if edge_type[0] in self.types.one_hot:
-            one = self._identity()
             row = self._comp_rows[edge_type]
-            return torch.kron(self.comp[row, None], one) if self.has_bases else one
+            return torch.kron(self.comp[row, None], self.one) if self.has_bases else self.one
         if self.has_bases:
             return torch.einsum("b,boi->oi", self.comp[self._comp_rows[edge_type]], self.bases)
         weight: Tensor
@@ -115,13 +117,9 @@ class BlockRGCNConv(RelationSumConv):
 
     def root(self, node_type: NodeType) -> Root:
         if node_type in self.biases:
-            return Root(self._identity(), self.biases[node_type])
+            return Root(self.one, self.biases[node_type])
         linear: Any = self.roots[node_type]
         return Root(linear.weight, linear.bias)
-
-    def _identity(self) -> Tensor:
-        like = next(self.parameters())
-        return torch.eye(self.types.out_channels, dtype=like.dtype, device=like.device)
 
     def pyg_layer(self) -> PyGLayer:
         codes, weights = {}, {}
@@ -197,20 +195,13 @@ class RGCN(HeteroGNN):
                 "Set one of them to null.",
             )
 
-        is_one_hot, width = featureless == "one_hot", scaffold.get("embedding_channels")
-        if is_one_hot and width is not None:
-            raise UserError(
-                f"model.embedding_channels={width} excludes model.featureless=one_hot.",
-                "Set model.featureless=embedding, or model.embedding_channels=null.",
-            )
-
         def num_matrices(num_edge_types: int) -> int:
             return num_bases if num_bases is not None and num_edge_types > 0 else num_edge_types
 
         def make_conv(types: LayerTypes) -> BlockRGCNConv:
             return BlockRGCNConv(types, num_bases, num_blocks)
 
-        one_hot = num_matrices if is_one_hot else None
+        one_hot = num_matrices if featureless == "one_hot" else None
         super().__init__(make_conv, schema, out_channels, one_hot=one_hot, **scaffold)
 
     def pyg_model(self) -> PyGModel:

@@ -96,9 +96,11 @@ def find_run(run: str | Path, root: Path) -> Path:
 
 
 def _existing(run: Path, root: Path) -> Path:
-    for path in (expanded(run), root / run):
-        if is_folder(path):
-            return path
+    places = [path for path in (expanded(run), root / run) if is_folder(path)]
+    # A folder that is neither run nor sweep hides none; alone, its caller says what it lacks.
+    known = [path for path in places if is_run(path) or is_file(path / "sweep.json")]
+    if places:
+        return (known or places)[0]
     raise UserError(f"there is no run {str(run)!r}", known_runs(run, root))
 
 

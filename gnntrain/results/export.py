@@ -12,7 +12,8 @@ import torch
 
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
-from gnntrain.config import Config, ModelConfig, PluginConfig, from_dict
+from gnntrain.config import Config, FilesConfig, ModelConfig, PluginConfig, from_dict
+from gnntrain.config.graph_schema import NodeColumns
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
 from gnntrain.models.embedding import num_parameters
@@ -172,6 +173,11 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
         for key, value in config["dataset"].items()
         if key not in places
     }
+    if dataset.get("schema") is not None:  # defaults, which it replaces by type: see `data`
+        defaults = FilesConfig().model_dump(mode="json")
+        by_type = [key for key in NodeColumns.model_fields if key in defaults]
+        unsaid = [key for key in by_type if dataset[key] == defaults[key]]
+        dataset = {key: value for key, value in dataset.items() if key not in unsaid}
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
     begun_from = rest["trainer"]["init_from"]
     if begun_from is not None:

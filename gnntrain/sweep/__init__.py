@@ -17,7 +17,8 @@ from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
-from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
+from gnntrain.sweep.overrides import SweepOverrides
+from gnntrain.sweep.plan import SweepPlan, check_sweep, is_search, sweep_keys
 from gnntrain.sweep.slots import Slots, plan_slots
 from gnntrain.sweep.trial_runner import TrialRunner
 
@@ -133,7 +134,8 @@ def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCom
 def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Trial]) -> SweepPlan:
     """The plan of a sweep that was begun; the trials of a grid were checked then."""
     keys = sweep_keys(command.overrides)
-    if composer.compose(keys).config.sweep.name == "optuna" or not trials:
+    typed = SweepOverrides.parse(command.overrides, composer.groups, [])
+    if not trials or is_search(typed, composer):
         return check_sweep(command.overrides, composer)
     fixed = [text for text in trials[0].overrides if text not in trials[0].varied]
     first = composer.compose([*trials[0].overrides, *keys]).config

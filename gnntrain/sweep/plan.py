@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -62,7 +63,7 @@ def check_sweep(overrides: Sequence[str], composer: Composer) -> SweepPlan:
     overrides = [without_latest(text) for text in overrides]
     problems: list[Problem] = []
     sweep = SweepOverrides.parse(overrides, composer.groups, problems)
-    if _is_search(overrides, composer):
+    if is_search(sweep, composer):
         return _check_search(sweep, composer, problems)
     trials = grid(sweep, problems)
     asked = ([*sweep.fixed, *varied] for varied in trials)
@@ -100,12 +101,12 @@ def without_latest(override: str) -> str:
     return f"{key}={','.join(words)}"
 
 
-def _is_search(overrides: Sequence[str], composer: Composer) -> bool:
-    try:
-        sweep = composer.compose(sweep_keys(overrides)).config.sweep
-    except ConfigError:
-        return False  # its mistakes are told with all others
-    return isinstance(sweep, OptunaSweepConfig)
+def is_search(sweep: SweepOverrides, composer: Composer) -> bool:
+    """Whether the command line or its file asks for a search."""
+    for texts in ([*sweep.fixed, *_first_values(sweep)], sweep_keys(sweep.fixed)):
+        with contextlib.suppress(ConfigError):  # its mistakes are told with all others
+            return isinstance(composer.compose(texts).config.sweep, OptunaSweepConfig)
+    return False
 
 
 def _check_search(sweep: SweepOverrides, composer: Composer, problems: list[Problem]) -> SweepPlan:

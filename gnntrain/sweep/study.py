@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import optuna
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -245,7 +246,8 @@ class _Storage:
 
 
 def _sampler(config: OptunaSweepConfig, number: int) -> BaseSampler:
-    seed = (config.seed + number) % 2**32
+    # Hashed: a sum would make the trials of seed 1 those of seed 0, one later.
+    seed = int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0])
     if config.sampler == "random":
         return RandomSampler(seed=seed)
     with warnings.catch_warnings():

@@ -186,7 +186,7 @@ def test_a_deeply_nested_value_is_refused(left: str, right: str) -> None:
 
 @pytest.mark.parametrize("override", ["model._target_=os.system", "model={_target_:os.system}"])
 def test_a_configuration_names_no_callable(override: str) -> None:
-    assert only_problem(override).expected == "a key that exists"
+    assert only_problem(override).expected == "no such key"
 
 
 def test_torch_counts_the_gpus_only_where_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +303,63 @@ def test_mistakes_in_a_composition_are_told(
     assert (hint or "") in (problem.hint or "")
 
 
+@pytest.mark.parametrize("before", ["", "dataset: cora\n", "defaults: [{model: gat}]\n"])
+def test_the_keys_of_a_file_stay_set_whatever_option_is_chosen(before: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"{before}model: {{hidden_channels: 8, dropout: 0.1}}\nsampler: {{fan_outs: [3, 3]}}\n"
+        "evaluation: {memory_limit: 3}\nrun: {name: mine}\nlogger: {wandb: {project: p}}\n"
+    )
+    options = ["model=hgt", "sampler=neighbor", "evaluation=sampled", "logger=[wandb,csv]"]
+    typed = [*options, "model.dropout=0.3"]
+    keys = ["model.hidden_channels=8", "sampler.fan_outs=[3,3]", "evaluation.memory_limit=3"]
+    keys += ["run.name=mine", "logger.wandb.project=p"]
+    cora = ["dataset=cora"] if before.startswith("dataset") else []
+    expected = compose_config([*cora, *typed, *keys], for_here=False).config
+    assert compose_config([str(file), *typed], for_here=False).config == expected
+
+
+def test_a_key_that_the_chosen_option_does_not_have_is_told_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("trainer: {epochs: 3}\nmodel:\n  hidden_channels: 8\n  heads: 4\n")
+    assert compose_config([str(file), "model=gat"]).config.model.heads == 4  # type: ignore[attr-defined]
+    problem = only_problem(str(file), "model=gcn")
+    assert (problem.key, problem.place) == ("model.heads", f"{file}, line 4")
+    typed = only_problem(str(file), "model=gat", "model.heads=3")
+    assert (typed.key, typed.place) == ("model.heads", None)
+
+
+@pytest.mark.parametrize(
+    ("option", "dropped"),
+    [
+        ("model=sage", "name:gat"),
+        ("trainer=fast", "epochs:7"),
+        ("logger=csv", "wandb"),
+        ("dataset=cora", "name:synthetic"),
+        ("model=gat", None),
+        ("dataset=synthetic", None),
+    ],
+)
+def test_a_section_of_another_option_gives_way_with_a_line_that_says_so(
+    option: str, dropped: str | None, own_conf: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (own_conf / "trainer").mkdir()
+    (own_conf / "trainer" / "fast.yaml").write_text("defaults: [default]\nepochs: 2\n")
+    whole = ["model=gat", "model.heads=4", "trainer.epochs=7", "logger=[wandb]", "run.name=x"]
+    begun = compose_config(whole, for_here=False).config
+    file = own_conf / "config.yaml"
+    file.write_text(compose_config(whole, for_here=False).yaml)
+    config = compose_config([str(file), option], [own_conf], for_here=False).config
+    group = option.partition("=")[0]
+    alone = compose_config([option], [own_conf], for_here=False).config
+    chosen = getattr(begun if dropped is None else alone, group)
+    assert config == begun.model_copy(update={group: chosen, "run": config.run})
+    assert config.run.name is None
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (dropped is not None)
+    assert all(str(dropped) in line and option in line for line in said)
+
+
 @pytest.mark.parametrize("text", ["dataset: cora\n", "defaults: [{dataset: cora}]\n"])
 def test_an_experiment_that_chooses_as_hydra_does_not_is_told_how(
     text: str, own_conf: Path
@@ -329,6 +386,8 @@ def test_hydras_own_keys_are_left_to_hydra() -> None:
     [
         ("dataset: {nam: cora}", "did you mean dataset.name"),
         ("[1, 2]", "there are no keys in it"),
+        ("1: {a: 2}", "no such key"),
+        ("{dataset: cora, true: x}", "no such key"),
         ("a: [", "a configuration that can be read"),
         (None, "No such file"),
     ],

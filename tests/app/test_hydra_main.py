@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from gnntrain.app import Composer, compose_config
 from gnntrain.cli import main
 from gnntrain.errors import UserError
+from gnntrain.groups import conf_dir
 from gnntrain.reporting.trials import SweepResults
 from gnntrain.sweep.plan import check_sweep
 from tests.packages import install
@@ -117,6 +118,33 @@ def test_callbacks_hear_of_success_and_failure(
     assert main(typed) == 2
     assert Noting.told == ["start 0.5", "end COMPLETED", "start 0.5", "end FAILED"]
     assert "Error executing job" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dataset: cora\nhydra: {callbacks: {x: {_target_: NOTING}}}\n",
+        "dataset: cora\nhydra.callbacks: {x: {_target_: NOTING}}\n",
+        "dataset: cora\nhydra: {job_logging: {version: 1, formatters: {x: {(): NOTING}}}}\n",
+        "model: {options: {a: [{_target_: NOTING}]}}\n",
+        "dataset: FOLDER/option\n",
+        "defaults: [{dataset: FOLDER/option}]\n",
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["-m", "hydra/sweeper=basic", "trainer.lr=1,2"]])
+def test_a_file_that_is_an_argument_runs_no_code(
+    text: str, flags: list[str], run: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = "# @package _global_\nhydra: {callbacks: {x: {_target_: NOTING}}}\n"
+    (tmp_path / "option.yaml").write_text(option.replace("NOTING", f"{__name__}.Noting"))
+    up = os.path.relpath(tmp_path, conf_dir() / "dataset")
+    file = tmp_path / "shared.yaml"
+    file.write_text(text.replace("NOTING", f"{__name__}.Noting").replace("FOLDER", up))
+    Noting.told.clear()
+    assert main([str(file), *flags]) == 2
+    assert (Noting.told, run.asked) == ([], [])
+    assert "mistake" in capsys.readouterr().err
+    assert list((tmp_path / "runs").glob("*")) == []
 
 
 def test_verbose_shows_debug_messages_but_not_those_of_numba(run: FakeRun) -> None:

@@ -90,6 +90,12 @@ def test_heads_must_divide_the_hidden_channels(name: str) -> None:
     assert problem.hint == "write model.heads=2 or model.hidden_channels=66"
 
 
+def test_one_hot_input_has_no_width() -> None:
+    keys = {"name": "rgcn", "embedding_channels": 16}
+    assert only_problem({"model": keys}).hint == "write model.featureless=embedding"
+    from_dict({"model": keys | {"featureless": "embedding"}})
+
+
 def test_blocks_must_divide_the_hidden_channels() -> None:
     problem = only_problem({"model": {"name": "rgcn", "num_blocks": 3, "hidden_channels": 64}})
     assert problem.key == "model.num_blocks"

@@ -190,6 +190,24 @@ def test_an_unknown_key_names_the_key_that_was_meant(
     assert all(part in str(problem.hint) for part in meant or ())
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("task", "type", "edge_classification"),
+        ("task", "type", "link_prediction"),
+        ("sampler", "time_attr", "time"),
+        ("serve", "port", 80),
+    ],
+)
+def test_what_is_not_there_yet_is_called_so_and_not_a_misspelling(
+    section: str, key: str, value: object
+) -> None:
+    hint = only_problem({section: {key: value}}).hint
+    assert hint is not None
+    assert "not supported yet" in hint
+    assert "docs/faq.md" in hint
+
+
 def test_a_key_of_another_tool_is_translated_to_a_key_that_exists() -> None:
     existing = {key for name in model_names() for key in keys_of({"model": {"name": name}})}
     for name, key in synonyms.KEYS.items():

@@ -206,6 +206,8 @@ def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(
         ("n[1-4]", "n1"),
         ("n[001-004,9],m1", "n001"),
         ("n[3,7]-ib", "n3-ib"),
+        ("a[1-2]b[3-4]", "a1b3"),
+        ("r[01-02,4]n[007-9]-ib,x", "r01n007-ib"),
         ("gpu-a.example.org,gpu-b.example.org", "gpu-a.example.org"),
     ],
 )

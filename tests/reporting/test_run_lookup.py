@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.reporting.run_lookup import known_runs, planned_sweep, run_directories
+from gnntrain.reporting.run_lookup import find_run, known_runs, planned_sweep, run_directories
 from tests.report.samples import write_run
 
 
@@ -36,3 +36,19 @@ def test_a_hint_names_the_five_newest_runs(tmp_path: Path) -> None:
         os.utime(write_run(tmp_path / f"run-{number}") / "config.yaml", (number, number))
     hint = known_runs("nothing", tmp_path)
     assert [n for n in range(7) if f"run-{n}" in hint] == [2, 3, 4, 5, 6]
+
+
+def test_a_folder_that_is_no_run_hides_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "runs" / "plug")
+    here = tmp_path / "plug"
+    here.mkdir()
+    assert find_run("plug", Path("runs")).resolve() == run
+    assert find_run(here, Path("runs")) == here
+    (here / "sweep.json").touch()
+    assert find_run("plug", Path("runs")).resolve() == here
+    (here / "sweep.json").unlink()
+    write_run(here)
+    assert find_run("plug", Path("runs")).resolve() == here

@@ -33,7 +33,7 @@ def any_run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: 
     made_of = from_dict(raw, saved=True)
     torch.manual_seed(0)
     made = build_model(made_of.model, store.schema, store.num_outputs)
-    for tensor in [*made.parameters(), *made.buffers()]:
+    for tensor in made.state_dict().values():  # no constants
         if tensor.is_floating_point():
             torch.nn.init.uniform_(tensor, -0.4, 0.6)
     for name, tensor in made.named_buffers():

@@ -133,6 +133,16 @@ def test_the_card_names_the_types(tmp_path: Path) -> None:
         assert part in card
 
 
+def test_the_card_says_nothing_that_a_schema_has_replaced(tmp_path: Path) -> None:
+    store = typed_store(tmp_path / "store")
+    dataset = {"schema": "/x/graph.yaml", "name": "shop", "standardize": True}
+    any_run_of(tmp_path / "run", store, VARIANTS[0], dataset=dataset)
+    card = (export(tmp_path / "run").path / "README.md").read_text()
+    assert "schema: graph.yaml" in card
+    assert "standardize: true" in card  # of types that do not say it
+    assert "missing: refuse" not in card
+
+
 PACKAGE = """
     from torch_geometric.nn import HeteroConv, SAGEConv, to_hetero
     from torch import nn

@@ -249,7 +249,10 @@ def test_predictions_join_the_file_that_the_nodes_are_from(tmp_path: Path) -> No
     users.to_csv(tmp_path / "nodes.csv", index=False)
     ends = {"source": rng.choice(ids, 150), "target": rng.choice(ids, 150)}
     pd.DataFrame(ends).to_csv(tmp_path / "edges.csv", index=False)
-    files = {"edges": str(tmp_path / "edges.csv"), "features": str(tmp_path / "nodes.csv")}
+    files: dict[str, Any] = {
+        "edges": str(tmp_path / "edges.csv"),
+        "features": str(tmp_path / "nodes.csv"),
+    }
     store = prepare_store(FilesConfig(**files, store_dir=str(tmp_path / "stores"))).store
     run_of(tmp_path / "run", store, SAGE)
     wanted = tmp_path / "wanted.txt"

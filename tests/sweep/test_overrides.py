@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gnntrain.app import Composer
 from gnntrain.config import ConfigError, Problem, model_names
 from gnntrain.groups import config_groups
 from gnntrain.sweep.overrides import SweepOverrides, grid
+from gnntrain.sweep.plan import check_sweep
 
 
 def trials_of(*overrides: str) -> list[list[str]]:
@@ -75,3 +79,12 @@ def test_a_file_of_a_whole_configuration_is_part_of_every_trial() -> None:
 def test_a_sweep_inside_a_sweep_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="none of them may be a sweep of its own"):
         trials_of(f"trainer.seed={value}")
+
+
+@pytest.mark.parametrize("text", ["sweep: optuna\n", "sweep: {name: optuna, trials: 20}\n"])
+def test_a_file_may_ask_for_a_search(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    plan = check_sweep([str(file), "trainer.lr=interval(0.1,1)"], Composer())
+    assert plan.num_trials == 20
+    assert plan.space is not None
