@@ -220,7 +220,7 @@ def training_plan(
         -(-len(seeds) // context.world_size) if is_full else config.trainer.batch_size,
         rank=context.rank,
         world_size=context.world_size,
-        drop_last=config.trainer.drop_last,
+        drop_last=config.trainer.drop_last and not is_full,
         seed=config.trainer.seed,
         by_node=by_node,
     )

@@ -199,22 +199,23 @@ def _filling(signature: ModelSignature, dataset: DatasetConfig) -> AnyPreprocess
     missing = getattr(dataset, "missing", "refuse")
     if missing == "refuse":
         return made_by
+    if dataset.normalize_features:  # what is known are not the means of the table's numbers
+        signature = replace(signature, statistics={})
     if made_by is None and len(signature.statistics) == 1:  # columns without names
         columns = [FeatureColumn(name=str(place)) for place in range(signature.num_features)]
         made_by = Preprocessing(columns=tuple(columns), has_names=False)
+    if made_by is None:
+        return None
     by_type = made_by if isinstance(made_by, Mapping) else {NODE: made_by}
-    filling = {
-        name: one
-        if one is None or one.fills is not None
-        else _filled(one, signature, name, missing)
-        for name, one in by_type.items()
-    }
+    filling = {name: _filled(one, signature, name, missing) for name, one in by_type.items()}
     return filling if isinstance(made_by, Mapping) else filling[NODE]
 
 
 def _filled(
     made_by: Preprocessing, signature: ModelSignature, node_type: NodeType, missing: str
 ) -> Preprocessing:
+    if made_by.fills is not None:
+        return made_by
     known = signature.statistics.get(node_type)
     if missing == "indicator" or (missing == "mean" and known is None):
         lacks = "without indicators" if missing == "indicator" else "without its means kept"
@@ -237,10 +238,11 @@ def _tell_unlike(graph: StoredGraph, signature: ModelSignature, *, strict: bool)
         UserError: It is, and `strict`.
     """
     told = [*edge_warnings(graph)]
-    made_by = graph.meta.preprocessing_by_type or {NODE: graph.meta.preprocessing}
+    by_type = graph.meta.preprocessing_by_type
     for name, known in signature.statistics.items():
         of_type = f"{name}." if graph.is_hetero else ""
-        sentences = known.unlike(graph.nodes[name], made_by.get(name))
+        made_by = graph.meta.preprocessing if by_type is None else by_type.get(name)
+        sentences = known.unlike(graph.nodes[name], made_by)
         told += [of_type + sentence for sentence in sentences]
     if told and strict:
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -193,29 +193,25 @@ def _moved(
     for name in here.node_types:
         of_type = f" of {name}" if graph.is_hetero else ""
         made_by, names = signature.made_by(name), graph.nodes[name].feature_names
-        has_features = there.num_features[name] > 0 and here.num_features[name] > 0
-        if has_features and made_by is not None and made_by.has_names and names is not None:
+        widths = {there.num_features[name], here.num_features[name]}
+        if 0 not in widths and made_by is not None and made_by.has_names and names is not None:
             more = {**here.num_features, name: 2 * here.num_features[name]}
             doubled = replace(here, num_features=more), outputs
             axes.append(_axis(f"features{of_type}", made_by.feature_names, names, doubled))
-        elif not has_features and learns_rows and nodes_differ(signature, graph, name):
-            ids = _ids_there(run, name), graph.nodes[name].ids
-            if ids[0] is None or ids[1] is None or len(ids[1]) != here.num_nodes[name]:
+        elif widths == {0} and learns_rows and nodes_differ(signature, graph, name):
+            before, after = _ids_there(run, name), graph.nodes[name].ids
+            if before is None or after is None or len(after) != here.num_nodes[name]:
                 _refuse(run, signature, there, graph, name, learns_rows)
+                continue
             more = {**here.num_nodes, name: 2 * here.num_nodes[name]}
             doubled = replace(here, num_nodes=more), outputs
-            axes.append(_axis(f"learnt rows{of_type}", *ids, doubled))
+            axes.append(_axis(f"learnt rows{of_type}", before, after, doubled))
         else:
             _refuse(run, signature, there, graph, name, learns_rows)
-    classes = signature.class_names, graph.class_names
     doubled = here, 2 * outputs
-    if classes != (None, None):
-        given = [
-            _output_names(labels, known or range(labels.num_classes))
-            for labels, known in zip((signature, graph), classes, strict=True)
-        ]
+    if (signature.class_names, graph.class_names) != (None, None):
         what = "targets" if graph.task == "continuous" else "classes"
-        axes.append(_axis(what, *given, doubled))
+        axes.append(_axis(what, _output_names(signature), _output_names(graph), doubled))
     elif signature.num_outputs != outputs:
         fresh = np.full(outputs, -1)
         axes.append(_Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
@@ -228,10 +224,10 @@ def _refuse(run: RunDirectory, *values: Any) -> None:
     refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
 
 
-def _output_names(labels: ModelSignature | Graph, names: Iterable[object]) -> list[str]:
+def _output_names(labels: ModelSignature | Graph) -> list[str]:
     """What each output stands for: of two classes, one says the difference."""
-    texts = [*map(str, names)]
-    return [" or ".join(texts)] if labels.task == "binary" else texts
+    names = [*map(str, labels.class_names or range(labels.num_classes))]
+    return [" or ".join(names)] if labels.task == "binary" else names
 
 
 def _ids_there(run: RunDirectory, node_type: NodeType) -> AnyArray | None:

@@ -27,6 +27,7 @@ from gnntrain.config import (
     changed_meaning,
     contradictions,
     from_dict,
+    idle_keys,
     machine_problems,
     needs_gpu_count,
 )
@@ -146,6 +147,8 @@ def _begin(
         from gnntrain.init_from import resolved_source  # imports all models
 
         config = resolved_source(config, opened.store)
+    for text in idle_keys(config, overrides):
+        _log.warning("%s", text)
     compare_stores(opened, rendezvous)
     kernels = kernel_choice(config, plan.device, rendezvous)
     run = _create(config, overrides, place, jobs)

@@ -2,6 +2,7 @@
 
 from gnntrain.config.checks import (
     contradictions,
+    idle_keys,
     machine_problems,
     needs_gpu_count,
     training_device,
@@ -68,6 +69,7 @@ __all__ = [
     "changed_meaning",
     "contradictions",
     "from_dict",
+    "idle_keys",
     "machine_problems",
     "model_names",
     "needs_gpu_count",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -60,6 +60,37 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contrad
     yield from _owners_draw(config)
     if is_typed:
         yield from _typed(config)
+
+
+_OF_FULL = ("trainer.batch_size", "trainer.drop_last", "sampler.replace", "sampler.fan_out_scope")
+_OF_SAMPLED = ("evaluation.fan_outs", "evaluation.max_steps", "evaluation.batch_size")
+
+
+def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
+    """Sentences about the keys among `overrides` that do nothing beside others."""
+    model, sampler, evaluation = config.model, config.sampler, config.evaluation
+    is_full, is_exact = sampler.name == "full", evaluation.name == "layerwise"
+    is_plugin, jk = isinstance(model, PluginConfig), getattr(model, "jk", "none")
+    takes_fan_outs = not is_exact and evaluation.fan_outs is None
+    # GIN's layer is itself an MLP with both; a model of typed graphs projects its inputs.
+    is_one = model.uses_graph and not is_plugin and model.num_layers == 1 and jk == "none"
+    is_one = is_one and model.name != "gin"
+    loss = getattr(config.task, "loss", "huber")
+    idle = [
+        (_OF_FULL, is_full, "sampler=full"),
+        (("sampler.fan_outs",), is_full and not takes_fan_outs, "sampler=full"),
+        (_OF_SAMPLED, is_exact and not is_plugin, "evaluation=layerwise, which is exact"),
+        (("task.huber_delta",), loss != "huber", f"task.loss={loss}"),
+        (("model.output_heads",), jk != "none", f"model.jk={jk}"),
+        (("model.norm",), is_one, "model.num_layers=1"),
+        (("model.activation",), is_one and not model.is_hetero, "model.num_layers=1"),
+    ]
+    typed = {override.lstrip("+").partition("=")[0] for override in overrides}
+    for keys, does_nothing, beside in idle:
+        useless = [key for key in keys if key in typed] if does_nothing else []
+        if useless:
+            do = "does" if len(useless) == 1 else "do"
+            yield f"{', '.join(useless)} {do} nothing with {beside}."
 
 
 def _wrong(config: Config, key: str, expects: str, hint: str | None = None) -> Problem:

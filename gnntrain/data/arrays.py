@@ -123,7 +123,7 @@ def prepared_features(
             values = rows.astype(np.float32, copy=False)
             if options.normalize_features:
                 values = _row_normalized(values, lowest)
-            stored = _encoded(values, options.feature_dtype)
+            stored = encoded(values, options.feature_dtype)
         problems = problems or list(_overflow_problems(rows, stored, start, options.feature_dtype))
         if problems:
             raise bad_graph(dataset, [f"{where}{problem}" for problem in problems])
@@ -157,7 +157,8 @@ def _row_normalized(values: Float32Array, lowest: float) -> Float32Array:
     return shifted
 
 
-def _encoded(values: Float32Array, dtype: str) -> AnyArray:
+def encoded(values: Float32Array, dtype: str) -> AnyArray:
+    """Features as they are stored."""
     if dtype != "bfloat16":
         return values.astype(dtype, copy=False)
     import torch  # rounds to nearest even

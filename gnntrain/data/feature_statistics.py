@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from gnntrain.data.graph import AnyArray, Int64Array, Nodes
-from gnntrain.data.preprocessing import Preprocessing, chunks, mean_and_std
+from gnntrain.data.arrays import encoded
+from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
+from gnntrain.data.preprocessing import Preprocessing, mean_and_std
 from gnntrain.data.summary import first_names
 
-_MOST_ROWS = 100_000
+_MOST_ROWS, _MOST_VALUES = 100_000, 1 << 24
 _MOST_DEVIATIONS = 5
 
 
@@ -34,31 +35,31 @@ class FeatureStatistics(BaseModel):
     def of(cls, nodes: Nodes, made_by: Preprocessing | None) -> FeatureStatistics:
         """Of up to 100,000 nodes, evenly spread."""
         train = nodes.splits.get("train", ())
-        rows = _spread(np.asarray(train) if len(train) else np.arange(len(nodes)))
-        mean, std = mean_and_std(nodes.features, rows, None)
-        is_binary = _all_in(nodes, rows, _images(nodes, made_by, 0), _images(nodes, made_by, 1))
+        sample = _sample(nodes, np.asarray(train) if len(train) else np.arange(len(nodes)))
+        mean, std = mean_and_std(sample, np.arange(len(sample)), None)
+        zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
         return cls(
             means=tuple(mean.tolist()),
             stds=tuple(std.tolist()),
-            is_binary=tuple(is_binary.tolist()),
+            is_binary=tuple(((sample == zero) | (sample == one)).all(axis=0).tolist()),
         )
 
     def unlike(self, nodes: Nodes, made_by: Preprocessing | None) -> Iterator[str]:
         """Sentences about the nodes of another graph whose features are unlike these."""
-        rows = _spread(np.arange(len(nodes)))
-        if not len(rows):
+        sample = _sample(nodes, np.arange(len(nodes)))
+        if not len(sample):
             return
         names = np.array([f"feature {at}" for at in range(nodes.num_features)], object)
         numbers = np.ones(nodes.num_features, bool)
         if made_by is not None:
             names = np.array(made_by.feature_names, object) if made_by.has_names else names
             numbers = np.array(made_by.is_number)
-            yield from _unknown_categories(nodes, rows, made_by)
-        mean, _ = mean_and_std(nodes.features, rows, None)
-        fill = _images(nodes, made_by, np.nan)
-        empty = numbers & _all_in(nodes, rows, fill, fill)
+            yield from _unknown_categories(sample, made_by)
+        mean, _ = mean_and_std(sample, np.arange(len(sample)), None)
         zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
-        kind = numbers & _all_in(nodes, rows, zero, one) & ~np.array(self.is_binary) & ~empty
+        empty = numbers & (sample == _images(nodes, made_by, np.nan)).all(axis=0)
+        binary = ((sample == zero) | (sample == one)).all(axis=0)
+        kind = numbers & binary & ~np.array(self.is_binary) & ~empty
         far = np.abs(mean - np.array(self.means)) > _MOST_DEVIATIONS * np.array(self.stds)
         for found, what in (
             (empty, "empty: all nodes have the value for missing ones"),
@@ -73,40 +74,36 @@ class FeatureStatistics(BaseModel):
                 yield f"{first_names(names[found].tolist())}: {what}"
 
 
-def _spread(nodes: Int64Array) -> Int64Array:
-    return nodes[:: -(-len(nodes) // _MOST_ROWS) or 1]
+def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:
+    """The features of up to 100,000 of these nodes, fewer where they are wide."""
+    most = max(1, min(_MOST_ROWS, _MOST_VALUES // max(1, nodes.num_features)))
+    rows = among[:: max(1, -(-len(among) // most))]
+    return _decoded(nodes.features[rows], nodes)
 
 
-def _images(nodes: Nodes, made_by: Preprocessing | None, number: float) -> AnyArray:
+def _images(nodes: Nodes, made_by: Preprocessing | None, number: float) -> Float32Array:
     """What a number of the user's table becomes, by feature."""
     image = np.full(nodes.num_features, number, np.float32)
     if made_by is not None:
         image = made_by.image(number)
-    return image.astype(nodes.features.dtype)
+    return _decoded(encoded(image, nodes.feature_dtype), nodes)
 
 
-def _all_in(nodes: Nodes, rows: Int64Array, *values: AnyArray) -> AnyArray:
-    """By feature, whether all rows have one of the values."""
-    found = np.ones(nodes.num_features, bool)
-    for chunk in chunks(nodes.features, rows):
-        found &= np.any([chunk == value for value in values], axis=0).all(axis=0)
-    return found
+def _decoded(stored: AnyArray, nodes: Nodes) -> Float32Array:
+    if nodes.feature_dtype == "bfloat16":  # the upper half of float32's bits
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
 
 
-def _unknown_categories(nodes: Nodes, rows: Int64Array, made_by: Preprocessing) -> Iterator[str]:
+def _unknown_categories(sample: Float32Array, made_by: Preprocessing) -> Iterator[str]:
     first = 0
     for column in made_by.columns:
         last = first + len(column.feature_names)
-        if column.categories is not None:
-            # An indicator, the last of its features, marks missing values.
-            known = sum(
-                int((chunk[:, first:last] != 0).any(axis=1).sum())
-                for chunk in chunks(nodes.features, rows)
+        # An indicator, the last of a column's features, marks missing values.
+        share = float((sample[:, first:last] == 0).all(axis=1).mean())
+        if column.categories is not None and share > 0:
+            yield (
+                f"{column.name}: {share:.3g} of the nodes have no category, or one that was not "
+                "there in training"
             )
-            share = 1 - known / len(rows)
-            if share > 0:
-                yield (
-                    f"{column.name}: {share:.3g} of the nodes have no category, or one that was "
-                    "not there in training"
-                )
         first = last

@@ -332,7 +332,7 @@ def _sorted_values(name: str, found: Categories) -> tuple[str, ...]:
 def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
     """The columns, with an indicator where a row lacks the value."""
     lacks_number = np.zeros(raw.numbers.shape[1], bool)
-    for chunk in chunks(raw.numbers, np.arange(len(raw))):
+    for chunk in _chunks(raw.numbers, np.arange(len(raw))):
         lacks_number |= np.isnan(chunk).any(axis=0)
     categories = iter(raw.categories)
     marked, first = [], 0
@@ -346,7 +346,7 @@ def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list
     return marked
 
 
-def chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
+def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
     """The rows, as they are stored, some MiB at a time."""
     step = max(1, _CHUNK_VALUES // max(1, numbers.shape[1]))
     for start in range(0, len(rows), step):
@@ -357,7 +357,7 @@ def chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
 def _means(numbers: AnyArray, train: Int64Array) -> _Float64Array:
     """Mean of the numbers that are not missing; NaN if all are."""
     sums, counts = np.zeros(numbers.shape[1]), np.zeros(numbers.shape[1])
-    for chunk in chunks(numbers, train):
+    for chunk in _chunks(numbers, train):
         sums += np.nansum(chunk, axis=0)
         counts += (~np.isnan(chunk)).sum(axis=0)
     means: _Float64Array = np.full(len(sums), np.nan)
@@ -382,7 +382,7 @@ def mean_and_std(
     """Mean and standard deviation (of the population) of the filled numbers; constant: 1."""
 
     def filled() -> Iterator[_Float64Array]:
-        for chunk in chunks(numbers, train):
+        for chunk in _chunks(numbers, train):
             yield chunk if fills is None else np.where(np.isnan(chunk), fills, chunk)
 
     count = max(1, len(train))

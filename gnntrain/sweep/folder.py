@@ -155,14 +155,43 @@ class SweepFolder:
         known = {item.name for item in dataclasses.fields(Trial)}
         try:
             rows = json.loads(path.read_text(encoding="utf-8") or "[]")
-            return [Trial(**{k: row[k] for k in row if k in known}) for row in rows]
+            trials = [Trial(**{k: row[k] for k in row if k in known}) for row in rows]
+            return self._placed(trials)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
         """Write a JSON list with a line a trial; a reader sees the old one or this one."""
-        lines = ",\n".join(json.dumps(asdict(trial)) for trial in trials)
+        lines = ",\n".join(json.dumps(self._plain(trial)) for trial in trials)
         self._write("sweep.json", f"[\n{lines}\n]\n")
+
+    def relative(self, run_dir: str) -> str:
+        """A run directory as this folder's files name it: the folder may be moved or copied."""
+        path = Path(run_dir)
+        return str(path.relative_to(self.path)) if path.is_relative_to(self.path) else run_dir
+
+    def _plain(self, trial: Trial) -> dict[str, Any]:
+        return asdict(trial) | {"run_dir": self.relative(trial.run_dir)}
+
+    def _placed(self, trials: list[Trial]) -> list[Trial]:
+        """The trials with absolute run directories in this folder.
+
+        Older versions wrote absolute ones: where the folder was moved or copied since, they are
+        those of the place that it had when it was begun.
+        """
+        paths = [Path(trial.run_dir) for trial in trials]
+        elsewhere = [p for p in paths if p.is_absolute() and not p.is_relative_to(self.path)]
+        old = (
+            parent
+            for path in elsewhere
+            for parent in path.parents
+            if (self.path / path.relative_to(parent) / "config.yaml").is_file()
+        )
+        root = next(old, None)
+        for trial, path in zip(trials, paths, strict=True):
+            is_moved = root is not None and path.is_relative_to(root)
+            trial.run_dir = str(self.path / (path.relative_to(root) if is_moved and root else path))
+        return trials
 
     def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
         """Write the results: `summary.json`."""
@@ -172,7 +201,7 @@ class SweepFolder:
             "metric": results.metric,
             "trials": len(results.trials),
             **{name: results.count(name) for name in ("completed", "pruned", "failed")},
-            "best": None if best is None else asdict(best),
+            "best": None if best is None else self._plain(best),
             "repeated": list(results.repeated),
             "groups": [_plain_group(group) for group in results.groups],
             "seconds": seconds,

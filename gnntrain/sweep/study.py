@@ -147,7 +147,7 @@ class Study:
         if state is None:
             return
         asked.set_user_attr(_NUMBER, trial.number)
-        asked.set_user_attr("run_dir", trial.run_dir)
+        asked.set_user_attr("run_dir", self._folder.relative(trial.run_dir))
         value = None
         if state == TrialState.COMPLETE and trial.val is not None and trial.metric is not None:
             value = get_metric(trial.metric).cost(trial.val)

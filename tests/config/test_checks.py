@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gnntrain.cli import main
 from gnntrain.config import (
     Config,
     ConfigError,
@@ -16,6 +18,7 @@ from gnntrain.config import (
     TrainerConfig,
     checks,
     from_dict,
+    idle_keys,
     machine_problems,
     needs_gpu_count,
     training_device,
@@ -492,3 +495,66 @@ def test_what_a_model_of_typed_graphs_cannot_do_is_refused(
     keys = {section: {key: value}}
     assert f"{section}.{key}" in problems_of({"model": {"name": "rgcn"}} | keys)
     from_dict(keys)  # a model of one type can
+
+
+FULL, EXACT = ["sampler=full"], ["evaluation=layerwise"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "idle", "working"),
+    [
+        (FULL, "trainer.batch_size=7", []),
+        (FULL, "trainer.drop_last=true", []),
+        (FULL, "sampler.replace=true", []),
+        (FULL, "sampler.fan_outs=[3,3]", ["evaluation=sampled"]),
+        (EXACT, "evaluation.fan_outs=[3,3]", ["evaluation=sampled"]),
+        (EXACT, "evaluation.max_steps=1", ["evaluation=sampled"]),
+        (EXACT, "evaluation.batch_size=9", ["evaluation=sampled"]),
+        (["model=gat", "model.jk=cat"], "model.output_heads=2", ["model.jk=none"]),
+        (
+            ["model.num_layers=1", "sampler.fan_outs=[5]"],
+            "model.norm=layer",
+            ["model.jk=max"],
+        ),
+        (
+            ["model.num_layers=1", "sampler.fan_outs=[5]"],
+            "model.activation=elu",
+            ["model=gin"],
+        ),
+    ],
+    ids=str,
+)
+def test_a_key_that_does_nothing_is_told_and_does_nothing(
+    beside: list[str],
+    idle: str,
+    working: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The run is the same without it; where it does something, nothing is told."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys = ["trainer.gpus=0", "dataset.num_nodes=200", "trainer.epochs=1"]
+
+    def losses(name: str, *more: str) -> list[tuple[str, Any]]:
+        assert main([*keys, "model.hidden_channels=8", *more, f"run.dir={name}"]) == 0
+        told = json.loads(Path(name, "summary.json").read_text())
+        return [(key, told[key]) for key in ("train_loss", "val", "test")]
+
+    without = losses("without", *beside)
+    capfd.readouterr()
+    assert losses("with", *beside, idle) == without
+    key = idle.partition("=")[0]
+    assert capfd.readouterr().err.count(f"{key} does nothing with") == 1
+    if working:
+        losses("working", *beside, idle, *working)
+        assert "does nothing" not in capfd.readouterr().err
+
+
+def test_a_threshold_of_another_loss_is_told() -> None:
+    for loss, told in (("mse", 1), ("huber", 0)):
+        task = {"type": "node_regression", "loss": loss, "huber_delta": 2.0}
+        dataset = {"name": "files", "edges": "e.csv", "features": "f.csv"}
+        config = from_dict({"task": task, "dataset": dataset}, saved=True)
+        assert len([*idle_keys(config, ["task.huber_delta=2"])]) == told

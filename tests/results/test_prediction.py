@@ -365,16 +365,20 @@ def table_of_people(path: Path, standardize: bool) -> list[str]:
     return [*keys, f"dataset.standardize={standardize}"]
 
 
-@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize(
+    ("standardize", "dtype"), [(False, "float32"), (True, "float32"), (True, "bfloat16")]
+)
 def test_another_graph_that_is_unlike_the_runs_is_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     standardize: bool,
+    dtype: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert main([*table_of_people(tmp_path, standardize), "run.dir=run"]) == 0
+    keys = [*table_of_people(tmp_path, standardize), f"dataset.feature_dtype={dtype}"]
+    assert main([*keys, "run.dir=run"]) == 0
 
     def told(edges: str = "edges.csv", **changes: Any) -> list[str]:
         """The warnings of a graph with other columns; with --strict they are one error."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gnntrain.cli import main
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder
 
@@ -31,7 +34,8 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 def test_the_trials_are_read_as_they_were_written(folder: SweepFolder) -> None:
     assert folder.trials() == []
-    trials = [Trial(0, ["a=1"], "run0", status="completed", val=0.5), Trial(1, ["a=2"], "run1")]
+    run0, run1 = str(folder.path / "run0"), str(folder.path / "run1")
+    trials = [Trial(0, ["a=1"], run0, status="completed", val=0.5), Trial(1, ["a=2"], run1)]
     folder.write_trials(trials)
     assert folder.trials() == trials
 
@@ -50,7 +54,7 @@ def test_the_trials_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
     with pytest.raises(OSError, match="No space left"):
         folder.write_trials([Trial(0, ["b=2"], "run")])
     assert synced == [True]
-    assert folder.trials() == [Trial(0, ["a=1"], "run")]
+    assert folder.trials() == [Trial(0, ["a=1"], str(folder.path / "run"))]
     assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
 
 
@@ -58,9 +62,38 @@ def test_a_writer_that_is_killed_leaves_the_old_trials(folder: SweepFolder) -> N
     folder.write_trials([Trial(0, ["a=1"], "run")])
     writer = [sys.executable, "-c", KILLED, str(folder.path)]
     assert subprocess.run(writer, check=False).returncode == -9
-    assert folder.trials() == [Trial(0, ["a=1"], "run")]
+    assert folder.trials() == [Trial(0, ["a=1"], str(folder.path / "run"))]
     folder.write_trials([Trial(0, ["c=3"], "run")])
     assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_grid_that_was_moved_or_copied_goes_on_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    """Older versions wrote absolute paths."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys = ["trainer.gpus=0", "dataset.num_nodes=200", "model.hidden_channels=4"]
+    grid = [*keys, "trainer.epochs=1", "trainer.lr=0.01,0.02", "run.dir=grid"]
+    assert main(["-m", *grid]) == 0
+    trials = json.loads(Path("grid/sweep.json").read_text())
+    shutil.rmtree(tmp_path / "grid" / trials[1]["run_dir"])
+    trials[1]["status"] = "waiting"
+    if is_old:
+        for trial in trials:
+            trial["run_dir"] = str(tmp_path / "grid" / trial["run_dir"])
+    Path("grid/sweep.json").write_text(json.dumps(trials))
+    shutil.copytree("grid", "copy")
+    Path("grid").rename("moved")
+
+    def runs(folder: str) -> int:
+        return len(list(Path(folder).glob("*/summary.json")))
+
+    assert main(["resume", "copy"]) == 0
+    assert (runs("copy"), runs("moved"), Path("grid").exists()) == (2, 1, False)
+    assert main(["resume", "moved"]) == 0
+    assert (runs("moved"), Path("grid").exists()) == (2, False)
 
 
 def test_trials_with_the_same_name_have_folders_of_their_own(tmp_path: Path) -> None:
