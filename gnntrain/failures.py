@@ -13,11 +13,9 @@ def sentence(error: BaseException) -> str:
     """The message of an error, in one line or a few."""
     if isinstance(error, GnntrainError):
         return error.message
-    from gnntrain.plugins import place_in_plugin  # imported only for a failure
+    from gnntrain.plugins import told  # imported only for a failure
 
-    said = str(error).strip()
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return text + place_in_plugin(error)
+    return told(error)
 
 
 def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | None:

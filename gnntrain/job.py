@@ -15,7 +15,7 @@ from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
-from gnntrain.failures import sentence
+from gnntrain.plugins import told
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.records import FitResult, Status, Summary
 
@@ -108,7 +108,7 @@ def error_text(error: BaseException | None) -> str | None:
     """The text of `error` in a summary; None for a run that did not fail."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
-    return str(error) if isinstance(error, GnntrainError) else sentence(error)
+    return str(error) if isinstance(error, GnntrainError) else told(error)
 
 
 def _median(values: Sequence[float]) -> float | None:

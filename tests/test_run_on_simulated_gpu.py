@@ -179,20 +179,35 @@ def test_fp16_scales_the_loss(tmp_path: Path, stores: str) -> None:
 PACKAGE = """
 from torch_geometric.nn import GraphSAGE
 
+class Layered(GraphSAGE):
+    def inference_layers(self):
+        return [lambda x, edge_index: self.convs[0](x, edge_index).relu(), self.convs[1]]
+
 def make(num_inputs, num_outputs, width=4):
-    return GraphSAGE(num_inputs, width, num_layers=2, out_channels=num_outputs)
+    return Layered(num_inputs, width, num_layers=2, out_channels=num_outputs)
 """
+MANY = [
+    "dataset.num_nodes=4000",
+    "dataset.avg_degree=2",
+    "dataset.num_features=200",
+    "dataset.num_train=24",
+]
+MANY += ["trainer.batch_size=8", "evaluation.batch_size=64", "sampler.fan_outs=[3,3]"]
 
 
+@pytest.mark.parametrize(
+    ("given", "memory"), [([], 4 << 30), (["sampler=full"], 4 << 30), (MANY, 12 * LITTLE)], ids=str
+)
 def test_a_plain_model_of_pyg_does_the_same(
-    tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, given: list[str], memory: int
 ) -> None:
+    """All at once, or where that does not fit by its layers, in batches."""
     (tmp_path / "their_package.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
     found = EntryPoints([EntryPoint("theirs", "their_package:make", plugins.MODELS)])
     monkeypatch.setattr(plugins, "entry_points", lambda **wanted: found.select(**wanted))
-    keys = [stores, "~model.hidden_channels", "model=plugin", "model.name=theirs"]
-    on_gpu(tmp_path / "gpu", *keys)
+    keys = [stores, "~model.hidden_channels", "model=plugin", "model.name=theirs", *given]
+    on_gpu(tmp_path / "gpu", *keys, memory=memory)
     on_cpu(tmp_path / "cpu", *keys)
     assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
 

@@ -219,10 +219,10 @@ class EvaluationConfig(Section):
     ranks: Annotated[Literal["all", "0"], BeforeValidator(text_of_number)] = "all"
     """Ranks that take part: all, or 0 for rank 0 alone."""
     memory_limit: Positive | None = None
-    """layerwise: GiB of memory for a layer's outputs; larger ones go to disk; null: a quarter of
-    memory."""
+    """layerwise: GiB of memory for a layer's outputs, beyond which they go to disk, and for a pass
+    of a plain PyG model; null: a quarter of memory."""
     batch_size: OneOrMore = 4096
-    """sampled: nodes a batch, on each rank."""
+    """Nodes a batch, on each rank: sampled, or of a plain PyG model beyond `memory_limit`."""
     fan_outs: TypedFanOuts | None = None
     """sampled: in-neighbours to draw for a node, one number a layer; null: those of the sampler."""
     max_steps: OneOrMore | None = None

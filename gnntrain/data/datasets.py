@@ -23,7 +23,11 @@ from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
+<<<<<<< HEAD
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin, place_in_plugin, source_digest
+=======
+from gnntrain.plugins import DATASETS, find_plugin, load_plugin, told
+>>>>>>> plain
 
 
 class DatasetBuilder(Protocol):
@@ -155,8 +159,7 @@ class PackageBuilder:
             raise
         except Exception as error:  # another package's code may raise any exception
             raise UserError(
-                f"dataset={name}: {self._point.value} made no graph "
-                f"({type(error).__name__}: {error}){place_in_plugin(error)}.",
+                f"dataset={name}: {self._point.value} made no graph ({told(error)}).",
                 "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
                 "HeteroGraphData.",
             ) from error

@@ -26,7 +26,7 @@ from gnntrain.errors import (
     is_communication,
     may_mend,
 )
-from gnntrain.failures import sentence
+from gnntrain.plugins import told
 
 E = TypeVar("E", bound=BaseException)
 Member = int | str  # the number of a rank, or the name of a process
@@ -413,7 +413,7 @@ def _encoded(progress: Progress) -> str:
 
 def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
     ours = error if isinstance(error, GnntrainError) else None
-    message = ours.message if ours else f"Rank {rank} failed: {sentence(error)}"
+    message = ours.message if ours else f"Rank {rank} failed: {told(error)}"
     hint = ours.hint if ours else None
     return {
         "kind": _kind(error),

@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from gnntrain.errors import UserError
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures
+from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.loader import AnyBatch, SeedPlan
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.models.plugin import PlainHeteroModel
@@ -44,9 +45,6 @@ from gnntrain.training.evaluation import (
 )
 from gnntrain.training.forward import OnBatch
 
-if TYPE_CHECKING:
-    from gnntrain.build import AnyLoaderBuilder
-
 _log = logging.getLogger("gnntrain")
 
 Forward = Callable[[dict[NodeType, Tensor], dict[EdgeType, Tensor]], Tensor]
@@ -55,7 +53,7 @@ Layer = Callable[[Tensor, Tensor], Tensor]
 """From the rows of all nodes and `edge_index` to the rows of the next layer."""
 
 _FARTHEST = 256  # hops that are told from all nodes
-_SMALL_GRAPH = 20_000  # nodes and edges, to measure memory on
+_SMALL_GRAPH = 4_000  # nodes and edges, to measure memory on
 _COMPARED_NODES = 32  # few: the neighbourhoods of many would be the whole graph
 _GPU_SHARE = 0.8  # of what is free
 
@@ -83,7 +81,7 @@ class ModuleEvaluator:
     def __init__(
         self,
         task: Task,
-        loaders: AnyLoaderBuilder,
+        loaders: LoaderBuilder | HeteroLoaderBuilder,
         graph: Graph,
         context: DistributedContext,
         buffers: SharedBuffers,
