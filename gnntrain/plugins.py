@@ -80,10 +80,15 @@ def told(error: BaseException) -> str:
     """An exception's class and message, and the last place in a package's code it came through."""
     said = str(error).strip()
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return text + place_in_plugin(error)
+
+
+def place_in_plugin(error: BaseException) -> str:
+    """` (file:line)`, the last place in a package's code that an exception came through; or ""."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:
-            return f"{text} ({frame.f_code.co_filename}:{line})"
-    return text
+            return f" ({frame.f_code.co_filename}:{line})"
+    return ""
 
 
 @functools.cache  # once imported, a module stays as it is

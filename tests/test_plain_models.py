@@ -131,14 +131,10 @@ KEYS = [
 GRAPH = ["dataset.num_nodes=400", "dataset.num_classes=4", "dataset.avg_degree=5"]
 TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=4"]
 NO_ROOM = "evaluation.memory_limit=1e-9"
-<<<<<<< HEAD
-ALIKE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
-=======
 
 
 def assert_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
->>>>>>> plain
 
 
 @pytest.fixture(autouse=True)

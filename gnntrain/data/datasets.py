@@ -23,11 +23,7 @@ from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
-<<<<<<< HEAD
-from gnntrain.plugins import DATASETS, find_plugin, load_plugin, place_in_plugin, source_digest
-=======
-from gnntrain.plugins import DATASETS, find_plugin, load_plugin, told
->>>>>>> plain
+from gnntrain.plugins import DATASETS, find_plugin, load_plugin, source_digest, told
 
 
 class DatasetBuilder(Protocol):
