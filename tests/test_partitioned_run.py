@@ -150,7 +150,7 @@ def test_what_is_known_of_a_graph_in_parts_is_what_is_known_of_the_whole(
     for name in ("num_nodes", "num_edges", "num_features", "num_classes", "dataset", "summary"):
         assert getattr(graph, name) == getattr(store, name), name
     assert record_of(graph).digest == record_of(store).digest
-    of_rows = {"statistics": {}}  # which parts have on their own machines alone
+    of_rows: dict[str, Any] = {"statistics": {}}  # which parts have on their own machines alone
     assert record_of(graph).learnt == (record_of(store).learnt or {}) | of_rows
     ours, theirs = (NodeClassification(given) for given in (graph, store))
     assert ours.warnings() == theirs.warnings()

@@ -77,7 +77,9 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     assert main(["resume", "run", "trainer.epochs=4", "task.positive_class=ok"]) == 2
 
 
-@pytest.mark.parametrize(("rare", "frequent"), [("fraud", "ok"), ("YES", "no"), (1, 2)])
+@pytest.mark.parametrize(
+    ("rare", "frequent"), [("fraud", "ok"), ("YES", "no"), (1, 2), ("+5", "5")]
+)
 def test_the_class_that_is_taken_is_told_and_how_to_take_the_other(
     rare: object, frequent: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +89,8 @@ def test_the_class_that_is_taken_is_told_and_how_to_take_the_other(
     summary = json.loads(Path("run/summary.json").read_text())
     assert str(summary["positive_class"]) == str(frequent)
     assert summary["test"]["base_rate"] > 0.8
+    assert main([*KEYS, f"task.positive_class={rare}", "run.dir=other"]) == 0
+    assert json.loads(Path("other/summary.json").read_text())["test"]["base_rate"] < 0.2
 
 
 @pytest.mark.parametrize(("rare", "frequent"), [(1, 0), ("True", "False"), ("Yes", "No")])

@@ -15,6 +15,7 @@ from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
 _KEY = re.compile(r"[~+]*[\w@:/-]+(\.[\w@:/-]+)*")
 _DEEPEST = 20
+TEXT_KEYS = ("task.positive_class",)  # +5 and 1E1 are texts, as in the files
 LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
 
@@ -52,8 +53,11 @@ def parse_override(text: str) -> tuple[Override, str] | None:
     if max(value.count(left) for left in "[{") > _DEEPEST:
         return None  # parsers recurse
     plain = value and (value == "," or not set(value) & set("[]{}'\"\\,"))
+    forms = [text, f'{key}="{value}"' if plain else text]
+    if key.lstrip("+") in TEXT_KEYS and value != "null":
+        forms.reverse()
     parser = OverridesParser.create()
-    for form in (text, f'{key}="{value}"' if plain else text):
+    for form in forms:
         try:
             override = parser.parse_override(form)
         except (HydraException, ValueError):  # ValueError: a number of thousands of digits

@@ -34,6 +34,7 @@ class BadRows:
 
     def __init__(self, policy: Literal["error", "skip"]) -> None:
         self._policy = policy
+        self._left_out: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._shown: list[tuple[Path, int, str]] = []
         self._hints: dict[str, None] = {}
@@ -61,6 +62,11 @@ class BadRows:
             if file.unit == "line" and number == 1 and not _has_digit(record):
                 self._hints["If line 1 holds column names, set dataset.header=true."] = None
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """For the summary: the rows of each file that were left out, and why."""
+        return {f"{count:,} rows of {name}": "bad" for name, count in self._left_out.items()}
+
     def report(self) -> None:
         """Report the bad rows added so far, if any.
 
@@ -76,6 +82,7 @@ class BadRows:
         lines = [report for _, _, report in sorted(self._shown)]
         if total > NUM_SHOWN:
             lines.insert(0, f"The first {NUM_SHOWN}:")
+        self._left_out += self._counts
         hints = list(self._hints)
         for noted in (self._counts, self._shown, self._hints):
             noted.clear()

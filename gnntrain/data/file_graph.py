@@ -120,6 +120,7 @@ def read_graph(
             **unused(labels, "not a label, by its name or dataset.label_column"),
             **unused(split, "not the split"),
             **edges.left_out,
+            **bad.left_out,
         },
     )
     return GraphData(

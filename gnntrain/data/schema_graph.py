@@ -492,7 +492,7 @@ class _Reader:
         fitted: Mapping[NodeType, Preprocessing | None],
     ) -> DataSummary:
         ids, features = [], []
-        left_out: dict[str, str] = {}
+        left_out = dict(self.bad.left_out)
         for name, nodes in self.nodes.items():
             table, missing = nodes.source.table, nodes.source.config.missing
             where = "" if table is None else f"{name_of_ids(nodes.rows.source)} of "

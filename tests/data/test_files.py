@@ -464,6 +464,8 @@ def test_a_weight_that_is_no_weight_is_a_bad_row(tmp_path: Path) -> None:
     data = build(**write(tmp_path, edges=edges), weight_column="w", bad_rows="skip")
     assert data.edge_weight is not None
     assert data.edge_weight.tolist() == [1.0]
+    assert data.summary is not None
+    assert data.summary.left_out["4 rows of edges.csv"] == "bad"  # also when the store is there
 
 
 def test_rows_of_binary_files_are_counted_from_zero(tmp_path: Path) -> None:
