@@ -196,7 +196,7 @@ MANY += ["trainer.batch_size=8", "evaluation.batch_size=64", "sampler.fan_outs=[
 
 
 @pytest.mark.parametrize(
-    ("given", "memory"), [([], 4 << 30), (["sampler=full"], 4 << 30), (MANY, 12 * LITTLE)], ids=str
+    ("given", "memory"), [([], 4 << 30), (["sampler=full"], 4 << 30), (MANY, 15 * LITTLE)], ids=str
 )
 def test_a_plain_model_of_pyg_does_the_same(
     tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, given: list[str], memory: int
