@@ -187,16 +187,16 @@ def make(num_inputs, num_outputs, width=4):
     return Layered(num_inputs, width, num_layers=2, out_channels=num_outputs)
 """
 MANY = [
-    "dataset.num_nodes=4000",
+    "dataset.num_nodes=12000",
     "dataset.avg_degree=2",
     "dataset.num_features=200",
     "dataset.num_train=24",
 ]
-MANY += ["trainer.batch_size=8", "evaluation.batch_size=16", "sampler.fan_outs=[3,3]"]
+MANY += ["trainer.batch_size=8", "evaluation.batch_size=64", "sampler.fan_outs=[3,3]"]
 
 
 @pytest.mark.parametrize(
-    ("given", "memory"), [([], 4 << 30), (["sampler=full"], 4 << 30), (MANY, 12 * LITTLE)], ids=str
+    ("given", "memory"), [([], 4 << 30), (["sampler=full"], 4 << 30), (MANY, 30 * LITTLE)], ids=str
 )
 def test_a_plain_model_of_pyg_does_the_same(
     tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, given: list[str], memory: int
