@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,12 +82,14 @@ class Update:
         self._module = self._wrap(OnBatch(model))
 
     def _wrap(self, module: nn.Module) -> nn.Module:
+        # Built-in models use all parameters in every step; a user's model may not.
+        unused = self._context.world_size > 1 and isinstance(self._model, PlainModel)
+        if unused:  # else torch warns at length where a user's model does use all
+            never = nn.Parameter(torch.zeros(1, device=self._context.device))
+            module.register_parameter("never_used", never)
         if self._config.compile:
             module = compiled(module, self._context.device)
         if self._context.world_size > 1:
-            # Built-in models use all parameters in every step; a user's model may not.
-            unused = isinstance(self._model, PlainModel)
-            warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
             module = DistributedDataParallel(
                 module, process_group=self._context.group, find_unused_parameters=unused
             )
