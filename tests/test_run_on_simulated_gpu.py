@@ -6,7 +6,6 @@ the order of every sum is the same. On another GPU it need not be.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -192,7 +191,7 @@ MANY = [
     "dataset.num_features=200",
     "dataset.num_train=24",
 ]
-MANY += ["trainer.batch_size=8", "evaluation.batch_size=64", "sampler.fan_outs=[3,3]"]
+MANY += ["trainer.batch_size=8", "evaluation.batch_size=32", "sampler.fan_outs=[3,3]"]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         config = compose_config([*KEYS, f"run.dir={run}", *keys]).config
         with pytest.raises(ValueError, match="broken"):
             train(config)
-    gc.collect()  # what the failed run has left
     with present(), watched() as traffic:
         resume(run, recompose_config(saved_config(run), []), [])
     assert not traffic.races

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,6 +127,8 @@ class DeviceModule:
 
     def allocate(self, index: int, nbytes: int) -> Callable[[int], None]:
         """Take memory; the result gives it back."""
+        if self._allocated[index] + nbytes > self.total_memory:
+            gc.collect()  # tensors in Python live on in cycles, which a real device's seldom form
         with _lock:
             if self._allocated[index] + nbytes > self.total_memory:
                 raise torch.OutOfMemoryError(f"sim out of memory. Tried to allocate {nbytes} bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils import backend_registration
 
-from tests.simulated_device import pinning
+from tests.simulated_device import pinning, streams
 from tests.simulated_device.module import DeviceModule, device_module
 from tests.simulated_device.tensor import SimulatedTensor, run
 
@@ -54,9 +55,14 @@ def register() -> None:
 
 @contextmanager
 def present(number: int = 1, total_memory: int = 4 << 30) -> Iterator[DeviceModule]:
-    """The machine has simulated GPUs: `trainer.device=auto` means them."""
+    """The machine has simulated GPUs: `trainer.device=auto` means them.
+
+    They are idle, and hold nothing that a run before has left, if only until garbage is collected.
+    """
     register()
     module = device_module
+    gc.collect()
+    streams.finish_all()
     before = module.is_present, module.num_devices, module.total_memory
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the device computes with one

@@ -221,6 +221,11 @@ def synchronize(device: Any = None) -> None:
     finish({s.stream_id: s.count for s in list(_all) if s.device.index == index})
 
 
+def finish_all() -> None:
+    """All that runs on any device ends."""
+    finish({s.stream_id: s.count for s in list(_all)})
+
+
 def when_finished(stream: Stream, end: Callable[[], None]) -> None:
     """Call `end` once the host knows that the stream's last operator is done."""
     with _lock:
