@@ -11,8 +11,6 @@
 
     nodes: {files: nodes.csv, id: id, type: kind}
     edges: {files: edges.csv, source: from, target: to, type: relation}
-
-Words of GraphStorm's and Neo4j's are understood where they mean the same (`WORDS`).
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ class MixedNodeTable(Section):
     id: Text | None = None
     """Column of the node id; null: recognised by its name."""
     type: Text | None = None
-    """Column of the node type; null: `type`, or Neo4j's `:LABEL`."""
+    """Column of the node type; null: `type`."""
     types: Annotated[Mapping[str, Any], described("a mapping from node types to their columns")] = (
         Field(default_factory=dict)
     )
@@ -130,17 +128,13 @@ class EdgeTable(Section):
     """Column of the source node; null: recognised by its name, else the first of two."""
     target: Text | None = None
     """Column of the target node; null: recognised by its name, else the second of two."""
-    features: Names = ()
-    """Columns of edge features. They must be there; no model reads them yet."""
-    time: Text | None = None
-    """Column of the time of an edge. It must be there; no model reads it yet."""
 
 
 class MixedEdgeTable(EdgeTable):
     """A table of several edge types."""
 
     type: Text | None = None
-    """Column of the relation; null: `type`, `relation`, or Neo4j's `:TYPE`."""
+    """Column of the relation; null: `type` or `relation`."""
     source_type: Text | None = None
     """Column of the source node's type; null: told by its id."""
     target_type: Text | None = None
@@ -158,7 +152,6 @@ class GraphTables:
         edges: The table of each edge type that has an entry of its own.
         mixed_edges: Tables with a column of relations.
         reverse: Whether the reverse of each edge type is added.
-        words: Words of other tools in the schema, and ours.
     """
 
     nodes: Mapping[str, NodeTable] = field(default_factory=dict)
@@ -167,7 +160,6 @@ class GraphTables:
     edges: Mapping[EdgeType, EdgeTable] = field(default_factory=dict)
     mixed_edges: tuple[MixedEdgeTable, ...] = ()
     reverse: bool = False
-    words: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """All that determines the graph, as plain data."""
@@ -183,19 +175,6 @@ class GraphTables:
             "reverse": self.reverse,
         }
 
-
-WORDS: Mapping[str, str] = {
-    "node_id_col": "id",
-    "source_id_col": "source",
-    "dest_id_col": "target",
-    "label_col": "label",
-    "feature_col": "features",
-    "file": "files",
-    "src": "source",
-    "dst": "target",
-    "labels": "label",
-}
-"""Words of other tools, GraphStorm's first, and ours."""
 
 _Part = TypeVar("_Part", bound=Section)
 
@@ -236,7 +215,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._words: dict[str, str] = {}
 
     def read(self, raw: object) -> GraphTables:
         keys = self._mapping(raw, "the schema")
@@ -263,7 +241,6 @@ class _Reader:
                 if (table := self._part(MixedEdgeTable, raw_table, key)) is not None
             ),
             reverse=reverse is True,
-            words=self._words,
         )
         self._check_names(nodes, tables)
         return tables
@@ -273,7 +250,7 @@ class _Reader:
         if isinstance(raw, list):
             return {}, [(f"{key}[{at}]", table) for at, table in enumerate(raw)]
         tables = self._mapping(raw, key)
-        if isinstance(tables.get("files", tables.get("file")), str | list):
+        if isinstance(tables.get("files"), str | list):
             return {}, [(key, tables)]
         return tables, []
 
@@ -295,24 +272,12 @@ class _Reader:
                 yield (parts[0], parts[1], parts[2]), table
 
     def _part(self, kind: type[_Part], raw: object, key: str) -> _Part | None:
-        keys = self._in_our_words(self._mapping(raw, key), kind)
+        keys = self._mapping(raw, key)
         try:
             return kind.model_validate(keys)
         except ValidationError as error:
             self.problems += argument_problems(error, kind, keys, f"{key}.")
         return None
-
-    def _in_our_words(self, keys: dict[str, object], kind: type[Section]) -> dict[str, object]:
-        known = kind.model_fields
-        found: dict[str, object] = {}
-        for word, value in keys.items():
-            ours = WORDS.get(word, word)
-            if word in known or ours not in known or ours in keys:
-                ours = word
-            elif word != ours:
-                self._words[word] = ours
-            found[ours] = value
-        return found
 
     def _mapping(self, raw: object, key: str) -> dict[str, object]:
         if raw is None:

@@ -23,7 +23,7 @@ from gnntrain.data.columns import (
     to_plain,
     without_zero_fractions,
 )
-from gnntrain.data.file_columns import listed, matching_columns, named_column, place_of
+from gnntrain.data.file_columns import listed, named_column, place_of, stacked
 from gnntrain.data.file_edges import (
     ENDS,
     MOST_ROWS,
@@ -33,9 +33,8 @@ from gnntrain.data.file_edges import (
     unread_arrays,
 )
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
-from gnntrain.data.neo4j_header import Neo4jHeader
 from gnntrain.data.node_index import NodeIndex
-from gnntrain.data.schema_tables import Opened, ids_called, names_in, open_files
+from gnntrain.data.schema_tables import ids_called, names_in
 from gnntrain.data.tables import Columns, Role, Rows, Table
 from gnntrain.errors import UserError
 
@@ -53,7 +52,6 @@ class EdgeSource:
         edge_type: The type of all its edges; None: `relation` says it.
         relation: Place of the column of relations.
         types: Places of the columns of the node types at the ends.
-        spaces: Neo4j's space of ids at each end; "" where none is named.
     """
 
     key: str
@@ -61,7 +59,6 @@ class EdgeSource:
     edge_type: EdgeType | None = None
     relation: int = 0
     types: Mapping[Role, int] = field(default_factory=dict)
-    spaces: Mapping[Role, str] = field(default_factory=dict)
 
     def unread(self) -> list[str]:
         """Names of columns and arrays without a use."""
@@ -77,46 +74,40 @@ class EdgeSource:
 
 
 def edge_source(
-    key: str, edge_type: EdgeType, edges: EdgeTable, opened: Opened, config: FilesConfig
+    key: str, edge_type: EdgeType, edges: EdgeTable, table: Table, config: FilesConfig
 ) -> EdgeSource:
     """The table of one edge type.
 
     Raises:
         UserError: It does not say which columns are the ends.
     """
-    (source, _, target), (table, header) = edge_type, opened
-    unread = _unread(table, edges)
+    source, _, target = edge_type
+    unread = _weights(table)
     names = None
     if source != target:
         names = (_ends_called(table, source), _ends_called(table, target))
-    ends = _ends(table, header, edges, config, unread, names)
+    ends = _ends(table, edges, config, unread, names)
     return EdgeSource(key, Columns(table, ends, ()), edge_type)
 
 
 def mixed_edge_source(
-    key: str, edges: MixedEdgeTable, opened: Opened, config: FilesConfig
+    key: str, edges: MixedEdgeTable, table: Table, config: FilesConfig
 ) -> EdgeSource:
     """A table of edges with a column of relations.
 
     Raises:
         UserError: It does not say which columns are which.
     """
-    table, header = opened
-    relation = _relation_place(key, table, edges.type, header)
+    relation = _relation_place(key, table, edges.type)
     given: dict[Role, str | None] = {"source": edges.source_type, "target": edges.target_type}
     types = {
         end: place_of(table, f"{end}_type", name) for end, name in given.items() if name is not None
     }
-    unread = [*_unread(table, edges), relation, *types.values()]
-    ends = _ends(table, header, edges, config, unread)
-    of_ids = {} if header is None else header.spaces
-    spaces: dict[Role, str] = {
-        "source": of_ids.get("START_ID", ""),
-        "target": of_ids.get("END_ID", ""),
-    }
+    unread = [*_weights(table), relation, *types.values()]
+    ends = _ends(table, edges, config, unread)
     others = list(dict.fromkeys((relation, *types.values())))
     columns = Columns(table, ends, (), others)
-    return EdgeSource(key, columns, None, relation, types, spaces)
+    return EdgeSource(key, columns, None, relation, types)
 
 
 def open_edges(
@@ -125,7 +116,7 @@ def open_edges(
     paths: Sequence[Path],
     config: FilesConfig,
     bad: BadRows,
-) -> Opened:
+) -> Table:
     """The files of edges, of one type or (None) of several, as one table.
 
     Raises:
@@ -136,17 +127,12 @@ def open_edges(
     )
     square = edge_type is not None and edge_type[0] == edge_type[2]
     names = {name.lower() for name in (*names_in(edges), *usual) if not name.isdecimal()}
-    return open_files(
-        paths, config, lambda path, how: edge_table(path, how, bad, names=names, square=square)
-    )
+    return stacked([edge_table(path, config, bad, names=names, square=square) for path in paths])
 
 
-def _unread(table: Table, edges: EdgeTable) -> list[int]:
-    """Places of columns that no model reads: weights, and those that the schema names."""
-    places = sorted(matching_columns(table, edges.features))
-    places += [] if edges.time is None else [place_of(table, "time", edges.time)]
-    weights = [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
-    return [*places, *(place for place in weights if place not in places)]
+def _weights(table: Table) -> list[int]:
+    """Places of columns of weights, which no model of typed graphs reads."""
+    return [place for place, name in enumerate(table.names) if name in WEIGHT_ARRAYS]
 
 
 def _ends_called(table: Table, name: NodeType) -> int | None:
@@ -162,17 +148,14 @@ def _called(node_type: NodeType) -> tuple[str, ...]:
 
 def _ends(
     table: Table,
-    header: Neo4jHeader | None,
     edges: EdgeTable,
     config: FilesConfig,
     others: Sequence[int],
     called: tuple[int | None, int | None] | None = None,
 ) -> dict[Role, int]:
-    """The columns of both ends: named, Neo4j's, called like the types, or found as usual."""
+    """The columns of both ends: named, called like the types, or found as usual."""
     wanted = [edges.source, edges.target]
     found = called or (None, None)
-    if header is not None:
-        found = (header.roles.get("START_ID"), header.roles.get("END_ID"))
     if None in found:
         found = (None, None)
     names = [
@@ -184,11 +167,9 @@ def _ends(
     return {"source": source, "target": target}
 
 
-def _relation_place(key: str, table: Table, wanted: str | None, header: Neo4jHeader | None) -> int:
+def _relation_place(key: str, table: Table, wanted: str | None) -> int:
     if wanted is not None:
         return place_of(table, "type", wanted)
-    if header is not None and "TYPE" in header.roles:
-        return header.roles["TYPE"]
     names = [name.lower() for name in table.names]
     for usual in _RELATION_NAMES:
         if usual in names:
@@ -356,7 +337,7 @@ def read_edges_of_type(
 
 def read_mixed_edges(
     source: EdgeSource,
-    candidates: Mapping[Role, Mapping[NodeType, NodeIndex]],
+    indexes: Mapping[NodeType, NodeIndex],
     lists: EdgeLists,
     bad: BadRows,
 ) -> None:
@@ -364,7 +345,7 @@ def read_mixed_edges(
 
     Args:
         source: The table.
-        candidates: The nodes of each type that each end may be of.
+        indexes: The nodes of each type.
         lists: Takes the edges.
         bad: Takes the bad rows.
 
@@ -372,16 +353,16 @@ def read_mixed_edges(
         UserError: An id is there in several node types, and no column says which is meant.
     """
     columns = source.columns
-    hashed = max(index.num_hashed for by_type in candidates.values() for index in by_type.values())
+    hashed = max(index.num_hashed for index in indexes.values())
     for batch in columns.batches(min(hashed, MOST_ROWS)):
         types, numbers = {}, {}
         for end in ENDS:
-            types[end], numbers[end] = _find_end(source, end, candidates[end], batch)
+            types[end], numbers[end] = _find_end(source, end, indexes, batch)
         relations = _trimmed(batch.others[source.relation]).dictionary_encode()
         relation = relations.indices.fill_null(-1).to_numpy()
         known = (numbers["source"] >= 0) & (numbers["target"] >= 0) & (relation >= 0)
-        bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, candidates))
-        names = list(candidates["source"]), relations.dictionary, list(candidates["target"])
+        bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, indexes))
+        names = list(indexes), relations.dictionary, list(indexes)
         sizes = [len(of_end) for of_end in names]
         parts = (types["source"][known], relation[known], types["target"][known])
         codes = np.ravel_multi_index(parts, sizes)
@@ -394,23 +375,23 @@ def read_mixed_edges(
 
 
 def _find_end(
-    source: EdgeSource, end: Role, candidates: Mapping[NodeType, NodeIndex], batch: Rows
+    source: EdgeSource, end: Role, indexes: Mapping[NodeType, NodeIndex], batch: Rows
 ) -> tuple[Int64Array, Int64Array]:
-    """The places in `candidates` of the types of nodes, and their numbers; −1 if unknown."""
+    """The places in `indexes` of the types of nodes, and their numbers; −1 if unknown."""
     ids, decimal = batch.columns[end], source.columns.table.decimal
     types, numbers = np.full(len(ids), -1, np.int64), np.full(len(ids), -1, np.int64)
     if end in source.types:
-        places = {name: place for place, name in enumerate(candidates)}
+        places = {name: place for place, name in enumerate(indexes)}
         for name, mask in _by_value(batch.others[source.types[end]]):
-            if name in candidates:
+            if name in indexes:
                 types[mask] = places[name]
-                numbers[mask] = candidates[name].find(ids.filter(pa.array(mask)), decimal)
+                numbers[mask] = indexes[name].find(ids.filter(pa.array(mask)), decimal)
         return types, numbers
-    for place, index in enumerate(candidates.values()):
+    for place, index in enumerate(indexes.values()):
         found = index.find(ids, decimal)
         twice = np.flatnonzero((found >= 0) & (numbers >= 0))
         if len(twice):
-            first, second = list(candidates)[types[twice[0]]], list(candidates)[place]
+            first, second = list(indexes)[types[twice[0]]], list(indexes)[place]
             raise UserError(
                 f"{source.columns.table.path}: node {str(ids[int(twice[0])])!r} is in {first} and "
                 f"in {second}.",
@@ -421,15 +402,13 @@ def _find_end(
     return types, numbers
 
 
-def _why_unknown(
-    source: EdgeSource, candidates: Mapping[Role, Mapping[NodeType, NodeIndex]], record: Record
-) -> str:
+def _why_unknown(source: EdgeSource, indexes: Mapping[NodeType, NodeIndex], record: Record) -> str:
     decimal = source.columns.table.decimal
     for end in ENDS:
         text = record[source.columns.places[end]]
         if not text.strip():
             return f"the {end} node is missing"
-        known = dict(candidates[end])
+        known = dict(indexes)
         if end in source.types:
             name = record[source.types[end]].strip()
             if name not in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,6 @@ from gnntrain.data.file_columns import (
     place_of,
     unknown_names,
 )
-from gnntrain.data.file_edges import ENDS
 from gnntrain.data.file_feature_columns import FeatureChoice, choose_features
 from gnntrain.data.file_features import describe_features, make_features
 from gnntrain.data.file_graph import (
@@ -68,7 +66,6 @@ from gnntrain.data.schema_files import SchemaFiles, keyed
 from gnntrain.data.schema_tables import (
     TYPE_NAMES,
     NodeSource,
-    Opened,
     Part,
     columns_asked,
     config_of,
@@ -81,13 +78,11 @@ from gnntrain.data.schema_tables import (
     open_nodes,
 )
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
-from gnntrain.data.tables import Columns, Role, Rows, Table
+from gnntrain.data.tables import Columns, Rows, Table
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
-
-_logger = logging.getLogger("gnntrain")
 
 
 @dataclass(frozen=True)
@@ -126,8 +121,6 @@ def read_typed_graph(
     Raises:
         UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
     """
-    for word, ours in files.tables.words.items():
-        _logger.warning("%s: %s is read as %s", files.path, word, ours)
     bad = BadRows(config.bad_rows)
     reader = _Reader(config, files, bad, labelled, preprocessing)
     return reader.read()
@@ -141,7 +134,7 @@ class _Reader:
     labelled: bool
     preprocessing: Mapping[NodeType, Preprocessing] | None
     nodes: dict[NodeType, _Nodes] = field(default_factory=dict)
-    opened: dict[str, Opened] = field(default_factory=dict)  # tables by their keys in the schema
+    opened: dict[str, Table] = field(default_factory=dict)  # tables by their keys in the schema
 
     def read(self) -> HeteroGraphData:
         self._open()
@@ -210,7 +203,7 @@ class _Reader:
                 asked = (*TYPE_NAMES, *names_in(mixed, *tables.types.values()))
                 self.opened[key] = open_nodes(paths[key], how, bad, asked)
             parts.append((key, mixed))
-        of_several = [self.opened[key][0] for key, _ in keyed("nodes", tables.mixed_nodes)]
+        of_several = [self.opened[key] for key, _ in keyed("nodes", tables.mixed_nodes)]
         for name, columns in {**tables.nodes, **tables.types}.items():
             for what in ("label", "split") if self.labelled else ():
                 key, given = f"nodes.{name}.{what}", getattr(columns, what)
@@ -219,7 +212,7 @@ class _Reader:
                 if what == "label" or not is_array_file(paths[key][0]):
                     how = _config_of_file(config_of(config, columns, None), what, given)
                     with self._keys_of(f"nodes.{name}"):
-                        self.opened[key] = open_labels(paths[key], how, bad), None
+                        self.opened[key] = open_labels(paths[key], how, bad)
                     parts.append((key, given))
         edges = [(f"edges.{'/'.join(ends)}", ends, table) for ends, table in tables.edges.items()]
         several = [(key, None, table) for key, table in keyed("edges", tables.mixed_edges)]
@@ -228,7 +221,7 @@ class _Reader:
                 self.opened[key] = open_edges(edge_type, table, paths[key], config, bad)
             parts.append((key, table))
         self._refuse_unknown_names(
-            *((key, part, [self.opened[key][0]]) for key, part in parts),
+            *((key, part, [self.opened[key]]) for key, part in parts),
             *((f"nodes.types.{name}", part, of_several) for name, part in tables.types.items()),
         )
 
@@ -335,7 +328,7 @@ class _Reader:
         given = source.columns.label
         if not isinstance(given, ColumnFile):
             return None
-        table, _ = self.opened[f"{source.key}.label"]
+        table = self.opened[f"{source.key}.label"]
         return label_columns(table, _config_of_file(source.config, "label", given))
 
     def _split(self, source: NodeSource) -> SplitSource | None:
@@ -347,7 +340,7 @@ class _Reader:
             return None
         if key not in self.opened:
             return self.files.paths[key]
-        return split_columns(self.opened[key][0], _config_of_file(source.config, "split", given))
+        return split_columns(self.opened[key], _config_of_file(source.config, "split", given))
 
     def _read_nodes(
         self, source: NodeSource, elsewhere: Mapping[str, str], split_elsewhere: bool
@@ -435,30 +428,12 @@ class _Reader:
                 if source.edge_type is not None:
                     read_edges_of_type(source, source.edge_type, indexes, lists, self.bad)
                 else:
-                    read_mixed_edges(source, self._candidates(source), lists, self.bad)
+                    read_mixed_edges(source, indexes, lists, self.bad)
         for name, nodes in self.nodes.items():
             for column, other in nodes.source.columns.foreign_keys.items():
                 edge_type = (name, column, other)
                 read_foreign_key(nodes.rows, column, edge_type, indexes[other], lists, self.bad)
         return lists.lists()
-
-    def _candidates(self, source: EdgeSource) -> dict[Role, dict[NodeType, NodeIndex]]:
-        """The nodes that each end of a table's edges may be: those of Neo4j's space of ids."""
-        found: dict[Role, dict[NodeType, NodeIndex]] = {}
-        for end in ENDS:
-            space = source.spaces.get(end, "")
-            found[end] = {
-                name: nodes.index
-                for name, nodes in self.nodes.items()
-                if not space or nodes.source.space == space
-            }
-            if not found[end]:
-                spaces = sorted({nodes.source.space for nodes in self.nodes.values()})
-                raise UserError(
-                    f"{source.columns.table.path}: no nodes have ids in the space {space!r}.",
-                    meant_or(space, spaces, f"The spaces are {', '.join(spaces)}."),
-                )
-        return found
 
     def _features(
         self, target: _Nodes, splits: Splits

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +32,8 @@ from gnntrain.data.file_columns import (
     stacked,
 )
 from gnntrain.data.graph import NodeType
-from gnntrain.data.neo4j_header import Neo4jHeader, neo4j_header
 from gnntrain.data.stacked_table import TablePart
 from gnntrain.data.tables import Columns, Table
-from gnntrain.data.text_table import TextTable
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
@@ -51,15 +48,11 @@ _WORDS = {
     "source_column": "source",
     "target_column": "target",
     **{key: key for key in ("categorical", "ignore", "missing", "standardize", "features")},
-    **{key: key for key in ("type", "source_type", "target_type", "time", "foreign_keys")},
+    **{key: key for key in ("type", "source_type", "target_type", "foreign_keys")},
 }
 _KEY = rf"dataset\.({'|'.join(_WORDS)})\b"
 TYPE_NAMES = ("type", "node_type", "label")
 _EMPTY = "it has no value in this type's rows"
-
-
-Opened = tuple[Table, Neo4jHeader | None]
-"""A table, and its header if that is Neo4j's."""
 
 
 Part = NodeColumns | MixedNodeTable | EdgeTable | ColumnFile
@@ -118,7 +111,6 @@ class NodeSource:
         table: Its table; None: the ids come from the edges.
         config: How the table is read.
         left_out: Names of columns that are no features, each with the reason.
-        space: Neo4j's space of its ids; "" where none is named.
     """
 
     name: NodeType
@@ -126,7 +118,6 @@ class NodeSource:
     table: Table | None
     config: FilesConfig
     left_out: Mapping[str, str] = field(default_factory=dict)
-    space: str = ""
 
     @property
     def key(self) -> str:
@@ -134,101 +125,39 @@ class NodeSource:
         return f"nodes.{self.name}"
 
 
-def open_files(
-    paths: Sequence[Path],
-    config: FilesConfig,
-    opened: Callable[[Path, FilesConfig], Table],
-) -> Opened:
-    """Several files of the same columns as one table, and their header if it is Neo4j's.
-
-    Args:
-        paths: The files.
-        config: How they are read.
-        opened: Opens one.
-
-    Raises:
-        UserError: One cannot be read, or has other columns than the first.
-    """
-    first = opened(paths[0], config)
-    header = neo4j_header(first.names)
-    if header is None and isinstance(first, TextTable):
-        # Perhaps it was taken for a row, since no name in it is a usual one.
-        named = opened(paths[0], config.model_copy(update={"header": True}))
-        header = neo4j_header(named.names)
-        first = first if header is None else named
-    tables = [first]
-    for path in paths[1:]:
-        headless = config.model_copy(update={"header": False})
-        table = opened(path, config)
-        if header is not None and table.names != first.names:
-            table = opened(path, headless)
-            if len(table.names) == len(first.names):
-                table.names = first.names
-        tables.append(table)
-    whole = stacked(tables)
-    if header is not None:
-        for table in (*tables, whole):
-            table.names, table.lists = header.names, header.lists
-    return whole, header
-
-
 def open_nodes(
     paths: Sequence[Path], config: FilesConfig, bad: BadRows, names: Iterable[str]
-) -> Opened:
+) -> Table:
     """Files of nodes as one table; `names` are columns that the schema names.
 
     Raises:
         UserError: One cannot be read, or has other columns than the first.
     """
     if is_array_file(paths[0]):
-        return open_arrays(paths[0], load_all(paths), FEATURE_ARRAYS, config), None
+        return open_arrays(paths[0], load_all(paths), FEATURE_ARRAYS, config)
     known = USUAL_NAMES.union(name.lower() for name in names)
-    return open_files(paths, config, lambda path, how: open_table(path, how, bad, known))
+    return stacked([open_table(path, config, bad, known) for path in paths])
 
 
 def node_source(
     name: NodeType,
     columns: NodeColumns,
     id_column: str | None,
-    opened: Opened | None,
+    table: Table | None,
     config: FilesConfig,
 ) -> NodeSource:
     """A node type that has files of its own, or none."""
     config = config_of(config, columns, id_column)
-    if opened is None:
-        return NodeSource(name, columns, None, config)
-    table, header = opened
-    of_type = ids_called(name)
-    if header is None:
-        if id_column is None and not find_column(table, "id", None):
-            found = next((at for at in table.names if at.lower() in of_type), None)
-            config = config.model_copy(update={"id_column": found})
-        return NodeSource(name, columns, table, config)
-    if id_column is None and "ID" in header.roles:
-        config = config.model_copy(update={"id_column": header.names[header.roles["ID"]]})
-    left_out = _neo4j_columns(table, header, columns)
-    config = _without(config, left_out)
-    return NodeSource(name, columns, table, config, left_out, header.spaces.get("ID", ""))
+    if table is not None and id_column is None and not find_column(table, "id", None):
+        found = next((at for at in table.names if at.lower() in ids_called(name)), None)
+        config = config.model_copy(update={"id_column": found})
+    return NodeSource(name, columns, table, config)
 
 
 def ids_called(node_type: NodeType) -> tuple[str, ...]:
     """Names that say that a column holds ids of a node type, in lower case."""
     name = node_type.lower()
     return f"{name}_id", f"{name}id", f"id_{name}"
-
-
-def _neo4j_columns(table: Table, header: Neo4jHeader, columns: NodeColumns) -> dict[str, str]:
-    """Columns that Neo4j's header calls something else than numbers, if the schema does not."""
-    named = _named(table, columns)
-    found = {place: f"Neo4j's {kind}" for place, kind in header.texts.items()}
-    if "LABEL" in header.roles:
-        found[header.roles["LABEL"]] = "Neo4j's labels"
-    return {table.names[at]: reason for at, reason in found.items() if at not in named}
-
-
-def _named(table: Table, columns: NodeColumns) -> set[int]:
-    """Places of the columns that the schema names one by one."""
-    return {place for name in names_in(columns) for place in named_column(table, name)}
 
 
 def config_of(config: FilesConfig, columns: NodeColumns, id_column: str | None) -> FilesConfig:
@@ -250,15 +179,11 @@ def config_of(config: FilesConfig, columns: NodeColumns, id_column: str | None) 
     return config.model_copy(update=changes)
 
 
-def _without(config: FilesConfig, left_out: Mapping[str, str]) -> FilesConfig:
-    return config.model_copy(update={"ignore": (*config.ignore, *left_out)})
-
-
 def mixed_sources(
     key: str,
     mixed: MixedNodeTable,
     types: Mapping[NodeType, NodeColumns],
-    opened: Opened,
+    table: Table,
     config: FilesConfig,
     bad: BadRows,
 ) -> list[NodeSource]:
@@ -267,17 +192,13 @@ def mixed_sources(
     Raises:
         UserError: It cannot be read, or its columns of ids and types are not known.
     """
-    table, header = opened
     if isinstance(table, ArrayTable):
         raise UserError(
             f"{key}: {table.path} holds arrays, which have no column of types.",
             "Give a table (CSV, Parquet), or an entry for each node type.",
         )
-    type_place = _type_place(key, table, mixed.type, header)
-    id_column = mixed.id
-    if header is not None and id_column is None and "ID" in header.roles:
-        id_column = header.names[header.roles["ID"]]
-    found = find_id(table, config.model_copy(update={"id_column": id_column}), {type_place})
+    type_place = _type_place(key, table, mixed.type)
+    found = find_id(table, config.model_copy(update={"id_column": mixed.id}), {type_place})
     if not found:
         raise UserError(
             f"{table.path}: it is not plain which column holds the node ids; it has "
@@ -286,23 +207,20 @@ def mixed_sources(
         )
     id_name = table.names[found["id"]]
     sources = []
-    for name, part, empty in _parts(table, type_place, header, mixed, bad):
+    for name, part, empty in _parts(table, type_place, bad):
         columns = types.get(name, NodeColumns())
         view = config_of(config, columns, id_name)
-        left_out = {} if header is None else _neo4j_columns(table, header, columns)
-        named = _named(table, columns)
-        left_out |= {table.names[at]: _EMPTY for at in empty if at not in named}
+        named = {place for name in names_in(columns) for place in named_column(table, name)}
+        left_out = {table.names[at]: _EMPTY for at in empty if at not in named}
         left_out[table.names[type_place]] = "it holds the node types"
-        space = "" if header is None else header.spaces.get("ID", "")
-        sources.append(NodeSource(name, columns, part, _without(view, left_out), left_out, space))
+        view = view.model_copy(update={"ignore": (*view.ignore, *left_out)})
+        sources.append(NodeSource(name, columns, part, view, left_out))
     return sources
 
 
-def _type_place(key: str, table: Table, wanted: str | None, header: Neo4jHeader | None) -> int:
+def _type_place(key: str, table: Table, wanted: str | None) -> int:
     if wanted is not None:
         return place_of(table, "type", wanted)
-    if header is not None and "LABEL" in header.roles:
-        return header.roles["LABEL"]
     names = [name.lower() for name in table.names]
     for usual in TYPE_NAMES:
         if usual in names:
@@ -314,16 +232,13 @@ def _type_place(key: str, table: Table, wanted: str | None, header: Neo4jHeader 
 
 
 def _parts(
-    table: Table,
-    type_place: int,
-    header: Neo4jHeader | None,
-    mixed: MixedNodeTable,
-    bad: BadRows,
+    table: Table, type_place: int, bad: BadRows
 ) -> Iterator[tuple[NodeType, TablePart, list[int]]]:
     """Each type's rows, and the columns that are empty there."""
     places = range(len(table.names))
     rows = Columns(table, {}, (), places).read()
-    types = _types_of_rows(rows.others[type_place], header, mixed, table)
+    types = pc.utf8_trim_whitespace(rows.others[type_place].cast(TEXT))
+    types = pc.if_else(pc.equal(types, ""), pa.scalar(None, TEXT), types)
     missing = np.asarray(types.is_null().to_numpy(zero_copy_only=False), bool)
     rows = rows.drop(missing, bad, lambda _: "the node type is missing")
     encoded = types.drop_null().dictionary_encode()
@@ -332,32 +247,6 @@ def _parts(
         part = rows.keep(codes == code)
         empty = [place for place in places if _is_empty(part.others[place])]
         yield name, TablePart(table, part.others, part.rows), empty
-
-
-def _types_of_rows(
-    column: pa.Array, header: Neo4jHeader | None, mixed: MixedNodeTable, table: Table
-) -> pa.Array:
-    """The node type of each row: of several labels the first that `types` has, else the first."""
-    texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, TEXT), texts)
-    if header is None or "LABEL" not in header.roles:
-        return texts
-    encoded = texts.dictionary_encode()
-    several: Counter[str] = Counter()
-    chosen = []
-    for labels in encoded.dictionary.to_pylist():
-        names = [name.strip() for name in labels.split(";") if name.strip()]
-        chosen.append(next((name for name in names if name in mixed.types), names[0]))
-        if len(names) > 1:
-            several[f"{labels} as {chosen[-1]}"] += 1
-    if several:
-        _logger.warning(
-            "%s: some nodes have several labels; each is read as of one type: %s. The key types "
-            "says which labels come first.",
-            table.path,
-            ", ".join(several),
-        )
-    return pa.array(chosen, TEXT).take(encoded.indices)
 
 
 def _is_empty(column: pa.Array) -> bool:

@@ -25,7 +25,7 @@ class StackedTable(Table):
     def __init__(self, tables: Sequence[Table]) -> None:
         first = tables[0]
         self.path, self.names, self.unit = first.path, first.names, first.unit
-        self.decimal, self.lists, self.heading = first.decimal, first.lists, first.heading
+        self.decimal, self.heading = first.decimal, first.heading
         self.null_width = None
         self.note = f" and {len(tables) - 1} more"
         self._tables = tables
@@ -65,7 +65,7 @@ class TablePart(Table):
 
     def __init__(self, table: Table, columns: Mapping[int, pa.Array], rows: Int64Array) -> None:
         self.path, self.names, self.unit = table.path, table.names, table.unit
-        self.decimal, self.lists, self.note = table.decimal, table.lists, table.note
+        self.decimal, self.note = table.decimal, table.note
         self._table, self._columns, self._rows = table, columns, rows
 
     def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:

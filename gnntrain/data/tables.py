@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from gnntrain.data.bad_rows import BadRows, Record
@@ -214,7 +213,6 @@ class Table(ABC):
         names: Names of the columns.
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
         decimal: Decimal mark of the numbers.
-        lists: Places of columns of texts that hold lists of numbers, separated by semicolons.
         heading: The fields of a text's first line that was not seen to be a header.
         null_width: Numbers in a row of a column of Arrow's type null; None: another file may have
             lists there.
@@ -225,7 +223,6 @@ class Table(ABC):
     unit: Literal["line", "row"] = "row"
     note: str = ""
     decimal: str = "."
-    lists: Collection[int] = ()
     heading: tuple[str, ...] = ()
     null_width: int | None = 1
 
@@ -248,7 +245,7 @@ class Table(ABC):
                 found, _, end = batch
                 for i, place in enumerate(columns.numbers):
                     if widths[i] is None:
-                        column = self._numbers(place, found[place])
+                        column = found[place]
                         is_null = pa.types.is_null(column.type)
                         widths[i] = self.null_width if is_null else width_of(column)
                 if None not in widths:
@@ -263,15 +260,11 @@ class Table(ABC):
 
     def _rows_of(self, columns: Columns, batch: ColumnBatch, widths: Sequence[int | None]) -> Rows:
         found, rows, end = batch
-        numbers = [self._numbers(place, found[place]) for place in columns.numbers]
+        numbers = [found[place] for place in columns.numbers]
         matrix, known = to_matrix(numbers, len(rows), widths)
         by_role = {role: found[place] for role, place in columns.places.items()}
         others = {place: found[place] for place in columns.others}
         return Rows(columns, by_role, matrix, rows, end, others=others, widths=known)
-
-    def _numbers(self, place: int, column: pa.Array) -> pa.Array:
-        is_list = place in self.lists and column.type == TEXT
-        return pc.split_pattern(column, ";") if is_list else column
 
     def by_file(self, rows: Int64Array) -> Iterator[tuple[Table, Int64Array]]:
         """The rows of each file, numbered as in that file; `rows` are in ascending order."""

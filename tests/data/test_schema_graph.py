@@ -24,7 +24,6 @@ from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import SPLITS, EdgeType, HeteroGraphData, NodeData, PrepareOptions
-from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.examples import examples
@@ -421,59 +420,6 @@ def test_triples_of_one_node_type(tmp_path: Path) -> None:
     assert data.labels.tolist() == [0, -1, 1]
 
 
-def test_neo4j_headers(tmp_path: Path) -> None:
-    texts = {
-        "movies-header": "movieId:ID(Movie-ID),title:string,year:int,emb:float[],"
-        "seen:boolean,:LABEL",
-        "movies-1": 'm1,"The, one",1999,0.5;1.5,true,Movie\n1,Two,2003,1;2,false,Movie;Sequel',
-        "movies-2": "m3,Three,2004,3;4,true,Sequel;Movie",
-        "actors": "id:ID(Actor-ID),name,rank:int,:LABEL\n1,Keanu,1,Actor\n2,Carrie,2,Actor",
-        "roles": ":START_ID(Actor-ID),role,:END_ID(Movie-ID),:TYPE\n"
-        "1,Neo,1,ACTED_IN\n2,Tri,m3,ACTED_IN\n1,,m1,DIRECTED",
-    }
-    for name, text in texts.items():
-        (tmp_path / f"{name}.csv").write_text(f"{text}\n")
-    schema = {
-        "nodes": [
-            {"files": ["movies-header.csv", "movies-[12].csv"], "types": {"Movie": {}}},
-            {"files": "actors.csv", "types": {"Actor": {"label": "rank"}}},
-        ],
-        "edges": {"files": "roles.csv"},
-    }
-    data = build(tmp_path, schema)
-    assert list(data.nodes) == ["Movie", "Actor"]
-    assert ids_of(data.nodes["Movie"]) == ["m1", "1", "m3"]
-    assert data.nodes["Movie"].feature_names == ("year", "emb_0", "emb_1", "seen")
-    assert features_of(data.nodes["Movie"])[1] == [2003, 1, 2, 0]
-    assert data.nodes["Actor"].num_features == 0
-    assert edges_of(data) == {
-        ("Actor", "ACTED_IN", "Movie"): [(1, "1"), (2, "m3")],
-        ("Actor", "DIRECTED", "Movie"): [(1, "m1")],
-    }
-    own = {
-        "nodes": {
-            "film": {"files": ["movies-header.csv", "movies-1.csv", "movies-2.csv"]},
-            "actor": {"files": "actors.csv", "label": "rank", "categorical": "name"},
-        },
-        "edges": {"actor/acts/film": {"files": "roles.csv"}},
-    }
-    data = build(tmp_path, own)
-    assert len(edges_of(data)[("actor", "acts", "film")]) == 3
-    assert data.nodes["actor"].feature_names == ("name=Carrie", "name=Keanu")
-
-
-def test_edge_features_and_times_must_be_there_and_are_told(tmp_path: Path) -> None:
-    writes = "author_id,id,pos,date\na1,10,1,2001\n"
-    table = {"files": "writes.csv", "features": ["pos"], "time": "date"}
-    schema = changed("edges", "author/writes/paper", to=table)
-    data = build(write(tmp_path, writes=writes), schema)
-    assert data.summary is not None
-    assert {"author/writes/paper.pos", "author/writes/paper.date"} <= set(data.summary.left_out)
-    told = mistake(tmp_path, changed("edges", "author/writes/paper", to={**table, "time": "dat"}))
-    assert "edges.author/writes/paper.time" in told
-    assert "date" in told
-
-
 def test_columns_and_arrays_of_edges_that_are_not_read_are_told(tmp_path: Path) -> None:
     pairs, attributes = np.array([[0, 1], [1, 2]]), np.ones((2, 3))
     np.savez(tmp_path / "cites.npz", edge_index=pairs, edge_attr=attributes)
@@ -644,34 +590,6 @@ def test_another_graph_is_prepared_as_the_trained_one(
         builder_for(plain, labelled=False, preprocessing=made_by).build()
 
 
-def test_words_of_graphstorm_are_understood_and_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    schema = {
-        "nodes": {
-            "author": {
-                "files": ["authors.csv"],
-                "node_id_col": "author_id",
-                "label_col": "area",
-                "feature_col": "h",
-            },
-            "paper": {"files": "papers.csv", "node_id_col": "id"},
-        },
-        "edges": {
-            "author,writes,paper": {
-                "files": "writes.csv",
-                "source_id_col": "author_id",
-                "dest_id_col": "id",
-            }
-        },
-    }
-    data = build(write(tmp_path), schema)
-    assert edges_of(data)[("author", "writes", "paper")][0] == ("a1", 10)
-    for word, ours in (("node_id_col", "id"), ("dest_id_col", "target"), ("label_col", "label")):
-        assert f"{word} is read as {ours}" in caplog.text
-    assert isinstance(data.nodes["paper"].preprocessing, Preprocessing)
-
-
 # One random graph, written in many ways.
 
 Row = list[Any]
@@ -783,34 +701,9 @@ def one_table(graph: Drawn, folder: Path, suffix: str, cut: int) -> dict[str, An
     }
 
 
-def neo4j(graph: Drawn, folder: Path, suffix: str, cut: int) -> dict[str, Any]:
-    """Neo4j's tables with a space of ids a type; headers in files of their own."""
-    del suffix
-    nodes = []
-    for name, of_type in graph.nodes.items():
-        labels = graph.labels if name == "a" else [""] * len(of_type)
-        header = [f"key:ID({name}-space)", "f:double", "y:string", ":LABEL"]
-        rows = [[key, f, y, name] for (key, f), y in zip(of_type, labels, strict=True)]
-        save(folder / f"{name}-header.csv", header, [])
-        for at, part in enumerate([rows[:cut], rows[cut:]]):
-            with (folder / f"{name}-{at}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows(part)
-        files = [f"{name}-{at}.csv" for at, part in enumerate([rows[:cut], rows[cut:]]) if part]
-        types = {"a": {"label": "y"}} if name == "a" else {}
-        nodes.append({"files": [f"{name}-header.csv", *files], "types": types})
-    edges = []
-    ends = sorted({(s, t) for s, _, t, _, _ in graph.edges})
-    for number, (source, target) in enumerate(ends):
-        header = [f":START_ID({source}-space)", ":TYPE", f":END_ID({target}-space)"]
-        rows = [[u, r, v] for s, r, t, u, v in graph.edges if (s, t) == (source, target)]
-        save(folder / f"rels{number}.csv", header, rows)
-        edges.append({"files": f"rels{number}.csv"})
-    return {"nodes": nodes, "edges": edges}
-
-
 @given(
     drawn_graphs(),
-    st.sampled_from([table_a_type, one_table, neo4j]),
+    st.sampled_from([table_a_type, one_table]),
     st.sampled_from([".csv", ".tsv", ".parquet", ".feather"]),
     st.integers(0, 5),
 )
