@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.csc import in_edges
+from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm, with_loops
 from gnntrain.data.graph import (
+    Edges,
     EdgeType,
     Graph,
     HeteroGraphData,
+    IntArray,
     NodeData,
     Nodes,
     NodeType,
@@ -24,6 +26,26 @@ EDGES: dict[EdgeType, int] = {
     ("paper", "cites", "paper"): 120,
     ("paper", "appears_in", "venue"): 40,
 }
+
+
+def in_edges(
+    src: IntArray,
+    dst: IntArray,
+    *,
+    num_src: int,
+    num_dst: int,
+    has_norm: bool,
+) -> Edges:
+    """The edges of one type in memory, from an edge list."""
+    blocks = list(column_blocks(EdgeList(src, dst, None), num_dst, num_src))
+    counts = np.concatenate([block.counts for block in blocks])
+    loop = np.concatenate([block.loop for block in blocks])
+    norm = np.concatenate([gcn_norm(block) for block in blocks])
+    return Edges(
+        indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+        indices=np.concatenate([block.indices for block in blocks]),
+        gcn_norm=with_loops(norm, loop) if has_norm else None,
+    )
 
 
 def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -> HeteroGraphData:

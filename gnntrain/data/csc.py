@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.graph import Edges, Float32Array, Int64Array, IntArray, index_dtype
+from gnntrain.data.graph import Float32Array, Int64Array, IntArray, index_dtype
 from gnntrain.jit import jit
 from gnntrain.limits import available_cores
 
@@ -134,38 +134,6 @@ def column_blocks(
             pending.append(pool.submit(_build_block, edges, num_src, counts[first:last], first))
         while pending:
             yield pending.popleft().result()
-
-
-def in_edges(
-    src: IntArray,
-    dst: IntArray,
-    weight: npt.NDArray[Any] | None = None,
-    *,
-    num_src: int,
-    num_dst: int,
-    has_norm: bool,
-) -> Edges:
-    """The edges of one type in memory, from an edge list.
-
-    Args:
-        src: `[num_edges]`, in `0 … num_src - 1`.
-        dst: `[num_edges]`, in `0 … num_dst - 1`.
-        weight: `[num_edges]`, or None.
-        num_src: Number of source nodes.
-        num_dst: Number of destination nodes.
-        has_norm: Compute `Edges.gcn_norm`.
-    """
-    blocks = list(column_blocks(EdgeList(src, dst, weight), num_dst, num_src))
-    counts = np.concatenate([block.counts for block in blocks])
-    loop = np.concatenate([block.loop for block in blocks])
-    norm = np.concatenate([gcn_norm(block) for block in blocks])
-    weights = [block.weight for block in blocks if block.weight is not None]
-    return Edges(
-        indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
-        indices=np.concatenate([block.indices for block in blocks]),
-        weight=np.concatenate(weights) if weights else None,
-        gcn_norm=with_loops(norm, loop) if has_norm else None,
-    )
 
 
 def gcn_norm(block: ColumnBlock) -> Float32Array:

@@ -1,4 +1,4 @@
-"""Graphs behind PyG's interfaces `FeatureStore` and `GraphStore`, and graphs made from PyG's.
+"""Graphs behind PyG's interfaces `FeatureStore` and `GraphStore`.
 
 Apart from `gnntrain.data.graph`, because importing PyG takes a second.
 """
@@ -6,8 +6,6 @@ Apart from `gnntrain.data.graph`, because importing PyG takes a second.
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -17,23 +15,14 @@ from torch import Tensor
 from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
-from gnntrain.data.csc import in_edges
 from gnntrain.data.graph import (
-    EDGE,
-    NODE,
     SPLITS,
-    AnyArray,
     Edges,
     EdgeType,
-    FeatureDtype,
     Graph,
     Nodes,
     NodeType,
 )
-from gnntrain.data.targets import (
-    infer_label_kind,
-)
-from gnntrain.metrics import DEFAULT_METRICS
 
 # Mapped pages are read-only, which torch cannot express; nothing here writes to them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -156,107 +145,3 @@ def pyg_csc(edges: Edges) -> tuple[Tensor, Tensor]:
     dtype = edges.indices.dtype if narrow else np.dtype(np.int64)
     indices = torch.from_numpy(edges.indices.astype(dtype, copy=False))
     return indices, torch.from_numpy(edges.indptr.astype(dtype, copy=False))
-
-
-def graph_of(
-    feature_store: FeatureStore,
-    graph_store: GraphStore,
-    *,
-    dataset: str = "graph",
-) -> Graph:
-    """A graph in memory from PyG's interfaces: a `Data`, a `HeteroData`, or a store of your own.
-
-    Args:
-        feature_store: Has a tensor `x` for node types with features, and for one type `y` and the
-            masks `train_mask`, `val_mask` and `test_mask`, as `PyGGraph` describes them.
-        graph_store: Has the edges in any layout, and the size of types without features.
-        dataset: Name of the data set.
-
-    Raises:
-        ValueError: Not exactly one node type has labels, or the size of one is not known.
-    """
-    tensors: dict[NodeType, dict[str, Tensor]] = defaultdict(dict)
-    for attr in feature_store.get_all_tensor_attrs():
-        if attr.attr_name in _ATTRIBUTES:
-            if not attr.is_set("group_name"):  # a `Data` leaves it open
-                attr.group_name = None
-            attr.index = None
-            value = torch.as_tensor(feature_store.get_tensor(attr))
-            tensors[attr.group_name or NODE][attr.attr_name] = value
-    nodes = {name: _nodes_of(given) for name, given in tensors.items() if "x" in given}
-    for name, size in _sizes_by_edges(graph_store).items():
-        if name not in nodes:
-            nodes[name] = _nodes_of({"x": torch.empty(size, 0), **tensors[name]})
-    labels = {name: each.labels for name, each in nodes.items() if each.labels is not None}
-    if len(labels) != 1:
-        raise ValueError(f"{len(labels)} node types have labels instead of one")
-    ((target, given_labels),) = labels.items()
-    task, num_classes = infer_label_kind(given_labels)
-    return Graph(
-        target=target,
-        nodes=nodes,
-        edges=_edges_by_type(graph_store, nodes),
-        dataset=dataset,
-        task=task,
-        metric=DEFAULT_METRICS[task],
-        num_classes=num_classes,
-    )
-
-
-def _sizes_by_edges(store: GraphStore) -> dict[NodeType, int]:
-    """The number of nodes of each type, as far as edges tell it."""
-    sizes = {}
-    for attr in store.get_all_edge_attrs():
-        if attr.edge_type is not None and attr.size is not None:
-            for name, size in zip(attr.edge_type[::2], attr.size, strict=True):
-                if size is not None:
-                    sizes[name] = size
-    return sizes
-
-
-_ARRAY_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-
-
-def _nodes_of(tensors: Mapping[str, Tensor]) -> Nodes:
-    x, y = tensors["x"].contiguous(), tensors.get("y")
-    if x.dtype not in _ARRAY_TYPES:
-        x = x.float()
-    feature_dtype = _ARRAY_TYPES[x.dtype]
-    stored = x.view(torch.uint16) if x.dtype == torch.bfloat16 else x
-    labels: AnyArray | None = None
-    if y is not None:
-        labels = _labels_of(y)
-        labels = labels.astype(np.int32 if labels.ndim == 1 else np.uint8)
-    splits = {
-        split: np.flatnonzero(tensors[name].numpy())
-        for name, split in _MASKS.items()
-        if name in tensors
-    }
-    return Nodes(stored.numpy(), cast(FeatureDtype, feature_dtype), labels, splits)
-
-
-def _edges_by_type(store: GraphStore, nodes: Mapping[NodeType, Nodes]) -> dict[EdgeType, Edges]:
-    src, dst, _ = store.coo()
-    if isinstance(src, Tensor):
-        src, dst = {EDGE: src}, {EDGE: dst}
-    return {
-        name: in_edges(
-            src[name].numpy(),
-            dst[name].numpy(),
-            num_src=len(nodes[name[0]]),
-            num_dst=len(nodes[name[2]]),
-            has_norm=name[0] == name[2],
-        )
-        for name in src
-    }
-
-
-def _array(tensor: Tensor) -> AnyArray:
-    array: AnyArray = tensor.detach().cpu().numpy()
-    return array
-
-
-def _labels_of(y: Tensor) -> AnyArray:
-    """Class numbers, int64 `[num_nodes]`, or labels as they are, `[num_nodes, num_classes]`."""
-    labels = _array(y[:, 0] if y.shape[1:] == (1,) else y)
-    return labels.astype(np.int64) if labels.ndim == 1 else labels

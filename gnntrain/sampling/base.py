@@ -56,7 +56,7 @@ class SampledSubgraph:
             first. The destinations of a block are the first `num_dst` of `nodes`, its sources the
             first `num_src`. Every hop draws again for *all* nodes found so far, so that a layer's
             output for a node does not depend on the rest of the batch. (Exception: PyG's way, see
-            `cumulative_blocks`.)
+            `pyg.blocks_of`.)
         num_sampled_edges: For each hop, the one next to the seeds first: the edges to the nodes
             that the hop before found (or to the seeds).
         size: If `nodes` is padded: the number of sampled nodes, int64 on the device.
@@ -108,32 +108,6 @@ class SampledSubgraph:
         for block, num_new in zip(reversed(self.blocks), self.num_sampled_edges, strict=True):
             yield block, oldest, num_new
             oldest = block.num_dst
-
-
-def cumulative_blocks(
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_dst: Sequence[int],
-    num_src: Sequence[int],
-) -> tuple[Block, ...]:
-    """The blocks of sampling in which each node draws once, when it is found (PyG's way).
-
-    All blocks are views of one CSC; older destinations bring the edges that they drew earlier.
-
-    Args:
-        indptr: int32 `[num_dst[-1] + 1]`.
-        indices: int32 `[num_edges]`, local numbers of sources, by destination.
-        edge_ids: int64 `[num_edges]` or None.
-        num_dst: For each hop, the destinations known before it.
-        num_src: For each hop, the sources known after it.
-    """
-    blocks = []
-    for known, found in zip(num_dst, num_src, strict=True):
-        num_edges = int(indptr[known])
-        ids = None if edge_ids is None else edge_ids[:num_edges]
-        blocks.append(Block(indptr[: known + 1], indices[:num_edges], found, edge_ids=ids))
-    return tuple(reversed(blocks))
 
 
 class Sampler(ABC):

@@ -18,7 +18,6 @@ from gnntrain.sampling.base import (
     SampledSubgraph,
     SampleKey,
     Sampler,
-    cumulative_blocks,
 )
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.kernels import (
@@ -52,8 +51,6 @@ class CPUSampler(Sampler):
         fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
         replace: Draw with replacement: every node that has in-edges takes exactly the fan-out.
         edge_ids: Also return each edge's position in `indices`.
-        frontier_only: Let only the nodes found in the last hop draw, as PyG does; older nodes keep
-            the edges that they drew when they were new.
 
     Raises:
         UserError: The arrays are no CSC, or a fan-out is neither −1 nor at least 1.
@@ -67,13 +64,11 @@ class CPUSampler(Sampler):
         *,
         replace: bool = False,
         edge_ids: bool = False,
-        frontier_only: bool = False,
     ) -> None:
         self._indptr, self._indices = read_only_csc(indptr.numpy(), indices.numpy())
         self._fan_outs = checked_fan_outs(fan_outs)
         self._replace = replace
         self._edge_ids = edge_ids
-        self._frontier_only = frontier_only
         self._idle: deque[_Scratch] = deque()
 
     @property
@@ -108,22 +103,19 @@ class CPUSampler(Sampler):
         num_new_edges: list[int] = []
         oldest = 0
         for hop, fan_out in enumerate(self._fan_outs):
-            num_dst = scratch.num_nodes
-            first = oldest if self._frontier_only else 0
-            block = self._draw_hop(scratch, first, fan_out, numba_hop_key(key, hop))
+            block = self._draw_hop(scratch, fan_out, numba_hop_key(key, hop))
             blocks.append(block)
-            num_new_edges.append(block.num_edges - int(block.indptr[oldest - first]))
-            oldest = num_dst
-        drawn = _cumulated(blocks, len(seeds)) if self._frontier_only else tuple(reversed(blocks))
+            num_new_edges.append(block.num_edges - int(block.indptr[oldest]))
+            oldest = block.num_dst
         nodes = torch.from_numpy(scratch.finish_batch())
-        return SampledSubgraph(nodes, len(seeds), drawn, num_new_edges)
+        return SampledSubgraph(nodes, len(seeds), tuple(reversed(blocks)), num_new_edges)
 
-    def _draw_hop(self, scratch: _Scratch, first: int, fan_out: int, key: np.uint64) -> Block:
-        """The in-edges of the known nodes from number `first` on."""
-        num_dst = scratch.num_nodes - first
+    def _draw_hop(self, scratch: _Scratch, fan_out: int, key: np.uint64) -> Block:
+        """The in-edges of the known nodes."""
+        num_dst = scratch.num_nodes
         indptr = np.zeros(num_dst + 1, np.int64)
         starts, degrees = scratch.destination_buffers(num_dst)
-        destinations = scratch.nodes[first : scratch.num_nodes]
+        destinations = scratch.nodes[:num_dst]
         most = count_edges(
             self._indptr, destinations, fan_out, self._replace, starts, degrees, indptr
         )
@@ -133,7 +125,7 @@ class CPUSampler(Sampler):
         edge_ids = np.empty(num_edges, np.int64) if self._edge_ids else NOT_WANTED
         scratch.num_nodes = draw_hop(
             self._indices,
-            scratch.nodes[first : scratch.num_nodes],
+            scratch.nodes[:num_dst],
             key,
             fan_out < 0,
             self._replace,
@@ -158,23 +150,6 @@ class CPUSampler(Sampler):
             edge_ids=torch.from_numpy(edge_ids) if self._edge_ids else None,
             max_in_edges=fan_out if fan_out >= 0 else None,
         )
-
-
-def _cumulated(blocks: Sequence[Block], num_seeds: int) -> tuple[Block, ...]:
-    """Join blocks that each cover only their own new destinations; the first hop's first."""
-    if not blocks:
-        return ()
-    counts = torch.cat([block.indptr.diff() for block in blocks])
-    ids = [block.edge_ids for block in blocks if block.edge_ids is not None]
-    indices = torch.cat([block.indices for block in blocks])
-    check_hop_edges(len(indices))
-    return cumulative_blocks(
-        torch.cat([counts.new_zeros(1), counts.cumsum(0, dtype=torch.int32)]),
-        indices,
-        torch.cat(ids) if ids else None,
-        [num_seeds, *(block.num_src for block in blocks[:-1])],
-        [block.num_src for block in blocks],
-    )
 
 
 class HopBuffers:

@@ -17,7 +17,7 @@ from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE, Edges, Graph, Nodes
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler, cumulative_blocks
+from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
 
@@ -120,19 +120,27 @@ def subgraph_of(drawn: SamplerOutput, num_seeds: int, num_hops: int) -> SampledS
 def blocks_of(
     row: Tensor, col: Tensor, edge: Tensor, num_dst: Sequence[int], num_src: Sequence[int]
 ) -> tuple[Block, ...]:
-    """The blocks of edges as PyG draws them.
+    """The blocks of edges as PyG draws them: each node once, when it is found.
+
+    All blocks are views of one CSC; older destinations bring the edges that they drew earlier.
 
     Args:
         row, col: Local numbers of sources and destinations, by destination.
         edge: Positions of the edges.
-        num_dst, num_src: See `cumulative_blocks`.
+        num_dst: For each hop, the destinations known before it.
+        num_src: For each hop, the sources known after it.
     """
     check_hop_edges(len(row))
     last = num_dst[-1] if num_dst else 0
     indptr = np.zeros(last + 1, np.int32)
     np.cumsum(np.bincount(col.numpy(), minlength=last), out=indptr[1:])
-    offsets = torch.from_numpy(indptr)
-    return cumulative_blocks(offsets, row.to(torch.int32), edge.long(), num_dst, num_src)
+    offsets, indices, edge_ids = torch.from_numpy(indptr), row.to(torch.int32), edge.long()
+    blocks = []
+    for known, found in zip(num_dst, num_src, strict=True):
+        num_edges = int(indptr[known])
+        ids = edge_ids[:num_edges]
+        blocks.append(Block(offsets[: known + 1], indices[:num_edges], found, edge_ids=ids))
+    return tuple(reversed(blocks))
 
 
 def require_pyg_backend() -> None:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.sampler import NodeSamplerInput
 
+from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
-from gnntrain.sampling.node_loader import NodeLoaderSampler
 from scripts.bench.peers.floor import Work, work_of
 from scripts.bench.peers.pyg import SAGE, hops_of
+from tests.sampling.graphs import cpu_sampler, csc
 
 
 def sampled(seed: int, num_hops: int) -> Data:
     """A mini-batch as PyG's `NeighborLoader` gives it, of a graph with isolated nodes."""
     generator = torch.Generator().manual_seed(seed)
-    edge_index = torch.randint(0, 40, (2, 120), generator=generator)
-    graph = Data(edge_index=edge_index, num_nodes=50, x=torch.rand(50, 6, generator=generator))
-    sampler = NodeLoaderSampler.from_data(graph, [3] * num_hops)
+    src, dst = torch.randint(0, 40, (2, 120), generator=generator)
+    x = torch.rand(50, 6, generator=generator)
     seeds = torch.randperm(50, generator=generator)[:8]
-    out = sampler.sample_from_nodes(NodeSamplerInput(None, seeds))
+    sampler = cpu_sampler(csc(50, src.numpy(), dst.numpy()), [3] * num_hops)
+    out = sampler.sample(seeds, SampleKey(seed, 0, 0))
     return Data(
-        x=graph.x[out.node],
-        edge_index=torch.stack([out.row, out.col]),
+        x=x[out.nodes],
+        edge_index=out.edge_index,
         batch_size=len(seeds),
         true_nodes=out.num_sampled_nodes,
         true_edges=out.num_sampled_edges,

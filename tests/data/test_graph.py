@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from gnntrain.data.csc import in_edges
 from gnntrain.data.graph import EDGE, NODE, Edges, Graph, Nodes
+from tests.hetero_graphs import in_edges
 
 WRITES = ("author", "writes", "paper")
 

@@ -72,14 +72,12 @@ def sample(
     key: SampleKey,
     *,
     replace: bool = False,
-    frontier_only: bool = False,
 ) -> OracleSample:
-    """Walk hop by hop; with `frontier_only` a node draws once, in the hop after it is found."""
+    """Walk hop by hop; in each one all nodes found so far draw again."""
     result = OracleSample(list(seeds), [], [len(seeds)])
-    edges: list[list[tuple[int, int]]] = []
     for hop, fan_out in enumerate(fan_outs):
-        edges = list(edges) if frontier_only else []
-        for destination in range(len(edges), result.num_known[-1]):
+        edges = []
+        for destination in range(result.num_known[-1]):
             node = result.nodes[destination]
             begin, end = indptr[node], indptr[node + 1]
             drawn = []

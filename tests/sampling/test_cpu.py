@@ -40,7 +40,6 @@ def assert_same(subgraph: SampledSubgraph, expected: oracle.OracleSample) -> Non
     fan_outs=st.lists(st.sampled_from([-1, 1, 2, 5, 30, 1000]), min_size=1, max_size=3),
     key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
     replace=st.booleans(),
-    frontier_only=st.booleans(),
     data=st.data(),
 )
 def test_nodes_and_edges_are_the_oracles_in_the_same_order(
@@ -48,15 +47,15 @@ def test_nodes_and_edges_are_the_oracles_in_the_same_order(
     fan_outs: list[int],
     key: SampleKey,
     replace: bool,
-    frontier_only: bool,
     data: st.DataObject,
 ) -> None:
     indptr, indices = graph
     seeds = data.draw(st.lists(st.integers(0, len(indptr) - 2), max_size=8))
     fan_outs = [min(fan_out, 40) for fan_out in fan_outs] if replace else fan_outs
-    options = {"replace": replace, "frontier_only": frontier_only}
-    sampler = cpu_sampler((indptr, indices), fan_outs, edge_ids=True, **options)
-    expected = oracle.sample(indptr.tolist(), indices.tolist(), seeds, fan_outs, key, **options)
+    sampler = cpu_sampler((indptr, indices), fan_outs, edge_ids=True, replace=replace)
+    expected = oracle.sample(
+        indptr.tolist(), indices.tolist(), seeds, fan_outs, key, replace=replace
+    )
     assert_same(sampler.sample(torch.tensor(seeds, dtype=torch.int64), key=key), expected)
 
 
@@ -190,9 +189,7 @@ def test_arrays_that_are_no_csc_are_refused() -> None:
 
 
 def test_no_hop_gives_the_seeds_alone() -> None:
-    for frontier_only in (False, True):
-        sampler = cpu_sampler(random_csc(50, 300), [], frontier_only=frontier_only)
-        subgraph = sampler.sample(torch.tensor([4, 2]), key=KEY)
-        assert subgraph.nodes.tolist() == [4, 2]
-        assert subgraph.blocks[::-1] == ()
-        assert subgraph.edge_index.shape == (2, 0)
+    subgraph = cpu_sampler(random_csc(50, 300), []).sample(torch.tensor([4, 2]), key=KEY)
+    assert subgraph.nodes.tolist() == [4, 2]
+    assert subgraph.blocks == ()
+    assert subgraph.edge_index.shape == (2, 0)
