@@ -121,7 +121,7 @@ def test_parts_of_one_machine_and_of_machines_with_several_ranks(
     assert_same(found, whole)
 
 
-@pytest.mark.parametrize("features", [{}, {"cache_bytes": 0}, {"hotness": "degree"}], ids=str)
+@pytest.mark.parametrize("features", [{}, {"cache_bytes": 0}], ids=str)
 def test_machines_that_share_out_the_rows_give_the_numbers_of_one(
     folder: Path, on_machines: Any, features: dict[str, Any]
 ) -> None:

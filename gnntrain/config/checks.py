@@ -386,7 +386,6 @@ def _owners_draw(config: Config) -> Iterator[Contradiction]:
         ("trainer.cuda_graph", config.trainer.cuda_graph, "false"),
         ("sampler.name", sampler.name == "full", "neighbor"),
         ("features.placement", features.placement not in ("auto", "memmap"), "auto"),
-        ("features.hotness", features.hotness == "degree", "presample"),
     ]
     for key, is_wrong, instead in clashes:
         if is_wrong:

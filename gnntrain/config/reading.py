@@ -15,6 +15,9 @@ from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.schema import Config
 from gnntrain.config.types import Section
 
+GONE: Set[tuple[str, ...]] = {("features", "hotness")}
+"""Keys of earlier versions, in runs of which they may stand: they changed no result."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -62,7 +65,7 @@ def read(raw: Mapping[str, Any], *, saved: bool = False, found: Sequence[Problem
         saved: As for `from_dict`.
         found: Mistakes already known; what they touch is not compared with other keys.
     """
-    config, wrong = _sound_part(_without(raw, set()), saved)
+    config, wrong = _sound_part(_without(raw, GONE if saved else set()), saved)
     told = [problem for place in wrong for problem in problems_of(place, config)]
     reading = Reading(config, [*found, *told])
     contradicting = [p for keys, p in contradictions(config) if reading.is_sound(*keys)]

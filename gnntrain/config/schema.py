@@ -100,11 +100,9 @@ class FeaturesConfig(Section):
     cache_bytes: ZeroOrMore | None = None
     """cached: bytes of GPU memory for rows; null: see cache_ratio, else all that is left.
     Where rows lie on other machines: bytes of each machine's memory for such rows."""
-    hotness: Literal["presample", "degree"] = "presample"
-    """Which rows are cached: those that a trial of the sampler reads most (presample), or those of
-    the nodes with most out-edges (degree)."""
     presample_epochs: OneOrMore = 2
-    """Epochs of that trial; where rows lie on other machines, training's first ones."""
+    """Epochs that the sampler draws in advance to find the rows that are read most, which are
+    cached; where rows lie on other machines, training's first ones."""
 
 
 class ComputeConfig(Section):

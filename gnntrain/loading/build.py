@@ -26,7 +26,6 @@ from gnntrain.loading.hotness import (
     dry_epochs,
     hottest,
     hottest_on_machine,
-    out_degrees,
     presampled,
 )
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
@@ -291,11 +290,6 @@ class LoaderBuilder:
             num_rows = 0
         first, stop = self._own_range()
         num_rows = min(num_rows, store.num_nodes - (stop - first))
-        if asked.hotness == "degree":
-            degrees = out_degrees(store)
-            degrees[first:stop] = 0
-            hot = hottest(degrees, num_rows)
-            return hot[degrees[hot] > 0].numpy()
         counts, num_epochs = self._row_counts(num_rows), asked.presample_epochs if num_rows else 0
         with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
             for nodes in dry_epochs(self._draw, self._plan, num_epochs):
@@ -380,10 +374,8 @@ class LoaderBuilder:
         """The nodes whose rows this rank's cache holds, ascending."""
         if num_cached == 0:
             return torch.empty(0, dtype=torch.int64)
-        asked = self._config.features
-        if asked.hotness == "degree":
-            return hottest(out_degrees(self._store), num_cached)
-        counts = presampled(self._draw, self._plan, self._store.num_nodes, asked.presample_epochs)
+        num_epochs = self._config.features.presample_epochs
+        counts = presampled(self._draw, self._plan, self._store.num_nodes, num_epochs)
         return hottest(counts, num_cached)
 
     def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:

@@ -27,9 +27,7 @@ from gnntrain.loading.hotness import (
     DenseReadCounts,
     ReadCounts,
     dry_epochs,
-    hottest,
     hottest_on_machine,
-    out_degrees,
 )
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, most_cached, place
@@ -340,8 +338,6 @@ class HeteroLoaderBuilder:
         Collective."""
         asked, sizes = self._config.features, self._graph.schema.num_nodes
         numbers = {name: self._num_cached(name) for name in self._types_with_features}
-        if asked.hotness == "degree":
-            return {name: self._by_degree(name, number) for name, number in numbers.items()}
         counts = {name: self._row_counts(name, number) for name, number in numbers.items()}
         num_epochs = asked.presample_epochs if any(numbers.values()) else 0
         for subgraph in dry_epochs(self._draw, self._plan, num_epochs):
@@ -366,12 +362,6 @@ class HeteroLoaderBuilder:
         number = most_cached(asked, num_nodes, row_bytes, num_nodes // 10)
         first, stop = self._own_range(node_type)
         return min(number, num_nodes - (stop - first))
-
-    def _by_degree(self, node_type: NodeType, number: int) -> Int64Array:
-        degrees, (first, stop) = out_degrees(self._graph, node_type), self._own_range(node_type)
-        degrees[first:stop] = 0
-        hot = hottest(degrees, number)
-        return hot[degrees[hot] > 0].numpy()
 
     def _row_counts(self, node_type: NodeType, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see HeteroPartitionedLoaderBuilder
         """An empty count of reads, by which the rows of so many nodes will be cached."""

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
@@ -23,7 +22,6 @@ from gnntrain.sampling.kernels import count_in_table, new_table, put_counts
 # Epochs sampled in advance must differ from training's.
 _ADVANCE_STREAM = 0x484F5453
 
-_EDGES_AT_ONCE = 1 << 24
 _NODES_AT_ONCE = 1 << 22
 _LEAST_COUNTED = 1 << 12
 
@@ -180,16 +178,6 @@ def hottest_on_machine(
 def most_read(counts: Int64Array, number: int) -> Int64Array:
     """The positions of the `number` largest counts, ascending; of equal ones the first."""
     return np.sort(np.argsort(-counts, kind="stable")[:number])
-
-
-def out_degrees(graph: Graph, node_type: NodeType = NODE) -> Tensor:
-    """Out-edges of every node of a type, int64 `[num_nodes]`."""
-    counts = np.zeros(len(graph.nodes[node_type]), np.int64)
-    for (source, _, _), edges in graph.edges.items():
-        for start in range(0, len(edges) if source == node_type else 0, _EDGES_AT_ONCE):
-            part = edges.indices[start : start + _EDGES_AT_ONCE]
-            counts += np.bincount(part, minlength=len(counts))
-    return torch.from_numpy(counts)
 
 
 def hottest(counts: Tensor, num_rows: int) -> Tensor:

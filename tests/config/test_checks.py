@@ -329,7 +329,6 @@ def test_wholegraph_has_no_servers() -> None:
         ({"sampler": {"topology": "resident"}}, "sampler.topology"),
         ({"sampler": {"name": "full"}}, "sampler.name"),
         ({"features": {"placement": "resident"}}, "features.placement"),
-        ({"features": {"hotness": "degree"}}, "features.hotness"),
         ({"trainer": {"cuda_graph": True}}, "trainer.cuda_graph"),
         ({"evaluation": {"ranks": "0"}}, "evaluation.ranks"),
         ({"distributed": {"graph": "partitioned"}}, "distributed.parts"),
@@ -360,7 +359,6 @@ def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
         {"sampler": {"name": "full"}},
         {"sampler": {"backend": "pyg"}},
         {"features": {"placement": "pinned"}},
-        {"features": {"hotness": "degree"}},
     ],
     ids=str,
 )

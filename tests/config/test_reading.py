@@ -246,6 +246,12 @@ def test_a_saved_configuration_needs_neither_files_nor_plug_ins(tmp_path: Path) 
     assert pickle.loads(pickle.dumps(config)) == config
 
 
+def test_a_saved_configuration_may_have_keys_that_are_gone() -> None:
+    raw = {"features": {"hotness": "presample"}}
+    assert from_dict(raw, saved=True) == from_dict({})
+    assert only_problem(raw).key == "features.hotness"
+
+
 def test_a_plug_in_model_is_known_by_its_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,12 +84,9 @@ def test_the_full_graph_is_a_loader_as_well(store: StoredGraph) -> None:
     assert len(batch.x) == store.num_nodes
 
 
-@pytest.mark.parametrize("hotness", ["presample", "degree"])
-def test_a_gpu_sampler_reads_placed_arrays_and_the_place_is_told(
-    store: StoredGraph, hotness: str
-) -> None:
+def test_a_gpu_sampler_reads_placed_arrays_and_the_place_is_told(store: StoredGraph) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    features = {"placement": "cached", "cache_ratio": 0.5, "hotness": hotness}
+    features = {"placement": "cached", "cache_ratio": 0.5}
     keys = {"sampler": {"fan_outs": [3, 2], "backend": "triton"}, "features": features}
     made = builder(store, keys)
     assert made.why_placed == ()

@@ -19,7 +19,6 @@ from gnntrain.loading.hotness import (
     dry_epochs,
     hottest,
     hottest_on_machine,
-    out_degrees,
     presampled,
 )
 from gnntrain.loading.loader import SeedPlan
@@ -124,12 +123,6 @@ def test_the_most_read_nodes_of_a_machine(
     assert hot.tolist() == sorted(expected)
 
 
-def test_out_degrees_count_the_edges_from_a_node(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    expected = [int((store.indices == node).sum()) for node in range(store.num_nodes)]
-    assert out_degrees(store).tolist() == expected
-
-
 def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
     """On a graph where one part is never reached, however large its degrees are."""
     src = np.concatenate([np.random.default_rng(0).integers(0, 30, 200), np.full(500, 45)])
@@ -150,4 +143,3 @@ def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
         2,
     )
     assert int(counts[30:].sum()) == 0
-    assert 45 in hottest(out_degrees(store), 1)

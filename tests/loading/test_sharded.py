@@ -273,11 +273,8 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, 
         context.barrier()
     assert len(made.why_placed) == 1
     assert reads == len(_remote_reads(store, plan, context)) > 0
-    if config.features.hotness == "presample":
-        assert config.features.presample_epochs == EPOCHS
-        assert hits == _hits(store, plan, context, num_rows)
-    else:
-        assert 0 < hits < reads
+    assert config.features.presample_epochs == EPOCHS
+    assert hits == _hits(store, plan, context, num_rows)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +284,6 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, 
         ((0, 0, 1), {"cache_bytes": 5 * 2 * 7 + 3}, 7),
         ((0, 1, 2), {"cache_ratio": 0.0}, 0),
         ((0, 1), {"cache_ratio": 1.0}, 60),
-        ((0, 1), {"cache_ratio": 0.2, "hotness": "degree"}, 12),
     ],
     ids=str,
 )
