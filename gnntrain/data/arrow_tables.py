@@ -1,10 +1,8 @@
-"""Tables that are read as a whole: Feather and Arrow files, JSON lines, Excel, GraphML."""
+"""Tables that are read as a whole: Feather and Arrow files, JSON lines, GraphML."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,15 +24,12 @@ from gnntrain.data.tables import (
     refuse_beyond_memory,
 )
 from gnntrain.data.xml_files import refuse_doctype
-from gnntrain.errors import UserError
 
 GRAPHML_SUFFIX = ".graphml"
 _BATCH_ROWS = 1 << 18
 _MEMORY_OF_XML = 20
 """Bytes of memory that a byte of XML takes while it is read."""
 _MEMORY_OF_JSON = 4
-
-Header = Literal["auto"] | bool
 
 
 class ArrowTable(Table):
@@ -72,18 +67,17 @@ class ArrowTable(Table):
         return list(zip(there.tolist(), texts, strict=True))
 
 
-def open_arrow_table(path: Path, header: Header) -> ArrowTable:
+def open_arrow_table(path: Path) -> ArrowTable:
     """A file of `READERS` as a table.
 
     Raises:
-        UserError: It cannot be read, takes more than the free memory, or needs a library that is
-            not installed.
+        UserError: It cannot be read, or takes more than the free memory.
     """
     with readable(path):
-        return ArrowTable(path, READERS[path.suffix.lower()](path, header))
+        return ArrowTable(path, READERS[path.suffix.lower()](path))
 
 
-def _read_ipc(path: Path, header: Header) -> pa.Table:  # noqa: ARG001
+def _read_ipc(path: Path) -> pa.Table:
     """Feather (version 2) is Arrow's file format; other tools also save its stream format."""
     source = pa.memory_map(str(path))
     try:
@@ -95,28 +89,9 @@ def _read_ipc(path: Path, header: Header) -> pa.Table:  # noqa: ARG001
     return table
 
 
-def _read_json_lines(path: Path, header: Header) -> pa.Table:  # noqa: ARG001
+def _read_json_lines(path: Path) -> pa.Table:
     refuse_beyond_memory(path, _MEMORY_OF_JSON * path.stat().st_size)
     return arrow_json.read_json(path)
-
-
-def _read_excel(path: Path, header: Header) -> pa.Table:
-    if find_spec("openpyxl") is None:
-        raise UserError(
-            f"{path}: Excel files are read by the package openpyxl, which is not installed.",
-            "`pip install openpyxl`, or save the sheet as CSV.",
-        )
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        refuse_beyond_memory(path, _MEMORY_OF_XML * sum(info.file_size for info in members))
-        for info in members:
-            if info.filename.endswith((".xml", ".rels")):
-                with archive.open(info) as stream:
-                    refuse_doctype(path, stream)
-    import pandas as pd
-
-    sheet = pd.read_excel(path, header=None if header is False else 0, engine="openpyxl")
-    return table_of({str(name): sheet[name].tolist() for name in sheet.columns})
 
 
 def table_of(columns: Mapping[str, Iterable[Any]]) -> pa.Table:
@@ -179,10 +154,9 @@ def _with_ends(ends: Mapping[str, list[str]], attributes: list[Mapping[str, Any]
     return pa.table(columns)
 
 
-READERS: Mapping[str, Callable[[Path, Header], pa.Table]] = {
+READERS: Mapping[str, Callable[[Path], pa.Table]] = {
     ".feather": _read_ipc,
     ".arrow": _read_ipc,
     ".jsonl": _read_json_lines,
     ".ndjson": _read_json_lines,
-    ".xlsx": _read_excel,
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 _PICKLES = (".pkl", ".pickle", ".gpickle", ".p")
 _DGL = (".bin", ".dgl")
-_SHEETS = (".xls", ".xlsb", ".ods")
+_SHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 
 _INTRO = "Convert it in Python:"
 _WRITE_GRAPHML = "networkx.write_graphml(graph, 'graph.graphml')"

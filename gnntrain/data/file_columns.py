@@ -257,7 +257,7 @@ def _open_table(
     if suffix in PARQUET_SUFFIXES:
         return ParquetTable(path)
     if path.suffix.lower() in READERS:
-        return open_arrow_table(path, header)
+        return open_arrow_table(path)
     if suffix == GRAPHML_SUFFIX:
         return open_graphml(path, "nodes")
     known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *READERS, *ARRAY_SUFFIXES))

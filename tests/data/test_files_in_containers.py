@@ -171,18 +171,12 @@ def _write_stream(frame: pd.DataFrame, path: Path) -> None:
         writer.write_table(table)
 
 
-def _write_excel(frame: pd.DataFrame, path: Path) -> None:
-    pytest.importorskip("openpyxl", reason="openpyxl is not installed")
-    frame.to_excel(path, index=False)
-
-
 TABLES: dict[str, Callable[[pd.DataFrame, Path], None]] = {
     "csv": lambda frame, path: frame.to_csv(path, index=False),
     "parquet": lambda frame, path: frame.to_parquet(path),
     "feather": lambda frame, path: frame.to_feather(path),
     "arrow": _write_stream,
     "jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
-    "xlsx": _write_excel,
 }
 
 

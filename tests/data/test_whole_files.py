@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import ClusterData
 
 from gnntrain.cli import main
-from gnntrain.data import arrow_tables, whole_files
+from gnntrain.data import whole_files
 from gnntrain.errors import UserError
 
 BOMB = """<?xml version="1.0"?>
@@ -70,11 +69,6 @@ def _evil_hetero(path: Path) -> None:
 def _broken_sparse() -> Any:
     index = torch.tensor([[0, 10**9], [0, 10**9]])
     return torch.sparse_coo_tensor(index, torch.ones(2), (4, 4), check_invariants=False)
-
-
-def _dictionary_of_an_excel_file(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("xl/workbook.xml", BOMB)
 
 
 WRONG: dict[str, Callable[[Path], object]] = {
@@ -196,7 +190,7 @@ def test_a_key_about_tables_is_refused_for_arrays(
     assert key.partition("=")[0] in refused(capsys, "dataset.data=graph.pt", key)
 
 
-@pytest.mark.parametrize("suffix", ["pkl", "bin", "xls", "gml"])
+@pytest.mark.parametrize("suffix", ["pkl", "bin", "xlsx", "gml"])
 def test_tables_of_other_tools_are_refused_with_the_lines_that_convert(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
@@ -206,20 +200,7 @@ def test_tables_of_other_tools_are_refused_with_the_lines_that_convert(
     assert "Convert it" in said or "convert it" in said
 
 
-def test_excel_without_its_library_is_refused_and_never_a_bomb(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    _dictionary_of_an_excel_file(tmp_path / "nodes.xlsx")
-    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
-    keys = ["dataset.features=nodes.xlsx", "dataset.edges=edges.csv"]
-    monkeypatch.setattr(arrow_tables, "find_spec", lambda _: None)
-    assert "pip install openpyxl" in refused(capsys, *keys)
-    monkeypatch.setattr(arrow_tables, "find_spec", lambda _: True)
-    assert "DOCTYPE" in refused(capsys, *keys)
-
-
-@pytest.mark.parametrize("name", ["cut.feather", "text.arrow", "text.jsonl", "text.xlsx"])
+@pytest.mark.parametrize("name", ["cut.feather", "text.arrow", "text.jsonl"])
 def test_damaged_tables_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
