@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -13,19 +14,15 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.types import AnyFanOuts, same_fan_outs
-from gnntrain.data.graph import AnyArray, Graph
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.owners import NodeOwners, equal_ranges
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
-    DenseReadCounts,
-    ReadCounts,
     dry_epochs,
     hottest,
-    hottest_on_machine,
     presampled,
 )
 from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
@@ -33,10 +30,9 @@ from gnntrain.loading.placement import (
     Placement,
     Sizes,
     measured_memory,
-    most_cached,
     place,
 )
-from gnntrain.loading.sharded import ROWS, answers_of, shard_features
+from gnntrain.loading.sharded import MachineRows
 from gnntrain.loading.wholegraph import WholeGraphFeatures
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
 from gnntrain.sampling.block import BlockNeeds
@@ -92,8 +88,9 @@ class LoaderBuilder:
         self._why_sharded: tuple[str, ...] = ()
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[int, ...], Sampler] = {}
-        if exchange is not None:
-            exchange.serve(ROWS, answers_of(self._own_rows()))
+        self._rows = None if exchange is None else self._machine_rows(exchange)
+        if self._rows is not None:
+            self._rows.serve()
 
     def loader(
         self, plan: SeedPlan, fan_outs: AnyFanOuts, features: FeatureSource | None = None
@@ -243,8 +240,12 @@ class LoaderBuilder:
     @cached_property
     def features(self) -> FeatureSource:
         """The feature rows where the model reads them. Collective."""
-        if self._exchange is not None:
-            return self._sharded_features(self._exchange)
+        if self._rows is not None:
+            keys = self._config.features
+            if self._uses_wholegraph:  # only evaluation asks the exchange
+                keys = keys.model_copy(update={"cache_ratio": 0.0})
+            sources, self._why_sharded = self._rows.sources(keys, self._presampled, self._context)
+            return sources[self._store.target]
         if self._whole_rows is not None:
             return self._whole_rows
         placement = self._placement
@@ -254,52 +255,14 @@ class LoaderBuilder:
         pinned_rows = self._pinned.rows.get(self._store.target)
         return place_features(stored_rows(self._store), placement, self._context, hot, pinned_rows)
 
-    def _sharded_features(self, exchange: Exchange) -> FeatureSource:
-        """A range of the rows at each owner, in their order. Collective."""
-        owners, own, like = self.owners, self._own_rows(), stored_rows(self._store)[:0]
-        hot, context = self._hot_rows(), self._context
-        source, why = shard_features(own, like, owners, exchange, hot, context)
-        self._why_sharded = (why,)
-        return source
+    def _machine_rows(self, exchange: Exchange) -> MachineRows:
+        """The rows that this machine reads."""
+        return MachineRows.of_ranges(self._store, exchange)
 
-    @cached_property
-    def owners(self) -> NodeOwners:
-        """Who reads which feature rows."""
-        assert self._exchange is not None, "this machine reads all rows"
-        return equal_ranges(self._store.num_nodes, self._exchange.num_owners)
-
-    def _own_range(self) -> tuple[int, int]:
-        """The first node whose row this machine reads, and the end."""
-        owner = None if self._exchange is None else self._exchange.owner
-        if owner is None:
-            return 0, 0
-        first, stop = self.owners.starts[owner : owner + 2].tolist()
-        return first, stop
-
-    def _own_rows(self) -> list[AnyArray]:
-        """The rows that this machine reads, as they are stored."""
-        owner = None if self._exchange is None else self._exchange.owner
-        return [] if owner is None else [self._store.features[slice(*self._own_range())]]
-
-    def _hot_rows(self) -> Int64Array:
-        """The nodes of other machines whose rows this machine caches, ascending. Collective."""
-        store, asked = self._store, self._config.features
-        row_bytes = store.num_features * store.features.itemsize
-        num_rows = most_cached(asked, store.num_nodes, row_bytes, store.num_nodes // 10)
-        if self._uses_wholegraph:  # only evaluation asks the exchange
-            num_rows = 0
-        first, stop = self._own_range()
-        num_rows = min(num_rows, store.num_nodes - (stop - first))
-        counts, num_epochs = self._row_counts(num_rows), asked.presample_epochs if num_rows else 0
-        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
-            for nodes in dry_epochs(self._draw, self._plan, num_epochs):
-                read = nodes.cpu().numpy()
-                counts.add(read[(read < first) | (read >= stop)])
-        return hottest_on_machine(counts, num_rows, store.num_nodes, self._context)
-
-    def _row_counts(self, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see PartitionedLoaderBuilder
-        """An empty count of reads, by which the rows of so many nodes will be cached."""
-        return DenseReadCounts(self._store.num_nodes)
+    def _presampled(self, num_epochs: int) -> Iterator[dict[NodeType, Tensor]]:
+        target = self._store.target
+        for nodes in dry_epochs(self._draw, self._plan, num_epochs):
+            yield {target: nodes}
 
     def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""

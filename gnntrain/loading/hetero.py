@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -16,22 +16,16 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import selected
 from gnntrain.config import Config, FeaturesConfig
 from gnntrain.config.types import AnyFanOuts
-from gnntrain.data.graph import AnyArray, Graph, NodeType
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.owners import NodeOwners, equal_ranges
 from gnntrain.loading.build import num_loader_threads
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, rows_of
 from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batch
-from gnntrain.loading.hotness import (
-    DenseReadCounts,
-    ReadCounts,
-    dry_epochs,
-    hottest_on_machine,
-)
+from gnntrain.loading.hotness import dry_epochs
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges
-from gnntrain.loading.placement import Placement, Sizes, measured_memory, most_cached, place
-from gnntrain.loading.sharded import answers_of, rows_call, shard_features
+from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
+from gnntrain.loading.sharded import MachineRows
 from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.hetero import (
@@ -196,9 +190,9 @@ class HeteroLoaderBuilder:
         self._why_sharded: tuple[str, ...] = ()
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[object, ...], HeteroSampler] = {}
-        if exchange is not None:
-            for name in self._types_with_features:
-                exchange.serve(rows_call(name), answers_of(self._own_rows(name)))
+        self._rows = None if exchange is None else self._machine_rows(exchange)
+        if self._rows is not None:
+            self._rows.serve()
 
     def loader(self, plan: SeedPlan, fan_outs: AnyFanOuts) -> HeteroLoader:
         """Mini-batches of the seeds of `plan`.
@@ -286,8 +280,10 @@ class HeteroLoaderBuilder:
     @cached_property
     def features(self) -> dict[NodeType, FeatureSource]:
         """The rows of each node type with features, where the model reads them. Collective."""
-        if self._exchange is not None:
-            return self._sharded_features(self._exchange)
+        if self._rows is not None:
+            keys, context = self._config.features, self._context
+            sources, self._why_sharded = self._rows.sources(keys, self._presampled, context)
+            return sources
         placement, context, pinned = self._placement, self._context, self._pinned.rows
         rows = {name: rows_of(self._graph.nodes[name]) for name in self._types_with_features}
         if placement is None:
@@ -301,71 +297,13 @@ class HeteroLoaderBuilder:
     def _types_with_features(self) -> list[NodeType]:
         return [name for name, width in self._graph.schema.num_features.items() if width]
 
-    def _sharded_features(self, exchange: Exchange) -> dict[NodeType, FeatureSource]:
-        """A range of the rows of each type at each owner, in their order. Collective."""
-        sources = {}
-        for name, hot in self._hot_rows().items():
-            own, like = self._own_rows(name), rows_of(self._graph.nodes[name])[:0]
-            sources[name], why = shard_features(
-                own, like, self.owners[name], exchange, hot, self._context, rows_call(name)
-            )
-            self._why_sharded += (f"{name}: {why}",)
-        return sources
+    def _machine_rows(self, exchange: Exchange) -> MachineRows:
+        """See `LoaderBuilder`."""
+        return MachineRows.of_ranges(self._graph, exchange)
 
-    @cached_property
-    def owners(self) -> Mapping[NodeType, NodeOwners]:
-        """Who reads the feature rows of which nodes of each type."""
-        assert self._exchange is not None, "this machine reads all rows"
-        sizes, number = self._graph.schema.num_nodes, self._exchange.num_owners
-        return {name: equal_ranges(size, number) for name, size in sizes.items()}
-
-    def _own_range(self, node_type: NodeType) -> tuple[int, int]:
-        """The first node of a type whose row this machine reads, and the end."""
-        owner = None if self._exchange is None else self._exchange.owner
-        if owner is None:
-            return 0, 0
-        first, stop = self.owners[node_type].starts[owner : owner + 2].tolist()
-        return first, stop
-
-    def _own_rows(self, node_type: NodeType) -> list[AnyArray]:
-        """The rows that this machine reads, as they are stored."""
-        owner = None if self._exchange is None else self._exchange.owner
-        features = self._graph.nodes[node_type].features
-        return [] if owner is None else [features[slice(*self._own_range(node_type))]]
-
-    def _hot_rows(self) -> dict[NodeType, Int64Array]:
-        """By type, the nodes of other machines whose rows this machine caches, ascending.
-        Collective."""
-        asked, sizes = self._config.features, self._graph.schema.num_nodes
-        numbers = {name: self._num_cached(name) for name in self._types_with_features}
-        counts = {name: self._row_counts(name, number) for name, number in numbers.items()}
-        num_epochs = asked.presample_epochs if any(numbers.values()) else 0
+    def _presampled(self, num_epochs: int) -> Iterator[Mapping[NodeType, Tensor]]:
         for subgraph in dry_epochs(self._draw, self._plan, num_epochs):
-            for name, of_type in counts.items():
-                read, (first, stop) = subgraph.nodes[name].numpy(), self._own_range(name)
-                of_type.add(read[(read < first) | (read >= stop)])
-        return {
-            name: hottest_on_machine(counts[name], number, sizes[name], self._context)
-            for name, number in numbers.items()
-        }
-
-    def _num_cached(self, node_type: NodeType) -> int:
-        """The number of rows of other machines' nodes to cache; types share `cache_bytes` by their
-        size."""
-        asked, sizes = self._config.features, self._graph.schema.num_nodes
-        widths = self._graph.schema.num_features
-        own, num_nodes = sizes[node_type] * widths[node_type], sizes[node_type]
-        if asked.cache_bytes is not None:
-            total = sum(size * widths[name] for name, size in sizes.items())
-            asked = asked.model_copy(update={"cache_bytes": asked.cache_bytes * own // total})
-        row_bytes = widths[node_type] * self._graph.nodes[node_type].features.itemsize
-        number = most_cached(asked, num_nodes, row_bytes, num_nodes // 10)
-        first, stop = self._own_range(node_type)
-        return min(number, num_nodes - (stop - first))
-
-    def _row_counts(self, node_type: NodeType, num_cached: int) -> ReadCounts:  # noqa: ARG002  # see HeteroPartitionedLoaderBuilder
-        """An empty count of reads, by which the rows of so many nodes will be cached."""
-        return DenseReadCounts(self._graph.schema.num_nodes[node_type])
+            yield subgraph.nodes
 
     def _draw(self, seeds: Int64Array, key: SampleKey) -> HeteroSubgraph:
         """The nodes of a training batch."""

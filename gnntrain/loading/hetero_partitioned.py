@@ -15,14 +15,14 @@ from gnntrain.data.graph import EdgeType, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
+from gnntrain.distributed.owners import Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.errors import UserError
 from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.hetero_batch import HeteroValues
-from gnntrain.loading.hotness import HashedReadCounts
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.partitioned import TARGETS, held_parts, most_counted
+from gnntrain.loading.partitioned import TARGETS, held_parts, rows_of_parts
+from gnntrain.loading.sharded import MachineRows
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.hetero import HeteroSampler, HeteroSubgraph
 from gnntrain.sampling.hetero_partitioned import (
@@ -67,7 +67,6 @@ class HeteroPartitionedLoaderBuilder(HeteroLoaderBuilder):
     """
 
     backend = "numba"
-    owners: Mapping[NodeType, NodeOwners] = {}
 
     def __init__(
         self,
@@ -109,12 +108,8 @@ class HeteroPartitionedLoaderBuilder(HeteroLoaderBuilder):
             )
         return self._samplers[key]
 
-    def _own_rows(self, node_type: NodeType) -> list[AnyArray]:
-        return [part.graph.nodes[node_type].features for part in self._parts]
-
-    def _row_counts(self, node_type: NodeType, num_cached: int) -> HashedReadCounts:
-        del node_type
-        return HashedReadCounts(most_counted(num_cached))
+    def _machine_rows(self, exchange: Exchange) -> MachineRows:
+        return rows_of_parts(self._graph, self._parts, self.owners, exchange)
 
 
 def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:

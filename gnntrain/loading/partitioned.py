@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import (
-    AnyArray,
     Caller,
     NodeOwners,
     RowAnswers,
@@ -26,8 +25,8 @@ from gnntrain.distributed.owners import (
 )
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import as_tensor
-from gnntrain.loading.hotness import HashedReadCounts
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.sharded import MachineRows
 from gnntrain.sampling.base import SampledSubgraph, Sampler
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.sampling.partitioned import DRAW, DrawAnswers, PartDraws, PartitionedSampler
@@ -39,15 +38,6 @@ TARGETS = "targets"
 """The name of the call that asks an owner for targets."""
 NORM = "norm"
 """The name of the call that asks an owner for `Graph.gcn_norm`."""
-
-# A machine counts the reads of so many nodes for each that it caches.
-_COUNTED_PER_CACHED = 4
-_LEAST_COUNTED = 1 << 16
-
-
-def most_counted(num_cached: int) -> int:
-    """How many nodes' reads are counted at most, so that so many are chosen."""
-    return max(_LEAST_COUNTED, _COUNTED_PER_CACHED * num_cached)
 
 
 def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
@@ -86,6 +76,18 @@ def held_parts(
     return (Part.of(graph, own, ranges),), owners
 
 
+def rows_of_parts(
+    graph: Graph, parts: Sequence[Part], owners: Mapping[NodeType, NodeOwners], exchange: Exchange
+) -> MachineRows:
+    """The feature rows of a machine that holds `parts`, see `held_parts`."""
+    own = {
+        name: [part.graph.nodes[name].features for part in parts]
+        for name, width in graph.schema.num_features.items()
+        if width
+    }
+    return MachineRows(graph, owners, own, exchange, in_parts=True)
+
+
 class PartitionedLoaderBuilder(LoaderBuilder):
     """Makes one rank's loaders over a graph in parts, of which this rank holds some or none.
 
@@ -117,8 +119,8 @@ class PartitionedLoaderBuilder(LoaderBuilder):
         uses_graph: bool = True,
     ) -> None:
         self.exchange = exchange
-        self._parts, by_type = held_parts(graph, exchange)
-        (self.owners,) = by_type.values()
+        self._parts, self._owners_by_type = held_parts(graph, exchange)
+        (self.owners,) = self._owners_by_type.values()
         none = as_tensor(graph.labels)[:0]
         super().__init__(
             config,
@@ -153,11 +155,8 @@ class PartitionedLoaderBuilder(LoaderBuilder):
             )
         return self._samplers[key]
 
-    def _own_rows(self) -> list[AnyArray]:
-        return [part.features for part in self._parts]
-
-    def _row_counts(self, num_cached: int) -> HashedReadCounts:
-        return HashedReadCounts(most_counted(num_cached))
+    def _machine_rows(self, exchange: Exchange) -> MachineRows:
+        return rows_of_parts(self._store, self._parts, self._owners_by_type, exchange)
 
 
 class PartValues:

@@ -7,9 +7,10 @@ step before computes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -17,18 +18,40 @@ from torch import Tensor
 
 from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.config import FeaturesConfig
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
+from gnntrain.distributed.owners import (
+    AnyArray,
+    Caller,
+    NodeOwners,
+    RowAnswers,
+    ask_rows,
+    equal_ranges,
+)
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.features import FeatureSource, ReadCounter, as_tensor
-from gnntrain.loading.placement import in_words
+from gnntrain.loading.features import FeatureSource, ReadCounter, as_tensor, rows_of
+from gnntrain.loading.hotness import (
+    DenseReadCounts,
+    HashedReadCounts,
+    ReadCounts,
+    hottest_on_machine,
+)
+from gnntrain.loading.placement import in_words, most_cached
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout
 
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
+
 ROWS = "rows"
 """The name of the call that asks an owner for feature rows."""
+
+# Where a machine holds parts, it counts the reads of so many nodes for each that it caches.
+_COUNTED_PER_CACHED = 4
+_LEAST_COUNTED = 1 << 16
 
 # A batch's nodes are numbered by matrix and row: row r of matrix m is m · _PART_ROWS + r.
 _PART_ROWS = 1 << 40
@@ -183,36 +206,117 @@ def rows_call(node_type: str) -> str:
     return f"{ROWS}/{node_type}"
 
 
-def shard_features(
-    own: Sequence[AnyArray],
-    like: Tensor,
-    owners: NodeOwners,
-    exchange: RowExchange,
-    hot: Int64Array,
-    context: DistributedContext,
-    name: str = ROWS,
-) -> tuple[FeatureSource, str]:
-    """The rows of all nodes, of which each machine reads its own; and their places in words.
+@dataclass(frozen=True)
+class MachineRows:
+    """The feature rows of each node type, of which this machine holds some.
 
-    Collective among the ranks of a machine, which share a cache.
-
-    Args:
-        own: This machine's rows, as they are stored.
-        like: `[any, num_features]`, of the type of the rows.
-        owners, exchange, name: See `ShardedFeatures`.
-        hot: The nodes of other machines whose rows are cached, see `fetch_cache`.
-        context: This rank.
+    Attributes:
+        graph: The graph, whole or in parts.
+        owners: Who holds the rows of which nodes, by type.
+        own: This machine's rows of each type that has features, as they are stored: one matrix, or
+            several where it holds several parts.
+        exchange: Asks other machines, and answers them.
+        in_parts: Whether no array here may be as long as the graph.
     """
-    cache = fetch_cache(hot, like, owners, exchange, context, name)
-    cached, num_own = cache.rows, sum(map(len, own))
-    why = (
-        f"features of {num_own:,} nodes on this machine ({in_words(sum(r.nbytes for r in own))}), "
-        f"{len(cached):,} rows of other machines cached ({in_words(cached.nbytes)})"
-    )
-    here = [as_tensor(rows).view(like.dtype) for rows in own]
-    source = ShardedFeatures(here, owners, exchange, cache, name)
-    on_gpu = devices.is_gpu(context.device)
-    return (FeaturesOnDevice(source, context.device) if on_gpu else source), why
+
+    graph: Graph
+    owners: Mapping[NodeType, NodeOwners]
+    own: Mapping[NodeType, Sequence[AnyArray]]
+    exchange: Exchange
+    in_parts: bool = False
+
+    @classmethod
+    def of_ranges(cls, graph: Graph, exchange: Exchange) -> MachineRows:
+        """An equal range of the rows of each type at each owner."""
+        sizes, widths = graph.schema.num_nodes, graph.schema.num_features
+        owners = {name: equal_ranges(sizes[name], exchange.num_owners) for name in sizes}
+        made = cls(graph, owners, {name: () for name, width in widths.items() if width}, exchange)
+        if exchange.owner is None:
+            return made
+        own = {name: [graph.nodes[name].features[made._own_range(name)]] for name in made.own}
+        return replace(made, own=own)
+
+    def serve(self) -> None:
+        """Answer other machines that ask for rows of this one."""
+        for name, rows in self.own.items():
+            self.exchange.serve(rows_call(name), answers_of(rows))
+
+    def sources(
+        self,
+        keys: FeaturesConfig,
+        presampled: Callable[[int], Iterable[Mapping[NodeType, Tensor]]],
+        context: DistributedContext,
+    ) -> tuple[dict[NodeType, FeatureSource], tuple[str, ...]]:
+        """The rows of all nodes, by type; and their places in words. Collective.
+
+        Args:
+            keys: How many rows of other machines this one caches.
+            presampled: Gives the nodes of the batches of so many epochs, of which those that are
+                read most are cached.
+            context: This rank. The ranks of a machine share a cache.
+        """
+        sources, whys = {}, []
+        for name, cached in self._most_read(keys, presampled, context).items():
+            own, like = self.own[name], rows_of(self.graph.nodes[name])[:0]
+            call, owners = rows_call(name), self.owners[name]
+            cache = fetch_cache(cached, like, owners, self.exchange, context, call)
+            here = [as_tensor(rows).view(like.dtype) for rows in own]
+            source: FeatureSource = ShardedFeatures(here, owners, self.exchange, cache, call)
+            if devices.is_gpu(context.device):
+                source = FeaturesOnDevice(source, context.device)
+            sources[name] = source
+            whys.append(
+                f"{name}: "
+                * self.graph.is_hetero
+                + f"features of {sum(map(len, own)):,} nodes on this machine "
+                f"({in_words(sum(r.nbytes for r in own))}), {len(cache.rows):,} rows of other "
+                f"machines cached ({in_words(cache.rows.nbytes)})"
+            )
+        return sources, tuple(whys)
+
+    def _most_read(
+        self,
+        keys: FeaturesConfig,
+        presampled: Callable[[int], Iterable[Mapping[NodeType, Tensor]]],
+        context: DistributedContext,
+    ) -> dict[NodeType, Int64Array]:
+        """By type, the nodes of other machines whose rows this machine caches, ascending."""
+        sizes = self.graph.schema.num_nodes
+        numbers = {name: self._num_cached(keys, name) for name in self.own}
+        counts: dict[NodeType, ReadCounts] = {
+            name: HashedReadCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * number))
+            if self.in_parts
+            else DenseReadCounts(sizes[name])
+            for name, number in numbers.items()
+        }
+        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
+            for nodes in presampled(keys.presample_epochs if any(numbers.values()) else 0):
+                for name, of_type in counts.items():
+                    read, own = nodes[name].cpu().numpy(), self._own_range(name)
+                    of_type.add(read[(read < own.start) | (read >= own.stop)])
+        return {
+            name: hottest_on_machine(counts[name], number, sizes[name], context)
+            for name, number in numbers.items()
+        }
+
+    def _num_cached(self, keys: FeaturesConfig, node_type: NodeType) -> int:
+        """Rows of other machines to cache; types share `cache_bytes` by their size."""
+        sizes, widths = self.graph.schema.num_nodes, self.graph.schema.num_features
+        num_nodes, width = sizes[node_type], widths[node_type]
+        if keys.cache_bytes is not None:
+            total = sum(size * widths[name] for name, size in sizes.items())
+            share = keys.cache_bytes * num_nodes * width // total
+            keys = keys.model_copy(update={"cache_bytes": share})
+        row_bytes = width * self.graph.nodes[node_type].features.itemsize
+        own = self._own_range(node_type)
+        num_others: int = num_nodes - (own.stop - own.start)
+        return min(most_cached(keys, num_nodes, row_bytes, num_nodes // 10), num_others)
+
+    def _own_range(self, node_type: NodeType) -> slice:
+        owner = self.exchange.owner
+        if owner is None:
+            return slice(0, 0)
+        return slice(*self.owners[node_type].starts[owner : owner + 2].tolist())
 
 
 def answers_of(own: Sequence[AnyArray]) -> RowAnswers:
