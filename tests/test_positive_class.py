@@ -69,8 +69,8 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     capsys.readouterr()
     assert main(["evaluate", "run"]) == 0
     assert "positive class fraud" in capsys.readouterr().out
-    assert main(["report", "run", "--format", "md"]) == 0
-    assert "The positive class is fraud." in Path("run/report.md").read_text()
+    assert main(["report", "run"]) == 0
+    assert "The positive class is fraud." in Path("run/report.html").read_text()
     assert main(["export", "run", "--out", "made"]) == 0
     assert "of the class fraud." in Path("made/README.md").read_text()
     # The epochs so far are those of another class.

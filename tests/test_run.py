@@ -332,8 +332,8 @@ def test_a_users_own_name_goes_with_a_run_from_its_folder_to_its_report(
     gnntrain("predict", str(run), "--out", "own.csv")
     gnntrain("predict", str(run), "--out", "other.csv", *graph)
     assert Path("own.csv").read_text() == Path("other.csv").read_text()
-    gnntrain("report", str(run), "--format", "md", "--out", "r.md")
-    assert "on my/county" in Path("r.md").read_text()
+    gnntrain("report", str(run), "--out", "r.html")
+    assert "on my/county" in Path("r.html").read_text()
     gnntrain("export", str(run), "--out", "model")
     assert json.loads(Path("model/model.json").read_text())["dataset"] == "my/county"
     listed = gnntrain("ls", "datasets", "stores")

@@ -14,7 +14,7 @@ from gnntrain.paths import expanded, is_folder
 if TYPE_CHECKING:
     from gnntrain.reporting.tables import Section
 
-KINDS = ("datasets", "stores", "models", "samplers", "runs")
+KINDS = ("datasets", "stores", "models", "runs")
 _IN_FOLDERS = ("datasets", "stores", "runs")
 _BRIEF = 5
 
@@ -41,13 +41,10 @@ def _sections(kind: str | None, folder: Path | None) -> Iterator[Section]:
     """The sections of one kind; without a kind all of them, briefly."""
     if kind in ("datasets", "stores", None):
         yield from _datasets_and_stores(kind, folder)
-    if kind in ("models", "samplers", None):
+    if kind in ("models", None):
         from gnntrain.inventory import models
 
-        if kind != "samplers":
-            yield _section("models", models.MODEL_HEADER, models.model_rows(), [models.NOTE], 2)
-        if kind != "models":
-            yield _section("samplers", models.SAMPLER_HEADER, models.sampler_rows(), left=4)
+        yield _section("models", models.HEADER, models.model_rows(), [models.NOTE], 2)
     if kind in ("runs", None):
         from gnntrain.inventory import runs
         from gnntrain.reporting.run_lookup import RUNS
@@ -105,9 +102,9 @@ def _section(
 
 
 COMMAND = Command(
-    "[datasets|stores|models|samplers|runs [FOLDER]]",
-    "list data sets, prepared stores, models, samplers, runs",
-    "Data sets with their sizes and prepared stores, models with their parameters, samplers, runs "
+    "[datasets|stores|models|runs [FOLDER]]",
+    "list data sets, prepared stores, models, runs",
+    "Data sets with their sizes and prepared stores, models with their parameters, runs "
     "with status, metric, best epoch and time. Without a word: all of them, briefly. FOLDER is "
     "where runs or stores lie, if not at their usual places.",
     ["gnntrain ls", "gnntrain ls datasets", "gnntrain ls stores", "gnntrain ls runs"],

@@ -34,13 +34,13 @@ COMMAND = Command(
     [
         "gnntrain report latest",
         "gnntrain report runs/a runs/b --out comparison.html",
-        "gnntrain report latest --format md",
+        "gnntrain report latest --format csv",
     ],
     _report,
     positionals=["run directory"],
     repeats=True,
     options={
         "--out": "FILE       the report; its suffix is the format",
-        "--format": "FORMAT  html (default), md, csv (a row a run) or png (the curves)",
+        "--format": "FORMAT  html (default), csv (a row a run) or png (the curves)",
     },
 )

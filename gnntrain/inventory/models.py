@@ -1,4 +1,4 @@
-"""The models, with the parameters that they have by default, and the samplers."""
+"""The models, with the parameters that they have by default."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import torch
 
 from gnntrain.config.models import ModelConfig, model_names
 from gnntrain.data.graph import EDGE, NODE, GraphSchema
-from gnntrain.devices import accelerator
-from gnntrain.inventory.machine import has_package
 from gnntrain.models import build_model
-from gnntrain.plugins import MODELS, SAMPLERS, plugin_names
+from gnntrain.plugins import MODELS, plugin_names
 
-MODEL_HEADER = ("model", "what it is", "parameters")
-SAMPLER_HEADER = ("sampler", "backend", "what it does", "here")
+HEADER = ("model", "what it is", "parameters")
 _NUM_FEATURES, _NUM_CLASSES = 100, 47
 _SCHEMA = GraphSchema({NODE: 2_449_029}, {NODE: _NUM_FEATURES}, (EDGE,), NODE)
 NOTE = (
@@ -32,29 +29,4 @@ def model_rows() -> list[list[str]]:
         rows.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
     for name in plugin_names(MODELS):
         rows.append([name, f"of an installed package: model=plugin model.name={name}", "-"])
-    return rows
-
-
-def sampler_rows() -> list[list[str]]:
-    """Built-in samplers, whether this machine has what they need, and those of other packages."""
-    triton = "yes" if accelerator() == "cuda" else "no GPU"
-    rows = [
-        ["sampler=neighbor", "numba", "drawn on the CPU", "yes"],
-        [
-            "sampler=neighbor",
-            "triton",
-            "the same draws, on a GPU",
-            triton if has_package("triton") else "no triton",
-        ],
-        [
-            "sampler=neighbor",
-            "pyg",
-            "PyG's own NeighborSampler",
-            "yes" if has_package("pyg_lib", "torch_sparse") else "no pyg-lib",
-        ],
-        ["sampler=full", "-", "the whole graph at once", "yes"],
-    ]
-    for name in plugin_names(SAMPLERS):
-        origin = f"of an installed package: sampler.backend={name}"
-        rows.append(["sampler=neighbor", name, origin, "-"])
     return rows

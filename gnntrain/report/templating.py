@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs no network and no other file, or as Markdown."""
+"""A page as one HTML file that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import json
-import re
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ from gnntrain import __version__
 from gnntrain.report import figures, tables
 from gnntrain.report.drawing import Drawing, Figure, to_svg
 from gnntrain.report.pages import Page
-from gnntrain.reporting.text import fence, markdown
 from gnntrain.training.records import json_safe
 
 _LOADER = PackageLoader("gnntrain.report")
@@ -30,7 +28,14 @@ def to_html(page: Page) -> str:
     Names of the user are escaped. Besides, the page's policy lets a browser load nothing, and run
     only the script whose digest it names.
     """
-    environment = _environment("html")
+    environment = Environment(
+        loader=_LOADER,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"figures": figures, "tables": tables, "partial": partial}
     numbers = itertools.count()
 
     def drawn(figure: Figure, width: int, height: int) -> Drawing:
@@ -42,26 +47,6 @@ def to_html(page: Page) -> str:
         script=_LOADER.get_source(environment, "page.js")[0],
         footer=f"Made by gnntrain {__version__} on {datetime.now():%Y-%m-%d %H:%M}.",
     )
-
-
-def to_markdown(page: Page) -> str:
-    """The page as GitHub's Markdown, without figures."""
-    environment = _environment("md")
-    environment.filters |= {"plain": markdown, "fence": fence}
-    text = environment.get_template("page.md.j2").render(page)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def _environment(kind: str) -> Environment:
-    environment = Environment(
-        loader=_LOADER,
-        autoescape=kind == "html",
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"kind": kind, "figures": figures, "tables": tables, "partial": partial}
-    return environment
 
 
 def _json(value: Any) -> Markup:

@@ -1,4 +1,4 @@
-"""Writes a report as HTML, Markdown, CSV or PNG."""
+"""Writes a report as HTML, CSV or PNG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnntrain.training.records import json_safe
 if TYPE_CHECKING:
     from gnntrain.report.best_model import Outcome
 
-Format = Literal["html", "md", "csv", "png"]
+Format = Literal["html", "csv", "png"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -61,7 +61,7 @@ def write_report(
 
 def _format(out: Path | None, wanted: str | None) -> Format:
     ending = wanted or (out.suffix.removeprefix(".").lower() if out is not None else "") or "html"
-    ending = {"htm": "html", "markdown": "md"}.get(ending, ending)
+    ending = "html" if ending == "htm" else ending
     if ending not in FORMATS:
         raise UserError(
             f"a report cannot be written as {ending!r}",
@@ -89,7 +89,7 @@ def _content(found: Found, chosen: Format, announce: Callable[[str], None]) -> b
         return _png(found, announce)
     # imported where used: a CSV file needs no templates and no figures
     from gnntrain.report.pages import comparison_of, page_of
-    from gnntrain.report.templating import to_html, to_markdown
+    from gnntrain.report.templating import to_html
 
     best = best_of(found.runs)
     outcome = _outcome(best, announce)
@@ -97,7 +97,7 @@ def _content(found: Found, chosen: Format, announce: Callable[[str], None]) -> b
         page = page_of(best, outcome, found.notes)
     else:
         page = comparison_of(found.runs, best, outcome, found.notes)
-    return (to_html(page) if chosen == "html" else to_markdown(page)).encode()
+    return to_html(page).encode()
 
 
 def _outcome(run: ReportedRun, announce: Callable[[str], None]) -> Outcome:

@@ -79,7 +79,7 @@ def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
         ("gnntrain dataset.root=/ho", []),
         ("gnntrain 'model=gcn' trainer.optimizer=s", ["trainer.optimizer=sgd"]),
         ("gnntrain nothing.like=", []),
-        ("gnntrain ls samplers ", []),
+        ("gnntrain ls models ", []),
     ],
 )
 def test_a_word_is_completed(line: str, found: list[str]) -> None:

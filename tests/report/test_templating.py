@@ -16,7 +16,7 @@ from gnntrain.report.classification import ClassFindings
 from gnntrain.report.pages import Page, comparison_of, page_of
 from gnntrain.report.projection import Projection
 from gnntrain.report.runs import read_run
-from gnntrain.report.templating import to_html, to_markdown
+from gnntrain.report.templating import to_html
 from tests.report.samples import records_of, write_run
 
 HOSTILE = '</script></svg><img src=x onerror=alert(1)> & "\'$co_st$ `a|b` id="x"'
@@ -78,18 +78,6 @@ def test_a_page_of_a_run_has_these_parts(make: Any) -> None:
     assert len(typed) == 1
 
 
-def test_markdown_has_the_same_sections_and_its_tables(make: Any) -> None:
-    text = to_markdown(make(0.5, 0.75, typed="trainer.lr=0.1"))
-    sections = re.findall("^## (.*)$", text, re.MULTILINE)
-    assert sections == ["Training", "Time and memory", "Configuration", "Environment"]
-    lines = text.splitlines()
-    head = lines.index("| split | accuracy |")
-    assert lines[head + 1 : head + 4] == ["|-|-:|", "| val | 0.7500 |", "| test | 0.3750 |"]
-    assert "| **lr** | **0.01** |" in lines
-    assert "| epochs | 20 |" in lines
-    assert "\n\n\n" not in text
-
-
 def test_embeddings_need_no_label_on_val_and_test(tmp_path: Path) -> None:
     places = np.arange(8.0).reshape(4, 2)
     projection = Projection(np.arange(4), places, ["train"] * 4, "outputs", 4)
@@ -123,10 +111,6 @@ def test_names_of_the_user_stay_text(tmp_path: Path) -> None:
         assert "img" not in {tag for tag, _ in found.elements}
         assert text.count("</script>") == text.count("<script")
         assert "onerror=alert(1)&gt;" in text
-        markdown = re.sub(
-            r"^(`{3,})$.*?^\1$", "", to_markdown(page), flags=re.DOTALL | re.MULTILINE
-        )
-        assert not re.search(r"(?<!\\)[<`|]img", markdown)
 
 
 def test_a_page_loads_nothing_and_runs_one_script(tmp_path: Path, make: Any) -> None:

@@ -121,7 +121,7 @@ def test_missing_and_broken_files_leave_gaps_in_a_page(
 ) -> None:
     for number, name in enumerate(FILES):
         run = with_file(shutil.copytree(trained, tmp_path / str(number)), name, content)
-        assert "Configuration" in write_report([run], wanted="md").read_text()
+        assert "Configuration" in write_report([run]).read_text()
         assert Image.open(write_report([run], wanted="png")).width == 1540
     run = with_file(shutil.copytree(trained, tmp_path / "run"), "config.yaml", content)
     with pytest.raises(UserError, match=r"config\.yaml"):
@@ -226,14 +226,6 @@ def test_the_folder_of_a_sweep_is_where_its_page_goes(tmp_path: Path) -> None:
     assert (tmp_path / "1_trainer.seed=1" / "report.html").is_file()
 
 
-def test_markdown_holds_the_tables(trained: Path) -> None:
-    text = write_report([trained], wanted="md").read_text()
-    assert (trained / "report.md").is_file()
-    assert "| test accuracy |" in text
-    assert "### Confusion on val" in text
-    assert re.search(r"^\| phase \| an epoch \| share \|\n\|-\|-:\|-:\|$", text, re.MULTILINE)
-
-
 def test_csv_has_a_row_for_each_run_that_other_programs_read(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / "a", records_of(0.5), {}, lr=0.1),
@@ -258,7 +250,7 @@ def test_png_is_a_picture_of_the_courses(trained: Path) -> None:
         (["--format", "pdf"], "cannot be written as 'pdf'"),
         (["--out", "page.txt"], "cannot be written as 'txt'"),
         (["--out", "nowhere/page.html"], "its directory does not exist"),
-        (["--out", ".", "--format", "md"], "it is a directory"),
+        (["--out", ".", "--format", "csv"], "it is a directory"),
         (["--out", "-", "--format", "csv"], "--out=-"),
     ],
 )
@@ -273,9 +265,9 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(
 def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", records_of(0.5), {})
     (tmp_path / "victim").write_text("mine")
-    (run / "report.md").symlink_to(tmp_path / "victim")
+    (run / "report.csv").symlink_to(tmp_path / "victim")
     with pytest.raises(UserError, match="it is a link"):
-        write_report([run], wanted="md")
+        write_report([run], wanted="csv")
     assert (tmp_path / "victim").read_text() == "mine"
 
 
