@@ -16,6 +16,7 @@ from gnntrain.config import (
     BuiltinConfig,
     Config,
     ConfigError,
+    EvaluationConfig,
     FilesConfig,
     ModelConfig,
     RunConfig,
@@ -199,6 +200,24 @@ def test_standardised_features_are_so_in_predictions() -> None:
     np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
     with pytest.raises(UserError, match="4 numbers a node"):
         infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
+
+
+@pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
+def test_a_run_whose_outputs_are_all_equal_says_so(
+    model: str, evaluation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = torch.arange(NUM_NODES)  # a ring of nodes without a difference
+    data: Any = graph(x=torch.ones(NUM_NODES, 4), edge_index=torch.stack([nodes, nodes.roll(1)]))
+    if model == "hgt":
+        plain, data = data, HeteroData()
+        data["paper"].x, data["paper"].y = plain.x, plain.y
+        data["paper", "cites", "paper"].edge_index = plain.edge_index
+    choice = EvaluationConfig(name=evaluation)
+    config = Config(model=ModelConfig(name=model), trainer=TRAINER, evaluation=choice)
+    summary = train(config, data=data)
+    assert summary["constant_outputs"] == ["train", "val", "test"]
+    assert caplog.text.count("train, val, test the same outputs") == 1
+    assert evaluate(summary["run"])["metrics"]["test"] == summary["test"]
 
 
 def typed(seed: int = 0) -> HeteroData:

@@ -32,6 +32,21 @@ Tallied = Mapping[str, Tensor]
 Judged = tuple[Tensor, Tensor]
 """See `Task.judged`."""
 
+CONSTANT = "constant_outputs"
+"""Stands among a split's metrics where a model gives all of its nodes the same outputs."""
+
+
+def marked(metrics: dict[str, float], outputs: Tensor) -> dict[str, float]:
+    """The metrics of outputs `[n, num_outputs]`, with `CONSTANT` where all rows are equal."""
+    if metrics and len(outputs) > 1 and bool((outputs == outputs[0]).all()):
+        return {**metrics, CONSTANT: 1.0}
+    return metrics
+
+
+def take_marks(metrics: Mapping[str, dict[str, float]]) -> tuple[str, ...]:
+    """The splits whose metrics are marked with `CONSTANT`, which is removed."""
+    return tuple(split for split, found in metrics.items() if found.pop(CONSTANT, 0))
+
 
 def split_metrics(
     task: Task, pieces: Iterable[Piece], context: DistributedContext
@@ -48,19 +63,25 @@ def split_metrics(
     """
     collects = any(metric.tally is None for metric in task.reported)
     own: Tallied = {}
+    ends: list[Tensor] = []  # the least and the largest outputs of each piece
     collected: list[Piece] = []
     for piece in pieces:
         own = _merged(task, own, _tallied(task, piece))
+        if len(piece.outputs):
+            ends.append(torch.stack(piece.outputs.aminmax(dim=0))[: len(piece.outputs)])
         if collects and (everyone := context.gather_to_main(piece)):
             collected.append(_in_order(everyone))
     total: Tallied = {}
-    for tallied in context.gather_to_main(own):
+    rows: list[Tensor] = []
+    for tallied, of_rank in context.gather_to_main((own, ends)):
         total = _merged(task, total, tallied)
+        rows += of_rank
     whole: Judged | None = None
     if collected:
         _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
         whole = task.judged(outputs, targets)
-    return _values(task, total, whole)
+    values = _values(task, total, whole)
+    return marked(values, torch.cat(rows)) if rows else values
 
 
 def _tallied(task: Task, piece: Piece) -> Tallied:
