@@ -245,6 +245,17 @@ def test_a_hetero_data_is_trained_on_found_again_and_predicted_for() -> None:
     assert resume(first["run"], longer)["status"] == "completed"
 
 
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_feature_of_far_spread_is_told_until_it_is_standardised(
+    standardize: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = typed()
+    data["paper"].x[:, 2] *= 1000
+    dataset, model = FilesConfig(standardize=standardize), ModelConfig(name="rgcn")
+    train(Config(dataset=dataset, model=model, trainer=TRAINER), data=data)
+    assert caplog.text.count("spread of paper.feature 2 is far") == (not standardize)
+
+
 def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> None:
     data = typed()
     data["author"].y = torch.arange(20) % 2

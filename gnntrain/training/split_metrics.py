@@ -63,25 +63,24 @@ def split_metrics(
     """
     collects = any(metric.tally is None for metric in task.reported)
     own: Tallied = {}
-    ends: list[Tensor] = []  # the least and the largest outputs of each piece
+    ends = torch.empty(0, task.num_outputs)  # the least and the largest outputs so far
     collected: list[Piece] = []
     for piece in pieces:
         own = _merged(task, own, _tallied(task, piece))
-        if len(piece.outputs):
-            ends.append(torch.stack(piece.outputs.aminmax(dim=0))[: len(piece.outputs)])
+        if len(rows := torch.cat([ends, piece.outputs])):
+            ends = torch.stack(rows.aminmax(dim=0))[: len(rows)]
         if collects and (everyone := context.gather_to_main(piece)):
             collected.append(_in_order(everyone))
     total: Tallied = {}
-    rows: list[Tensor] = []
-    for tallied, of_rank in context.gather_to_main((own, ends)):
+    of_ranks = context.gather_to_main((own, ends))
+    for tallied, _ in of_ranks:
         total = _merged(task, total, tallied)
-        rows += of_rank
     whole: Judged | None = None
     if collected:
         _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
         whole = task.judged(outputs, targets)
     values = _values(task, total, whole)
-    return marked(values, torch.cat(rows)) if rows else values
+    return marked(values, torch.cat([ends for _, ends in of_ranks])) if of_ranks else values
 
 
 def _tallied(task: Task, piece: Piece) -> Tallied:
