@@ -204,7 +204,7 @@ def test_standardised_features_are_so_in_predictions() -> None:
 
 @pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
 def test_a_run_whose_outputs_are_all_equal_says_so(
-    model: str, evaluation: str, caplog: pytest.LogCaptureFixture
+    model: str, evaluation: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = torch.arange(NUM_NODES)  # a ring of nodes without a difference
     data: Any = graph(x=torch.ones(NUM_NODES, 4), edge_index=torch.stack([nodes, nodes.roll(1)]))

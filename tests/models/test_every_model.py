@@ -356,7 +356,13 @@ def test_an_untrained_model_tells_nodes_with_different_neighbourhoods_apart(
     nodes = range(40)
     graph = graph_of(40, [((v + step) % 40, v) for v in nodes for step in (1, 3, 7)])
     x, blocks = torch.randn(40, IN), [full_block(graph)] * 2
-    more = [{}, {"residual": True}, {"activation": "elu"}, {"jk": "cat"}, {"jk": "max"}]
+    more: list[dict[str, Any]] = [
+        {},
+        {"residual": True},
+        {"activation": "elu"},
+        {"jk": "cat"},
+        {"jk": "max"},
+    ]
     for num_outputs, scaffold in itertools.product((1, 2, 3), more):
         model = kind(IN, num_outputs, hidden_channels=64, norm=norm, **options, **scaffold)
         with torch.no_grad():  # training: batch normalisation takes the batch's own statistics
