@@ -42,7 +42,9 @@ from gnntrain.run_store import (
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
+from gnntrain.training.divergence import warn_of_constant
 from gnntrain.training.evaluation import Inferred, SplitMetrics, why_estimated
+from gnntrain.training.split_metrics import take_marks
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +95,10 @@ class BestModel:
         """The metrics of all splits, as the `evaluation` keys describe; and `why_estimated`."""
         parts = self._config, self.task, self.model, self._loaders
         evaluator = build_evaluator(*parts, self.graph, self._context, self._scratch_dir)
-        return evaluator.evaluate(self.model), why_estimated(evaluator)
+        metrics = evaluator.evaluate(self.model)
+        if constant := take_marks(metrics):
+            warn_of_constant(constant, self.epoch)
+        return metrics, why_estimated(evaluator)
 
     def infer(self, *, embed: bool = False) -> Inferred:
         """The outputs of every node, exactly: over all in-neighbours.

@@ -316,9 +316,12 @@ def _weights(
     if differing:
         more = len(differing) - _NUM_SHOWN
         told = "; ".join(differing[:_NUM_SHOWN]) + (f"; and {more} more differ" * (more > 0))
+        keys = ", ".join(_other_keys(config, run))
         raise UserError(
             f"trainer.init_from={run.shown}: the weights are another model's: {told}.",
-            f"It was trained with {', '.join(_other_keys(config, run))}.",
+            f"It was trained with {keys}."
+            if keys
+            else "An older gnntrain trained it: train it anew.",
         )
     return given
 

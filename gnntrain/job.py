@@ -68,6 +68,9 @@ def summarize(
         extra["initial_weights"] = initial_weights
     if estimated:
         extra["estimated"] = estimated
+    best = [record for record in records if record.epoch == result.best_epoch]
+    if best and best[0].constant:
+        extra["constant_outputs"] = list(best[0].constant)
     if graph.task == "binary":
         extra["positive_class"] = positive_name(graph, config.task.positive_class)
     return Summary(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +24,7 @@ from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import StoreError
 from gnntrain.data.store_place import stores_folder
+from gnntrain.data.summary import first_names
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
@@ -240,6 +241,22 @@ def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature
             f"{run.path / 'store.json'} cannot be read: learnt.{where}: {first['msg']}"
         ) from error
     return signature
+
+
+def spread_warnings(signature: ModelSignature, dataset: DatasetConfig) -> Iterator[str]:
+    """A warning of features whose spread is far from the others', where it can be mended."""
+    if getattr(dataset, "standardize", True):
+        return
+    apart = [
+        name if node_type == NODE else f"{node_type}.{name}"
+        for node_type, statistics in signature.statistics.items()
+        for name in statistics.apart(signature.made_by(node_type))
+    ]
+    if apart:
+        yield (
+            f"The spread of {first_names(apart)} is far from the other features': those of small "
+            "spread count for little at first. Set dataset.standardize=true."
+        )
 
 
 def prepare_store(

@@ -40,6 +40,7 @@ from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
 from gnntrain.run_graph import rank_graph
+from gnntrain.run_store import model_signature, spread_warnings
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.positive_class import positive_phrase
 from gnntrain.training.callbacks import Callback
@@ -114,7 +115,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 listener.on_start(info)
             name, reads_weights = config.model.name, model.needs.weight
             unread = unread_edges(graph, name, reads_weights=reads_weights)
-            for text in (*dataset_warnings(graph), *unread, *task.warnings()):
+            spreads = spread_warnings(model_signature(run, config.dataset), config.dataset)
+            for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)

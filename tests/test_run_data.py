@@ -16,6 +16,7 @@ from gnntrain.config import (
     BuiltinConfig,
     Config,
     ConfigError,
+    EvaluationConfig,
     FilesConfig,
     ModelConfig,
     RunConfig,
@@ -201,6 +202,24 @@ def test_standardised_features_are_so_in_predictions() -> None:
         infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
 
 
+@pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
+def test_a_run_whose_outputs_are_all_equal_says_so(
+    model: str, evaluation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = torch.arange(NUM_NODES)  # a ring of nodes without a difference
+    data: Any = graph(x=torch.ones(NUM_NODES, 4), edge_index=torch.stack([nodes, nodes.roll(1)]))
+    if model == "hgt":
+        plain, data = data, HeteroData()
+        data["paper"].x, data["paper"].y = plain.x, plain.y
+        data["paper", "cites", "paper"].edge_index = plain.edge_index
+    choice = EvaluationConfig(name=evaluation)
+    config = Config(model=ModelConfig(name=model), trainer=TRAINER, evaluation=choice)
+    summary = train(config, data=data)
+    assert summary["constant_outputs"] == ["train", "val", "test"]
+    assert caplog.text.count("train, val, test the same outputs") == 1
+    assert evaluate(summary["run"])["metrics"]["test"] == summary["test"]
+
+
 def typed(seed: int = 0) -> HeteroData:
     """The nodes of `graph` with their authors, who have ids and no features."""
     plain, data = graph(seed), HeteroData()
@@ -224,6 +243,17 @@ def test_a_hetero_data_is_trained_on_found_again_and_predicted_for() -> None:
     assert torch.equal(infer(first["run"], data=other).logits, expected)
     longer = config.model_copy(update={"trainer": TRAINER.model_copy(update={"epochs": 3})})
     assert resume(first["run"], longer)["status"] == "completed"
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_feature_of_far_spread_is_told_until_it_is_standardised(
+    standardize: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = typed()
+    data["paper"].x[:, 2] *= 1000
+    dataset, model = FilesConfig(standardize=standardize), ModelConfig(name="rgcn")
+    train(Config(dataset=dataset, model=model, trainer=TRAINER), data=data)
+    assert caplog.text.count("spread of paper.feature 2 is far") == (not standardize)
 
 
 def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> None:

@@ -47,6 +47,7 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contrad
     is_typed = None if is_unknown else config.model.is_hetero
     yield from _fan_outs(config, is_typed)
     yield from _divisors(config)
+    yield from _narrow_norms(config)
     yield from _synthetic(config)
     yield from _sampler(config)
     yield from _sharded(config)
@@ -168,6 +169,17 @@ def _divisors(config: Config) -> Iterator[Contradiction]:
             hint = f"write model.{key}={below} or model.{other}={whole + -whole % divisor}"
             expects = f"a divisor of model.{other}={whole}"
             yield _clash(config, f"model.{key}", f"model.{other}", expects, hint)
+
+
+def _narrow_norms(config: Config) -> Iterator[Contradiction]:
+    """Norms within a row of one or two numbers. Batch normalisation is sound at any width: its
+    statistics are a column's."""
+    width = getattr(config.model, "hidden_channels", 3)
+    for key, norm, instead in (("norm", "layer", "none or batch"), ("normalize", True, "false")):
+        if width < 3 and getattr(config.model, key, None) == norm:
+            given = f"model.hidden_channels={width}"
+            expects = f"{instead} with {given}: little more than signs would be left of a row"
+            yield _clash(config, f"model.{key}", "model.hidden_channels", expects)
 
 
 def _synthetic(config: Config) -> Iterator[Contradiction]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from gnntrain.data.arrays import encoded
@@ -14,6 +15,7 @@ from gnntrain.data.summary import first_names
 
 _MOST_ROWS, _MOST_VALUES = 100_000, 1 << 24
 _MOST_DEVIATIONS = 5
+_FAR_SPREADS, _SMALL_SPREAD = 100, 10
 
 
 class FeatureStatistics(BaseModel):
@@ -44,16 +46,36 @@ class FeatureStatistics(BaseModel):
             is_binary=tuple(((sample == zero) | (sample == one)).all(axis=0).tolist()),
         )
 
+    def apart(self, made_by: Preprocessing | None) -> list[str]:
+        """Names of the features whose spread is 100 times the others' median, or a hundredth.
+
+        A layer begins with weights of one size for all features, and an optimiser's steps are of
+        one size: at a hundredth of the others' spread a feature counts for nothing at first. Where
+        both spreads are below 10, as those of rare words or of an embedding are, no number is so
+        large that it drowns the rest. Features of 0 and 1 are not named, and have a spread of 1/2
+        however rare the 1 is.
+        """
+        names, numbers = _columns(len(self.stds), made_by)
+        flags = np.array(self.is_binary) | ~numbers
+        stds = np.where(flags, 0.5, self.stds)
+        varies = flags | (stds != 1)  # see `stds`
+        names, flags, stds = names[varies], flags[varies], stds[varies]
+        order = np.argsort(stds)
+        spread, place = stds[order], np.arange(len(stds))
+        # The median of all spreads but one: those behind it move up by a place.
+        middle = ((len(stds) - 2) // 2, (len(stds) - 1) // 2)
+        others = sum(spread[(at + (place <= at)).clip(max=len(stds) - 1)] for at in middle) / 2
+        low, high = np.minimum(spread, others), np.maximum(spread, others)
+        far = (high > _FAR_SPREADS * low) & (high > _SMALL_SPREAD) & ~flags[order]
+        return [str(names[at]) for at in sorted(order[far])]
+
     def unlike(self, nodes: Nodes, made_by: Preprocessing | None) -> Iterator[str]:
         """Sentences about the nodes of another graph whose features are unlike these."""
         sample = _sample(nodes, np.arange(len(nodes)))
         if not len(sample):
             return
-        names = np.array([f"feature {at}" for at in range(nodes.num_features)], object)
-        numbers = np.ones(nodes.num_features, bool)
+        names, numbers = _columns(nodes.num_features, made_by)
         if made_by is not None:
-            names = np.array(made_by.feature_names, object) if made_by.has_names else names
-            numbers = np.array(made_by.is_number)
             yield from _unknown_categories(sample, made_by)
         mean, _ = mean_and_std(sample, np.arange(len(sample)), None)
         zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
@@ -72,6 +94,17 @@ class FeatureStatistics(BaseModel):
         ):
             if found.any():
                 yield f"{first_names(names[found].tolist())}: {what}"
+
+
+def _columns(
+    num_features: int, made_by: Preprocessing | None
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]]:
+    """By feature: its name, and whether it is a number of the user's table."""
+    names = [f"feature {at}" for at in range(num_features)]
+    if made_by is None:
+        return np.array(names, object), np.ones(num_features, bool)
+    found = made_by.feature_names if made_by.has_names else names
+    return np.array(found, object), np.array(made_by.is_number)
 
 
 def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:

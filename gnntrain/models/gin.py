@@ -38,7 +38,7 @@ class GIN(GNN):
     """h_v ← MLP((1 + ε) h_v + Σ h_u over the in-neighbours u).
 
     Sampled in-neighbours give an unbiased estimate of the sum. Edge weights are not used. The
-    inner MLP has the scaffold's norm and activation between its layers.
+    inner MLP is `hidden_channels` wide, with the scaffold's norm and activation between its layers.
 
     Args:
         in_channels: Width of the input rows.
@@ -60,22 +60,20 @@ class GIN(GNN):
         **scaffold: Unpack[Scaffold],
     ) -> None:
         def make_conv(before: int, after: int, _is_output: bool) -> BlockGINConv:
-            mlp = pyg.MLP([before, *[after] * mlp_layers], **self.act_and_norm)
-            return BlockGINConv(mlp, train_eps=train_eps)
+            widths = [before, *[self.hidden_channels] * (mlp_layers - 1), after]
+            return BlockGINConv(pyg.MLP(widths, **self.act_and_norm), train_eps=train_eps)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
-        self.train_eps, self.mlp_layers = train_eps, mlp_layers
+        self.train_eps = train_eps
 
     def pyg_model(self) -> PyGModel:
         made = self.basic_gnn("GIN", train_eps=self.train_eps)
-        if self.mlp_layers == 2:  # as in PyG's GIN
-            return made
-        convs: list[Any] = [*self.convs]
-        widths = [(conv.nn.in_channels, conv.nn.out_channels) for conv in convs]
         options = ", ".join(f"{key}={value!r}" for key, value in self.act_and_norm.items())
-        changes = [
-            f"for i, (before, after) in enumerate({widths}):",
-            f"    mlp = MLP([before, *[after] * {self.mlp_layers}], {options})",
-            f"    model.convs[i] = GINConv(mlp, train_eps={self.train_eps})",
-        ]
-        return replace(made, changes=changes, imports=["GINConv", "MLP"])
+        changes = []
+        for i in range(self.num_layers):
+            conv: Any = self.convs[i]
+            widths = conv.nn.channel_list
+            if widths != [widths[0], widths[-1], widths[-1]]:  # as in PyG's GIN
+                mlp = f"MLP({widths}, {options})"
+                changes.append(f"model.convs[{i}] = GINConv({mlp}, train_eps={self.train_eps})")
+        return replace(made, changes=changes, imports=["GINConv", "MLP"] if changes else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import torch.nn.functional as F
@@ -68,7 +69,7 @@ class SAGE(GNN):
         out_channels: Width of the outputs.
         aggregator: How to aggregate the neighbours' values.
         root_weight: Add the node's own value, through its own weights (lin_r).
-        normalize: Scale each layer's output to length 1.
+        normalize: Scale each layer's output to length 1, but not the model's outputs.
         **scaffold: See `GNN`.
     """
 
@@ -82,15 +83,22 @@ class SAGE(GNN):
         normalize: bool = False,
         **scaffold: Unpack[Scaffold],
     ) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> BlockSAGEConv:
+        def make_conv(before: int, after: int, is_output: bool) -> BlockSAGEConv:
             return BlockSAGEConv(
-                before, after, aggr=aggregator, root_weight=root_weight, normalize=normalize
+                *(before, after),
+                aggr=aggregator,
+                root_weight=root_weight,
+                normalize=normalize and not is_output,  # a single output would be its sign
             )
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
-        conv: Any = self.convs[0]
-        return self.basic_gnn(
-            "GraphSAGE", aggr=conv.aggr, root_weight=conv.root_weight, normalize=conv.normalize
+        first: Any = self.convs[0]
+        last: Any = self.convs[-1]
+        made = self.basic_gnn(
+            "GraphSAGE", aggr=first.aggr, root_weight=first.root_weight, normalize=first.normalize
         )
+        if last.normalize == first.normalize:
+            return made
+        return replace(made, changes=[f"model.convs[-1].normalize = {last.normalize}"])

@@ -214,10 +214,12 @@ def _end_pairs(
     memory = [f"{format_bytes(summary.peak_rss_bytes)} peak"]
     if summary.peak_gpu_bytes:
         memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
+    constant = ", ".join(summary.extra.get("constant_outputs", ()))
     # The command itself says at its end how to go on with a run that did not complete.
     has_next = run and summary.best_epoch is not None and summary.status == "completed"
     return [
         ("estimated", summary.extra.get("estimated", "")),
+        ("constant", f"the same outputs for all nodes of {constant}" if constant else ""),
         (shown_metric(summary.metric), _course(values, format_metric, width)),
         ("loss", _course(summary.train_loss, format_loss, width)),
         ("speed", DOT.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),

@@ -181,7 +181,8 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
         raise CheckpointError(
             Path(path),
             "it is another model's: " + "; ".join(differing[:3]) + more,
-            "The run's config.yaml or its checkpoint was exchanged.",
+            "An older gnntrain made this model otherwise (of gin, the width inside its layers: see "
+            "CHANGELOG.md), or the run's config.yaml or checkpoint was exchanged: train it anew.",
         )
     model.load_state_dict(weights)
 

@@ -1,14 +1,17 @@
-"""Losses, gradients and weights that are not finite: the step, its seeds, and a hint."""
+"""Losses, gradients and weights that are not finite: the step, its seeds, and a hint; and outputs
+that are all equal."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from gnntrain.errors import Diverged
 from gnntrain.training.callbacks import Callback
+from gnntrain.training.records import EpochRecord
 from gnntrain.training.snapshot import EpochTotals
 
 if TYPE_CHECKING:
@@ -18,7 +21,10 @@ _log = logging.getLogger("gnntrain")
 
 
 class DivergenceGuard(Callback):
-    """Ends training if the loss or the weights are not finite."""
+    """Ends training if the loss or the weights are not finite; warns once of equal outputs."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:
         """Check the loss: on a CPU always; on a GPU, which this synchronises, when it is due."""
@@ -30,6 +36,21 @@ class DivergenceGuard(Callback):
         """Check the loss, and log the number of skipped steps."""
         refuse_loss(trainer, totals)
         _tell_skipped(trainer, totals)
+
+    def after_epoch(self, trainer: Trainer, record: EpochRecord) -> None:  # noqa: ARG002
+        """Warn of equal outputs, once."""
+        if record.constant and not self._has_warned:
+            self._has_warned = True
+            warn_of_constant(record.constant, record.epoch)
+
+
+def warn_of_constant(splits: Sequence[str], epoch: int) -> None:
+    """Warn that the model of an epoch gives all nodes of these splits the same outputs."""
+    _log.warning(
+        "The model of epoch %d gives all nodes of %s the same outputs: it tells none apart. Try a "
+        "lower trainer.lr, another model.norm or model.activation; or are all features equal?",
+        *(epoch, ", ".join(splits)),
+    )
 
 
 def refuse_loss(trainer: Trainer, totals: EpochTotals) -> None:

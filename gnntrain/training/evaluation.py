@@ -29,12 +29,14 @@ from gnntrain.training.layerwise import (
     chunks,
     most_gathered,
 )
+from gnntrain.training.split_metrics import marked
 
 if TYPE_CHECKING:
     from gnntrain.loading.graph import GraphTensors
 
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
+"""Metrics by split and by name; and `CONSTANT`."""
 
 
 class Evaluator(Protocol):
@@ -194,7 +196,8 @@ def metrics_of(task: Task, outputs: Tensor) -> SplitMetrics:
         found = outputs[rows.to(outputs.device)]
         if float_type(found.device) != torch.float64:  # in which metrics compute
             found = found.cpu()
-        metrics[split] = task.metrics(found, task.targets[rows].to(found.device))
+        values = task.metrics(found, task.targets[rows].to(found.device))
+        metrics[split] = marked(values, found)
     return metrics
 
 
@@ -251,6 +254,5 @@ class SampledEvaluator:
         batches = [batch for part in parts for batch in part]
         if not batches:
             return {}
-        return self._task.metrics(
-            torch.cat([b for b, _ in batches]), torch.cat([b for _, b in batches])
-        )
+        whole, labels = map(torch.cat, zip(*batches, strict=True))
+        return marked(self._task.metrics(whole, labels), whole)

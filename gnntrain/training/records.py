@@ -152,6 +152,7 @@ class EpochRecord:
             (the time that backward waits for other ranks), ``optimizer``, ``evaluation``; of a
             phase ``background/…`` runs beside the others, ``background/server_…`` on the busiest
             server. On a GPU its own time, but for what the host computes.
+        constant: The splits whose nodes all have the same outputs.
     """
 
     epoch: int
@@ -167,6 +168,7 @@ class EpochRecord:
     gpu_memory_bytes: int | None = None
     cache_hit_rate: float | None = None
     time: Mapping[str, float] = field(default_factory=dict)
+    constant: tuple[str, ...] = ()
 
     def metric(self, split: str, name: str) -> float | None:
         """The metric ``name`` on ``split``, or ``None`` where it was not computed."""

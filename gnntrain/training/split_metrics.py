@@ -32,6 +32,27 @@ Tallied = Mapping[str, Tensor]
 Judged = tuple[Tensor, Tensor]
 """See `Task.judged`."""
 
+CONSTANT = "constant_outputs"
+"""Stands among a split's metrics where a model gives all of its nodes the same outputs."""
+
+# Of equal rows float32 makes these differences: in other chunks a product adds in another order.
+_ROUNDING = 1e-6
+
+
+def marked(metrics: dict[str, float], outputs: Tensor) -> dict[str, float]:
+    """The metrics of outputs `[n, num_outputs]`, with `CONSTANT` where all rows are equal."""
+    if not metrics or len(outputs) < 2:
+        return metrics
+    low, high = outputs.aminmax(dim=0)
+    size = torch.maximum(low.abs(), high.abs()).clamp(min=1)
+    is_constant = bool((high - low <= _ROUNDING * size).all())
+    return {**metrics, CONSTANT: 1.0} if is_constant else metrics
+
+
+def take_marks(metrics: Mapping[str, dict[str, float]]) -> tuple[str, ...]:
+    """The splits whose metrics are marked with `CONSTANT`, which is removed."""
+    return tuple(split for split, found in metrics.items() if found.pop(CONSTANT, 0))
+
 
 def split_metrics(
     task: Task, pieces: Iterable[Piece], context: DistributedContext
@@ -48,19 +69,24 @@ def split_metrics(
     """
     collects = any(metric.tally is None for metric in task.reported)
     own: Tallied = {}
+    ends = torch.empty(0, task.num_outputs)  # the least and the largest outputs so far
     collected: list[Piece] = []
     for piece in pieces:
         own = _merged(task, own, _tallied(task, piece))
+        if len(rows := torch.cat([ends, piece.outputs])):
+            ends = torch.stack(rows.aminmax(dim=0))[: len(rows)]
         if collects and (everyone := context.gather_to_main(piece)):
             collected.append(_in_order(everyone))
     total: Tallied = {}
-    for tallied in context.gather_to_main(own):
+    of_ranks = context.gather_to_main((own, ends))
+    for tallied, _ in of_ranks:
         total = _merged(task, total, tallied)
     whole: Judged | None = None
     if collected:
         _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
         whole = task.judged(outputs, targets)
-    return _values(task, total, whole)
+    values = _values(task, total, whole)
+    return marked(values, torch.cat([ends for _, ends in of_ranks])) if of_ranks else values
 
 
 def _tallied(task: Task, piece: Piece) -> Tallied:

@@ -42,6 +42,7 @@ from gnntrain.training.snapshot import (
     restore_rng,
     restored_totals,
 )
+from gnntrain.training.split_metrics import take_marks
 from gnntrain.training.step import PlainStep, ReplayedStep, Step
 from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update
@@ -206,6 +207,7 @@ class Trainer:
             step=self.step,
             train_loss=loss,
             metrics=metrics,
+            constant=take_marks(metrics),
             lr=totals.lr,
             seconds=seconds,
             eval_seconds=eval_seconds,

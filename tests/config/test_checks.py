@@ -88,6 +88,19 @@ def test_heads_must_divide_the_hidden_channels(name: str) -> None:
     assert problem.hint == "write model.heads=2 or model.hidden_channels=66"
 
 
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ({"name": "gin", "hidden_channels": 2}, "model.norm"),  # by default
+        ({"name": "hgt", "heads": 1, "norm": "layer", "hidden_channels": 1}, "model.norm"),
+        ({"name": "sage", "normalize": True, "hidden_channels": 1}, "model.normalize"),
+    ],
+)
+def test_rows_of_one_or_two_numbers_are_not_normalised(model: dict[str, Any], key: str) -> None:
+    assert only_problem({"model": model}).key == key
+    from_dict({"model": {"name": "gin", "hidden_channels": 2, "norm": "batch"}})
+
+
 def test_one_hot_input_has_no_width() -> None:
     keys = {"name": "rgcn", "embedding_channels": 16}
     assert only_problem({"model": keys}).hint == "write model.featureless=embedding"

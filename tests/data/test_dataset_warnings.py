@@ -8,6 +8,8 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.data.dataset_warnings import dataset_warnings
+from gnntrain.data.feature_statistics import FeatureStatistics
+from gnntrain.data.graph import Nodes
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 
@@ -82,3 +84,34 @@ def test_a_run_says_once_what_its_model_does_not_read(
         assert main(command) == 0
         told = "".join(capfd.readouterr())
         assert not any(name in told for name in unread)
+
+
+@pytest.mark.parametrize(
+    ("columns", "far"),
+    [
+        ({"age": 15, "income": 2e4}, [0, 1]),
+        ({"income": 2e4, "age": 15, "debt": 1e4, "flag": "binary"}, [0, 1, 2]),
+        ({"flag": "binary", "income": 2e4, "other": "binary", "rate": 0.1}, [1]),
+        ({"age": 15, "flag": "binary", "other": "binary", "constant": "constant"}, []),
+        ({"income": 2e4, "debt": 1e4, "rent": 500}, []),
+        ({"embedding": 1, "more": 0.5, "dead": 1e-4}, []),
+        ({"income": 2e4}, []),
+    ],
+)
+def test_features_of_far_spread(columns: dict[str, float | str], far: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    drawn = {"binary": rng.random(500) < 0.01, "constant": np.full(500, 7.0)}
+    rows = [
+        drawn[spread] if isinstance(spread, str) else rng.normal(5, spread, 500)
+        for spread in columns.values()
+    ]
+    nodes = Nodes(np.stack(rows, axis=1).astype(np.float32))
+    assert FeatureStatistics.of(nodes, None).apart(None) == [f"feature {at}" for at in far]
+
+
+def test_a_bag_of_words_has_no_far_spread() -> None:
+    rng = np.random.default_rng(0)
+    words = rng.poisson(rng.pareto(1, 300) / 100, (2000, 300)).astype(np.float32)
+    share = words / words.sum(axis=1, keepdims=True).clip(1)
+    for rows in (words, share):
+        assert FeatureStatistics.of(Nodes(rows), None).apart(None) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,14 @@ from torch import Tensor, nn
 from gnntrain.errors import UserError
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
 from gnntrain.sampling.block import Block
-from tests.models.blocks import Graph, full_block, layerwise, rough_graph, seed_blocks
+from tests.models.blocks import (
+    Graph,
+    full_block,
+    graph_of,
+    layerwise,
+    rough_graph,
+    seed_blocks,
+)
 
 IN, OUT = 6, 3
 
@@ -321,8 +329,8 @@ def test_the_mlp_looks_at_the_seeds_rows_alone() -> None:
         (GCN, {"jk": "max"}, pyg.GCN, {"jk": "max"}),
         (GAT, {"heads": 4, "output_heads": 4}, pyg.GAT, {"heads": 4}),
         (GATv2, {"heads": 2, "jk": "cat"}, pyg.GAT, {"heads": 2, "v2": True, "jk": "cat"}),
-        (GIN, {"norm": "batch"}, pyg.GIN, {"norm": "batch_norm"}),
-        (GIN, {"train_eps": True}, pyg.GIN, {"train_eps": True}),
+        (GIN, {"norm": "batch", "jk": "cat"}, pyg.GIN, {"norm": "batch_norm", "jk": "cat"}),
+        (GIN, {"train_eps": True, "jk": "max"}, pyg.GIN, {"train_eps": True, "jk": "max"}),
     ],
     ids=name_of,
 )
@@ -338,6 +346,27 @@ def test_weights_load_into_pygs_own_models(
     x = torch.randn(graph.num_nodes, IN)
     with torch.no_grad():
         close(layerwise(model, x, graph), plain(x, graph.edge_index))
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@every_model
+def test_an_untrained_model_tells_nodes_with_different_neighbourhoods_apart(
+    kind: Kind, options: dict[str, Any], norm: str
+) -> None:
+    nodes = range(40)
+    graph = graph_of(40, [((v + step) % 40, v) for v in nodes for step in (1, 3, 7)])
+    x, blocks = torch.randn(40, IN), [full_block(graph)] * 2
+    more: list[dict[str, Any]] = [
+        {},
+        {"residual": True},
+        {"activation": "elu"},
+        {"jk": "cat"},
+        {"jk": "max"},
+    ]
+    for num_outputs, scaffold in itertools.product((1, 2, 3), more):
+        model = kind(IN, num_outputs, hidden_channels=64, norm=norm, **options, **scaffold)
+        with torch.no_grad():  # training: batch normalisation takes the batch's own statistics
+            assert len(model.train()(x, blocks).unique(dim=0)) == 40, (num_outputs, scaffold)
 
 
 @every_model

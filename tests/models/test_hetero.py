@@ -340,6 +340,20 @@ def chunks(num_rows: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, num_rows)
 
 
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@every_model
+def test_an_untrained_model_tells_nodes_apart(
+    kind: Kind, options: dict[str, Any], norm: str
+) -> None:
+    graph = hetero_graph()
+    rows = {t: x.float() for t, x in features(graph).items()}
+    for num_outputs in (1, 2, 3):
+        model = kind(graph.schema, num_outputs, hidden_channels=64, norm=norm, **options)
+        with torch.no_grad():
+            outputs = model.train()(rows, {}, [full_hetero_block(graph)] * 2)
+        assert len(outputs.unique(dim=0)) == len(outputs), num_outputs
+
+
 def test_only_types_that_reach_the_target_have_parameters() -> None:
     graph = hetero_graph(random_hetero_data(reverse=False))  # nothing leads from a venue
     model = build(graph, RGCN, num_layers=2)

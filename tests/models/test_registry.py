@@ -134,7 +134,13 @@ def test_options_reach_the_model() -> None:
             {"negative_slope": 0.3, "dropout": 0.4, "heads": 5, "concat": False},
         ),
         (
-            {"name": "sage", "aggregator": "max", "root_weight": False, "normalize": True},
+            {
+                "name": "sage",
+                "aggregator": "max",
+                "root_weight": False,
+                "normalize": True,
+                "jk": "cat",
+            },
             {"aggr": "max", "root_weight": False, "normalize": True},
         ),
     ],

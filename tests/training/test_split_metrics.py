@@ -21,7 +21,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.metrics import DEFAULT_METRICS, metric
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.training.split_metrics import Piece, split_metrics
+from gnntrain.training.split_metrics import Piece, marked, split_metrics
 from tests.examples import examples
 
 KINDS = ("multiclass", "binary", "multilabel", "continuous")
@@ -85,15 +85,19 @@ def equal(found: dict[str, float], expected: dict[str, float], *, exactly: bool)
     size=st.integers(0, 60),
     slice_size=st.integers(1, 70),
     seed=st.integers(0, 1000),
+    is_constant=st.booleans(),
 )
 def test_pieces_of_one_rank_give_the_whole_splits_metrics(
-    kind: str, size: int, slice_size: int, seed: int
+    kind: str, size: int, slice_size: int, seed: int, is_constant: bool
 ) -> None:
     task, whole = task_of(kind), split_of(kind, size, seed)
+    if is_constant:
+        whole[0][:] = whole[0][:1]
     found = split_metrics(task, pieces_of(*whole, slice_size, 0, 1), DistributedContext())
     # Counts, and outputs put in order, are exact.
     ranked = kind == "binary" and any(map(math.isnan, found.values()))
-    assert equal(found, task.metrics(*whole), exactly=kind != "continuous" and not ranked)
+    expected = marked(task.metrics(*whole), whole[0])
+    assert equal(found, expected, exactly=kind != "continuous" and not ranked)
 
 
 def judge(context: DistributedContext, out: Path) -> None:
