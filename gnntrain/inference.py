@@ -179,7 +179,13 @@ def load_best(
         made_by = _filling(signature, dataset)
         if signature.schema is not None and signature.schema.target != NODE:
             dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
-        opened = prepare_store(dataset, labelled=False, preprocessing=made_by, data=data)
+        opened = prepare_store(
+            dataset,
+            labelled=False,
+            preprocessing=made_by,
+            lowest=signature.lowest,
+            data=data,
+        )
         graph = opened.store
         learns_rows = config.model.is_hetero
         refuse_other_graph(signature, graph, subject="The model", learns_rows=learns_rows)

@@ -56,6 +56,8 @@ class ModelSignature:
             has learnt a row for each.
         statistics: Of the features, by node type; none where a run is older than this, or its
             graph was in parts.
+        lowest: What `dataset.normalize_features` subtracted, by node type; None: it was not set, or
+            the run is older than this.
     """
 
     dataset: str
@@ -71,6 +73,7 @@ class ModelSignature:
     preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
     id_digests: dict[NodeType, str] = field(default_factory=dict)
     statistics: dict[NodeType, FeatureStatistics] = field(default_factory=dict)
+    lowest: dict[NodeType, float] | None = None
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -93,6 +96,7 @@ class ModelSignature:
                 for name, nodes in store.nodes.items()
                 if nodes.num_features == 0 and (digest := _id_digest(nodes)) is not None
             },
+            lowest=store.meta.lowest,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -247,6 +251,7 @@ def prepare_store(
     *,
     labelled: bool = True,
     preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
+    lowest: Mapping[NodeType, float] | None = None,
     data: object = None,
 ) -> OpenedStore:
     """Open the data set's graph store; build it first if necessary.
@@ -256,6 +261,8 @@ def prepare_store(
         labelled: Whether a user's own files must have labels and splits.
         preprocessing: The preprocessing of a user's own files, of a typed graph by node type;
             None: fitted to them.
+        lowest: What `dataset.normalize_features` subtracts, by node type; None: the smallest value
+            of this graph.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
     builder: DatasetBuilder
@@ -265,9 +272,10 @@ def prepare_store(
         own = object_dataset(dataset).for_target(dataset.target)
         preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
-    return open_or_build(
-        stores_folder(dataset), builder.identity, prepare_options(dataset), builder.build
-    )
+    options = prepare_options(dataset)
+    if options.normalize_features:
+        options = replace(options, lowest=lowest)
+    return open_or_build(stores_folder(dataset), builder.identity, options, builder.build)
 
 
 def object_dataset(dataset: DatasetConfig) -> FilesConfig:
@@ -301,7 +309,7 @@ def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
 
 def prepare_options(dataset: DatasetConfig) -> PrepareOptions:
     """How the data set's graph is prepared."""
-    names = [field.name for field in fields(PrepareOptions)]
+    names = [field.name for field in fields(PrepareOptions) if field.name != "lowest"]
     return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from gnntrain.atomic_io import fsync_folder
 from gnntrain.data.arrays import (
     HEADER_BYTES,
     ArrayWriter,
+    lowest_feature,
     prepared_features,
     stored_feature_dtype,
     write_array,
@@ -101,7 +102,7 @@ def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
     `identity["dataset"]` gives the readable part.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", str(identity.get("dataset", "graph")))
-    content = {"identity": dict(identity), "options": asdict(options), "version": VERSION}
+    content = {"identity": dict(identity), "options": options.to_dict(), "version": VERSION}
     return f"{readable}-{digest_of(content, num_bytes=6)}"
 
 
@@ -188,7 +189,7 @@ def _try_open(
         store = StoredGraph.open(path)
     except StoreError as error:
         return None, f"rebuilt: {error.reason}"
-    asked = {"identity": dict(identity), "options": asdict(options)}
+    asked = {"identity": dict(identity), "options": options.to_dict()}
     found = {"identity": store.meta.identity, "options": store.meta.options}
     if canonical_json(asked) != canonical_json(found):
         return None, "rebuilt: it was made from other data or with other options"
@@ -210,8 +211,9 @@ def _write(
     try:
         with disk_errors(path, needed):
             building.mkdir()
-            arrays, num_edges = _write_arrays(building, data, options)
-            meta = _write_meta(building, data, options, identity, arrays, num_edges)
+            lowest = _lowest(data, options)
+            arrays, num_edges = _write_arrays(building, data, options, lowest)
+            meta = _write_meta(building, data, options, identity, arrays, num_edges, lowest)
             write_seal(building, meta)
             fsync_folder(building)
             if identity_now() != identity:
@@ -222,8 +224,19 @@ def _write(
     return StoredGraph.open(path, check=False)
 
 
+def _lowest(data: AnyGraphData, options: PrepareOptions) -> Mapping[NodeType, float] | None:
+    """What `normalize_features` subtracts, by node type; None: features stay as they are."""
+    if options.lowest is not None or not options.normalize_features:
+        return options.lowest
+    nodes = _nodes(data).items()
+    return {name: lowest_feature(of_type, data.dataset) for name, of_type in nodes}
+
+
 def _write_arrays(
-    directory: Path, data: AnyGraphData, options: PrepareOptions
+    directory: Path,
+    data: AnyGraphData,
+    options: PrepareOptions,
+    lowest: Mapping[NodeType, float] | None,
 ) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
     """Write all arrays; returns them and the number of edges of each type."""
     nodes = _nodes(data)
@@ -236,7 +249,8 @@ def _write_arrays(
     for number, (name, of_type) in enumerate(nodes.items()):
         suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
         file = directory / f"features{suffix}.npy"
-        arrays[file.stem] = _write_features(file, of_type, options, data.dataset, where)
+        least = None if lowest is None else lowest[name]
+        arrays[file.stem] = _write_features(file, of_type, options, least, data.dataset, where)
         if of_type.ids is not None:
             small[f"node_ids{suffix}"] = _stored_names(of_type.ids)
     if data.class_names is not None:
@@ -253,11 +267,16 @@ def _nodes(data: AnyGraphData) -> Mapping[NodeType, NodeData]:
 
 
 def _write_features(
-    file: Path, nodes: NodeData, options: PrepareOptions, dataset: str, where: str
+    file: Path,
+    nodes: NodeData,
+    options: PrepareOptions,
+    lowest: float | None,
+    dataset: str,
+    where: str,
 ) -> ArrayMeta:
     shape, dtype = (nodes.num_features,), stored_feature_dtype(options)
     with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
-        for rows in prepared_features(nodes, options, dataset, where):
+        for rows in prepared_features(nodes, options.feature_dtype, lowest, dataset, where):
             writer.append(rows)
         return writer.close()
 
@@ -349,6 +368,7 @@ def _write_meta(
     identity: Mapping[str, JSON],
     arrays: Mapping[str, ArrayMeta],
     num_edges: Mapping[EdgeType, int],
+    lowest: Mapping[NodeType, float] | None,
 ) -> StoreMeta:
     common: dict[str, Any] = {
         "format": FORMAT,
@@ -362,9 +382,10 @@ def _write_meta(
             EdgeTypeMeta(name=name, num_edges=number) for name, number in num_edges.items()
         ),
         "identity": json.loads(canonical_json(dict(identity))),
-        "options": asdict(options),
+        "options": options.to_dict(),
         "arrays": with_checksums(directory, arrays),
         "summary": summary_of(data, options),
+        "lowest": lowest,
         "digest": "",
     }
     meta: StoreMeta

@@ -9,7 +9,7 @@ store is made of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
@@ -525,9 +525,17 @@ class PrepareOptions:
             it, then divide each row by its sum where that exceeds 1 (as PyG's `NormalizeFeatures`
             does).
         feature_dtype: How features are stored; bfloat16 is rounded to nearest even.
+        lowest: What is subtracted instead, by node type: the smallest values of the graph that a
+            model was trained on.
     """
 
     to_undirected: bool = False
     add_self_loops: bool = False
     normalize_features: bool = False
     feature_dtype: FeatureDtype = "float32"
+    lowest: Mapping[NodeType, float] | None = None
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Plain data."""
+        plain = asdict(self)
+        return plain if self.lowest is not None else {k: plain[k] for k in plain if k != "lowest"}

@@ -89,7 +89,8 @@ class EdgeTypeMeta(Meta):
 class GraphMeta(Meta):
     """A graph's metadata, of a store or a partition; `digest` is taken over all other fields.
 
-    `arrays` are the files beside the metadata.
+    `arrays` are the files beside the metadata. `lowest` is what `normalize_features` subtracted, by
+    node type.
     """
 
     version: int
@@ -104,6 +105,7 @@ class GraphMeta(Meta):
     feature_names: tuple[str, ...] | None = None
     summary: DataSummary | None = None
     preprocessing: Preprocessing | None = None
+    lowest: dict[str, float] | None = None
     digest: str = Field(exclude=True)
 
     @property

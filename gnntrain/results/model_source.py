@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from gnntrain.data.columns import MISSING_MARKS
+from gnntrain.data.graph import NODE
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
@@ -117,7 +118,7 @@ def prepare(columns, {node_type}path=Path(__file__).with_name("model.json")):
             features.append(missing.float()[:, None])
     x = torch.cat(features, 1)
     if about["preparation"]["normalize_features"]:
-        x = x - x.min()
+        x = x - {lowest}
         x = x / x.sum(1, keepdim=True).clamp(min=1)
     return x.to(getattr(torch, about["preparation"]["feature_dtype"])).float()
 '''
@@ -147,6 +148,8 @@ def model_source(
     title: str,
     preprocessing: AnyPreprocessing | None = None,
     scale: TargetScale | None = None,
+    *,
+    has_lowest: bool = False,
 ) -> str:
     """A Python file whose `load()` returns the model with its weights.
 
@@ -157,8 +160,10 @@ def model_source(
             Where it is more than their order, `prepare(columns)`, or of a typed graph
             `prepare(columns, node_type)`, does it.
         scale: How the outputs of a regression become quantities; None: of classes.
+        has_lowest: Whether `model.json` has what `normalize_features` subtracts: runs of older
+            versions have not kept it.
     """
-    prepare = "" if preprocessing is None else _prepare(preprocessing)
+    prepare = "" if preprocessing is None else _prepare(preprocessing, has_lowest)
     own = model.own_package
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
@@ -179,7 +184,7 @@ def model_source(
     )
 
 
-def _prepare(preprocessing: AnyPreprocessing) -> str:
+def _prepare(preprocessing: AnyPreprocessing, has_lowest: bool) -> str:
     """The function `prepare`; nothing if the features are the numbers as they are."""
     is_typed = isinstance(preprocessing, Mapping)
     parts = [*preprocessing.values()] if isinstance(preprocessing, Mapping) else [preprocessing]
@@ -189,12 +194,14 @@ def _prepare(preprocessing: AnyPreprocessing) -> str:
         "list or array by name": any(part.has_names for part in parts),
         "a matrix [num_nodes, num_columns]": not all(part.has_names for part in parts),
     }
+    node_type = "node_type" if is_typed else repr(NODE)
     return _PREPARE.format(
         marks=MISSING_MARKS,
         columns=", or ".join(form for form, is_taken in forms.items() if is_taken),
         by_name="" if all(part.has_names for part in parts) else _BY_PLACE,
         node_type="node_type, " if is_typed else "",
         x="x_dict[node_type]" if is_typed else "x",
+        lowest=f'about["lowest"][{node_type}]' if has_lowest else "x.min()",
         made_by='"preprocessing_by_type"][node_type]' if is_typed else '"preprocessing"]',
     )
 
