@@ -44,6 +44,7 @@ from gnntrain.data.graph import (
     reverse_type,
     without_reverse,
 )
+from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import with_checksums, write_seal
 from gnntrain.data.store_meta import (
@@ -355,7 +356,10 @@ def _stored_labels(data: AnyGraphData) -> AnyArray:
     if data.task == "multilabel":
         return data.labels.astype(np.uint8)
     if data.task == "continuous":
-        return data.labels.astype(np.float32)
+        labels = data.labels.astype(np.float64, copy=False)
+        rounded = labels.astype(np.float32)
+        is_exact = ((rounded == labels) | np.isnan(labels)).all(axis=0)
+        return labels if (loses_digits(labels) & ~is_exact).any() else rounded
     if data.labels.dtype.kind == "f":
         return np.nan_to_num(data.labels, nan=-1.0).astype(np.int32)
     return data.labels.astype(np.int32)
@@ -436,6 +440,6 @@ def _needed_bytes(data: AnyGraphData, options: PrepareOptions) -> int:
         if of_type.ids is not None:
             a_node += max(of_type.ids.dtype.itemsize, 8)
         needed += of_type.num_nodes * a_node
-    a_label = {"multilabel": 1, "continuous": 4}.get(data.task, 0) * data.num_classes or 4
+    a_label = {"multilabel": 1, "continuous": 8}.get(data.task, 0) * data.num_classes or 4
     needed += len(data.labels) * a_label + 8 * sum(len(ids) for ids in data.splits.values())
     return needed + (0 if data.class_names is None else data.class_names.nbytes)

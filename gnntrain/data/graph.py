@@ -30,6 +30,7 @@ AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
@@ -58,8 +59,8 @@ class Nodes:
             no column for nodes without features: a model learns their rows.
         feature_dtype: Which of the three.
         labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
-            `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, NaN
-            where one is missing; None for nodes without labels.
+            `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, float64
+            where that is too coarse, NaN where one is missing; None for nodes without labels.
         splits: Node ids of "train", "val" and "test", int64, ascending, each once.
         ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
         feature_names: Names of the features, where they have some.

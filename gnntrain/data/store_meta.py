@@ -268,7 +268,7 @@ def expected_arrays(
     ids = r"int64|\|S[1-9][0-9]*"
     labels = {
         "multilabel": ("uint8", (num_nodes, meta.num_classes)),
-        "continuous": ("float32", (num_nodes, meta.num_classes)),
+        "continuous": ("float32|float64", (num_nodes, meta.num_classes)),
     }
     return {
         "indptr": ("int64", (num_nodes + 1,)),

@@ -46,12 +46,14 @@ class Residual{base}({base}):
 
 _IN_UNITS = '''
 
-TARGET_MEAN, TARGET_STD = torch.tensor({mean}), torch.tensor({std})
+TARGET_MEAN, TARGET_STD = {mean}, {std}
 
 
 def in_units(model, inputs, outputs):
     """The targets in their own units: the model was trained on standardised ones."""
-    return outputs * TARGET_STD.to(outputs) + TARGET_MEAN.to(outputs)
+    kind = torch.float32 if outputs.device.type == "mps" else torch.float64
+    mean, std = torch.tensor([TARGET_MEAN, TARGET_STD], dtype=kind, device=outputs.device)
+    return outputs.to(kind) * std + mean
 '''
 
 _PREPARE = '''
@@ -65,17 +67,17 @@ def is_missing(value):
 
 
 def numbers_of(values, width):
-    """float32 [num_nodes, width], NaN where a number is missing."""
+    """float64 [num_nodes, width], NaN where a number is missing."""
     values = values.to_numpy() if hasattr(values, "to_numpy") else values
     if torch.is_tensor(values) or getattr(getattr(values, "dtype", None), "kind", "O") in "biuf":
         values = values if torch.is_tensor(values) else torch.tensor(values)
-        return values.float().reshape(-1, width)
+        return values.double().reshape(-1, width)
     rows = []
     for value in values:
         is_list = hasattr(value, "__len__") and not isinstance(value, str)
         row = value if is_list else [None] * width if is_missing(value) else [value]
         rows.append([float("nan") if is_missing(number) else float(number) for number in row])
-    return torch.tensor(rows)
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def codes_of(values, categories):
@@ -103,7 +105,6 @@ def prepare(columns, {node_type}path=Path(__file__).with_name("model.json")):
             missing = numbers.isnan().any(1)
             mine = slice(place, place + width)
             place += width
-            numbers = numbers.double()
             if done["fills"] is not None:
                 fills = torch.tensor(done["fills"][mine], dtype=torch.float64)
                 numbers = torch.where(numbers.isnan(), fills, numbers)
