@@ -121,32 +121,22 @@ class ModelSignature:
         return 1 if self.task == "binary" else self.num_classes
 
 
-def refuse_other_graph(
-    signature: ModelSignature, graph: Graph, *, subject: str, learns_rows: bool
-) -> None:
-    """Refuse a graph that lacks a type or features of the one that a model was trained on.
+def refuse_other_types(
+    signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
+) -> GraphSchema:
+    """Refuse a graph that lacks a type of the one that a model was trained on.
 
     Args:
         signature: The model's.
         graph: Another graph.
         subject: The model, at the beginning of messages.
-        learns_rows: Whether the model has learnt the rows of nodes without features.
-
-    Raises:
-        UserError: See above; or the model has learnt the rows of other nodes.
-    """
-    there = refuse_other_types(signature, graph, subject=subject)
-    for name in there.node_types:
-        refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
-
-
-def refuse_other_types(
-    signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
-) -> GraphSchema:
-    """As `refuse_other_graph`, of types alone; `exactly`: refuse further types, too.
+        exactly: Refuse further types, too.
 
     Returns:
         The types of the graph that the model was trained on.
+
+    Raises:
+        UserError: See above.
     """
     here = graph.schema
     there = signature.schema
@@ -167,7 +157,8 @@ def refuse_other_nodes(
     subject: str,
     learns_rows: bool,
 ) -> None:
-    """As `refuse_other_graph`, of the features or learnt rows of one type."""
+    """Refuse a graph whose nodes of one type have other features than a model was trained on, or
+    are others, where the model has learnt their rows (`learns_rows`)."""
     here = graph.schema
     wanted, given = there.num_features[name], here.num_features[name]
     of_type = f" of type {name}" if graph.is_hetero else ""
