@@ -56,7 +56,8 @@ class DatasetConfig(Section):
     store_dir: PathText | None = None
     """Folder of the prepared graph stores; null: the user's cache folder."""
     to_undirected: bool = False
-    """Store every edge in both directions."""
+    """Store every edge in both directions; the weights of an edge given in both, or more than once,
+    are added up."""
     add_self_loops: bool = False
     """Add an edge from every node to itself."""
     normalize_features: bool = False

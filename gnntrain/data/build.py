@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ from gnntrain.data.summary import summary_of
 from gnntrain.errors import UserError
 
 _MAX_TRIES = 3
+
+_logger = logging.getLogger("gnntrain")
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,8 @@ def _write_columns(
             num_src, num_dst = sizes[name[0]], sizes[name[2]]
             last = first + num_dst + 1
             blocks = column_blocks(of_type, num_dst, num_src)
+            if of_type.merge and of_type.weight is not None:
+                blocks = _telling_sums(of_type, blocks)
             norm = _append_columns(blocks, indptr[first:last], indices, weight)
             num_edges[name], first = int(indptr[last - 1]), last
         arrays["indices"] = indices.close()
@@ -310,6 +315,24 @@ def _write_columns(
     if len(edges) == len(sizes) == 1:
         arrays["gcn_norm"] = write_array(directory, "gcn_norm", norm)
     return arrays, num_edges
+
+
+def _telling_sums(edges: EdgeList, blocks: Iterable[ColumnBlock]) -> Iterator[ColumnBlock]:
+    """The blocks of edges in both directions; at the end it is told how many weights were added to
+    another edge's."""
+    first = num_stored = 0
+    for block in blocks:
+        last = first + len(block.counts)
+        num_stored += int((block.indices != np.repeat(np.arange(first, last), block.counts)).sum())
+        first = last
+        yield block
+    num_given = sum(int((src != dst).sum()) for src, dst, _ in edges.chunks())
+    if num_more := num_given - num_stored // 2:
+        _logger.warning(
+            "dataset.to_undirected: %s edges are given once more, in the other direction or the "
+            "same; their weights are added up",
+            f"{num_more:,}",
+        )
 
 
 def _append_columns(
