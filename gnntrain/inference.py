@@ -27,6 +27,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
+from gnntrain.init_from import Axis, learnt_rows, placed, places_of
 from gnntrain.limits import available_cores
 from gnntrain.models import GNN, HeteroGNN
 from gnntrain.reporting.rundir import RunDirectory
@@ -37,11 +38,12 @@ from gnntrain.run_store import (
     open_run_store,
     prepare_store,
     prepared_alike,
-    refuse_other_graph,
+    refuse_other_nodes,
+    refuse_other_types,
 )
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
-from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
+from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
 from gnntrain.training.divergence import warn_of_constant
 from gnntrain.training.evaluation import Inferred, SplitMetrics, why_estimated
 from gnntrain.training.split_metrics import take_marks
@@ -174,6 +176,7 @@ def load_best(
     state = load_checkpoint(checkpoint)
     if data is not None:
         config = config.model_copy(update={"dataset": prepared_alike(config.dataset)})
+    moved: list[Axis] = []
     is_runs = data is None and config.dataset == saved.dataset
     if is_runs and not (reread and has_changed(run, saved.dataset)):
         graph = open_run_store(run, saved.dataset).store
@@ -184,15 +187,37 @@ def load_best(
         made_by = _filling(signature, dataset)
         if signature.schema is not None and signature.schema.target != NODE:
             dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
-        opened = prepare_store(dataset, labelled=False, preprocessing=made_by, data=data)
+        opened = prepare_store(
+            dataset,
+            labelled=False,
+            preprocessing=made_by,
+            lowest=signature.lowest,
+            data=data,
+        )
         graph = opened.store
         learns_rows = config.model.is_hetero
-        refuse_other_graph(signature, graph, subject="The model", learns_rows=learns_rows)
+        subject = "The model"
+        there = refuse_other_types(signature, graph, subject=subject)
         graph = _in_types_of(graph, signature.schema)
+        for name in there.node_types:
+            rows = None
+            if learns_rows:
+                rows = learnt_rows(run, signature, graph, name, signature.num_outputs)
+            if rows is not None and rows.is_complete:
+                moved.append(rows)
+            else:
+                refuse_other_nodes(
+                    signature, there, graph, name, subject=subject, learns_rows=learns_rows
+                )
         _tell_unlike(graph, signature, strict=strict)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)
     best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
+    weights = weights_of(state, checkpoint)
+    for weight, places in places_of(config, best.model, moved).items():
+        fresh = best.model.state_dict()[weight].cpu()
+        weights[weight], is_taken = placed(weights[weight], fresh, places)
+        assert is_taken.all(), f"{weight} does not count nodes alone"
     load_weights(best.model, state, checkpoint)
     return best
 

@@ -105,13 +105,13 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
     signature, there = _signature(run, graph)
     state = _best(run)
     given = _weights(config, run, signature, there, state)
-    places = _places(config, model, _moved(config, run, signature, there, graph))
+    places = places_of(config, model, _moved(config, run, signature, there, graph))
     weights, num_taken = {}, 0
     parameters = {name: weight.numel() for name, weight in model.named_parameters()}
     for name, fresh in model.state_dict().items():
         if name not in given:  # such as a residual's, where its widths are equal in the run
             continue
-        weights[name], is_taken = _placed(given[name], fresh.cpu(), places.get(name, {}))
+        weights[name], is_taken = placed(given[name], fresh.cpu(), places.get(name, {}))
         num_taken += int(is_taken.sum()) if name in parameters else 0
     model.load_state_dict(weights, strict=False)
     return InitialWeights(
@@ -123,7 +123,7 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """What a dimension of some weights counts: features or rows of a node type, or outputs.
 
     Attributes:
@@ -142,6 +142,11 @@ class _Axis:
     source: Int64Array
     doubled: tuple[GraphSchema, int]
     is_named: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all are there in the run."""
+        return bool((self.source >= 0).all())
 
     def __str__(self) -> str:
         new = self.here[self.source < 0]
@@ -181,7 +186,7 @@ def _warn_of_scale(config: Config, run: RunDirectory) -> None:
 
 def _moved(
     config: Config, run: RunDirectory, signature: ModelSignature, there: GraphSchema, graph: Graph
-) -> list[_Axis]:
+) -> list[Axis]:
     """The features, rows and outputs that are not at their places in the run.
 
     Raises:
@@ -198,14 +203,10 @@ def _moved(
             more = {**here.num_features, name: 2 * here.num_features[name]}
             doubled = replace(here, num_features=more), outputs
             axes.append(_axis(f"features{of_type}", made_by.feature_names, names, doubled))
-        elif widths == {0} and learns_rows and nodes_differ(signature, graph, name):
-            before, after = _ids_there(run, name), graph.nodes[name].ids
-            if before is None or after is None or len(after) != here.num_nodes[name]:
-                _refuse(run, signature, there, graph, name, learns_rows)
-                continue
-            more = {**here.num_nodes, name: 2 * here.num_nodes[name]}
-            doubled = replace(here, num_nodes=more), outputs
-            axes.append(_axis(f"learnt rows{of_type}", before, after, doubled))
+        elif (
+            learns_rows and (rows := learnt_rows(run, signature, graph, name, outputs)) is not None
+        ):
+            axes.append(rows)
         else:
             _refuse(run, signature, there, graph, name, learns_rows)
     doubled = here, 2 * outputs
@@ -214,7 +215,7 @@ def _moved(
         axes.append(_axis(what, _output_names(signature), _output_names(graph), doubled))
     elif signature.num_outputs != outputs:
         fresh = np.full(outputs, -1)
-        axes.append(_Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
+        axes.append(Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
     return [axis for axis in axes if not np.array_equal(axis.source, np.arange(len(axis.there)))]
 
 
@@ -230,11 +231,32 @@ def _output_names(labels: ModelSignature | Graph) -> list[str]:
     return [" or ".join(names)] if labels.task == "binary" else names
 
 
-def _ids_there(run: RunDirectory, node_type: NodeType) -> AnyArray | None:
-    """The user's ids in the graph of a run, where its store is still there."""
+def learnt_rows(
+    run: RunDirectory, signature: ModelSignature, graph: Graph, name: NodeType, num_outputs: int
+) -> Axis | None:
+    """The rows that a run's model has learnt for the nodes of a type, found by their ids.
+
+    None: the type has features, or the same nodes in the same order; or no ids are known, since the
+    run's store is no longer there.
+    """
+    here = graph.schema
+    assert signature.schema is not None
+    if {here.num_features[name], signature.schema.num_features[name]} != {0}:
+        return None
     record = run.store_record()
     store = None if record is None else recorded_store(record)
-    return None if store is None else store.nodes[node_type].ids
+    if store is None or not nodes_differ(signature, graph, name):
+        return None
+    both = store.nodes[name], graph.nodes[name]
+    kinds = {nodes.ids.dtype.kind for nodes in both if nodes.ids is not None}
+    is_unknown = any(nodes.ids is None for nodes in both) and kinds != {"i"}
+    if len(both[1]) != here.num_nodes[name] or is_unknown:
+        return None
+    # Ids 0, 1, … are not stored.
+    ids = [np.arange(len(nodes)) if nodes.ids is None else nodes.ids for nodes in both]
+    doubled = replace(here, num_nodes={**here.num_nodes, name: 2 * here.num_nodes[name]})
+    label = f"learnt rows of {name}" if graph.is_hetero else "learnt rows"
+    return _axis(label, ids[0], ids[1], (doubled, num_outputs))
 
 
 def _axis(
@@ -242,18 +264,18 @@ def _axis(
     there: Sequence[str] | AnyArray,
     here: Sequence[str] | AnyArray,
     doubled: tuple[GraphSchema, int],
-) -> _Axis:
+) -> Axis:
     before, after = np.asarray(there), np.asarray(here)
     if before.dtype.kind != after.dtype.kind:  # ids that all were numbers, and now are texts
         before, after = before.astype(bytes), after.astype(bytes)
     order = np.argsort(before, kind="stable")
     found = order[np.minimum(np.searchsorted(before, after, sorter=order), len(before) - 1)]
     source = np.where(before[found] == after, found, -1)
-    return _Axis(label, before, after, source, doubled, True)
+    return Axis(label, before, after, source, doubled, True)
 
 
-def _places(
-    config: Config, model: AnyModel, moved: Sequence[_Axis]
+def places_of(
+    config: Config, model: AnyModel, moved: Sequence[Axis]
 ) -> dict[str, dict[int, Int64Array]]:
     """By weight and dimension, the place of each of its indices in the run; −1: none."""
     places: dict[str, dict[int, Int64Array]] = {}
@@ -276,7 +298,7 @@ def _places(
     return places
 
 
-def _placed(given: Tensor, fresh: Tensor, places: dict[int, Int64Array]) -> tuple[Tensor, Tensor]:
+def placed(given: Tensor, fresh: Tensor, places: dict[int, Int64Array]) -> tuple[Tensor, Tensor]:
     """A weight of the run at the places of its names, and which of its values are the run's."""
     is_taken = torch.ones(fresh.shape, dtype=torch.bool)
     for dim, source in places.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def _open_parts(config: Config, digest: str | None = None) -> OpenedParts:
     parts = Parts.open(Path(folder), range(0))
     wanted = prepare_options(dataset)
     differing = [
-        key for key, value in asdict(wanted).items() if parts.meta.options.get(key) != value
+        key for key, value in wanted.to_dict().items() if parts.meta.options.get(key) != value
     ]
     if differing:
         told = ", ".join(f"dataset.{key}={shown(parts.meta.options.get(key))}" for key in differing)

@@ -57,6 +57,8 @@ class ModelSignature:
             has learnt a row for each.
         statistics: Of the features, by node type; none where a run is older than this, or its
             graph was in parts.
+        lowest: What `dataset.normalize_features` subtracted, by node type; None: it was not set, or
+            the run is older than this.
     """
 
     dataset: str
@@ -72,6 +74,7 @@ class ModelSignature:
     preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
     id_digests: dict[NodeType, str] = field(default_factory=dict)
     statistics: dict[NodeType, FeatureStatistics] = field(default_factory=dict)
+    lowest: dict[NodeType, float] | None = None
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
@@ -94,6 +97,7 @@ class ModelSignature:
                 for name, nodes in store.nodes.items()
                 if nodes.num_features == 0 and (digest := _id_digest(nodes)) is not None
             },
+            lowest=store.meta.lowest,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,32 +122,22 @@ class ModelSignature:
         return 1 if self.task == "binary" else self.num_classes
 
 
-def refuse_other_graph(
-    signature: ModelSignature, graph: Graph, *, subject: str, learns_rows: bool
-) -> None:
-    """Refuse a graph that lacks a type or features of the one that a model was trained on.
+def refuse_other_types(
+    signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
+) -> GraphSchema:
+    """Refuse a graph that lacks a type of the one that a model was trained on.
 
     Args:
         signature: The model's.
         graph: Another graph.
         subject: The model, at the beginning of messages.
-        learns_rows: Whether the model has learnt the rows of nodes without features.
-
-    Raises:
-        UserError: See above; or the model has learnt the rows of other nodes.
-    """
-    there = refuse_other_types(signature, graph, subject=subject)
-    for name in there.node_types:
-        refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
-
-
-def refuse_other_types(
-    signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
-) -> GraphSchema:
-    """As `refuse_other_graph`, of types alone; `exactly`: refuse further types, too.
+        exactly: Refuse further types, too.
 
     Returns:
         The types of the graph that the model was trained on.
+
+    Raises:
+        UserError: See above.
     """
     here = graph.schema
     there = signature.schema
@@ -164,7 +158,8 @@ def refuse_other_nodes(
     subject: str,
     learns_rows: bool,
 ) -> None:
-    """As `refuse_other_graph`, of the features or learnt rows of one type."""
+    """Refuse a graph whose nodes of one type have other features than a model was trained on, or
+    are others, where the model has learnt their rows (`learns_rows`)."""
     here = graph.schema
     wanted, given = there.num_features[name], here.num_features[name]
     of_type = f" of type {name}" if graph.is_hetero else ""
@@ -264,6 +259,7 @@ def prepare_store(
     *,
     labelled: bool = True,
     preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
+    lowest: Mapping[NodeType, float] | None = None,
     data: object = None,
 ) -> OpenedStore:
     """Open the data set's graph store; build it first if necessary.
@@ -273,6 +269,8 @@ def prepare_store(
         labelled: Whether a user's own files must have labels and splits.
         preprocessing: The preprocessing of a user's own files, of a typed graph by node type;
             None: fitted to them.
+        lowest: What `dataset.normalize_features` subtracts, by node type; None: the smallest value
+            of this graph.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
     builder: DatasetBuilder
@@ -282,9 +280,10 @@ def prepare_store(
         own = object_dataset(dataset).for_target(dataset.target)
         preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
-    return open_or_build(
-        stores_folder(dataset), builder.identity, prepare_options(dataset), builder.build
-    )
+    options = prepare_options(dataset)
+    if options.normalize_features:
+        options = replace(options, lowest=lowest)
+    return open_or_build(stores_folder(dataset), builder.identity, options, builder.build)
 
 
 def object_dataset(dataset: DatasetConfig) -> FilesConfig:
@@ -318,7 +317,7 @@ def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
 
 def prepare_options(dataset: DatasetConfig) -> PrepareOptions:
     """How the data set's graph is prepared."""
-    names = [field.name for field in fields(PrepareOptions)]
+    names = [field.name for field in fields(PrepareOptions) if field.name != "lowest"]
     return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
 

@@ -166,7 +166,7 @@ def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
     stored = np.asarray(store.features)
     if stored.dtype == np.uint16:
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    np.testing.assert_array_equal(theirs["x"], stored)
+    np.testing.assert_allclose(theirs["x"], stored, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(theirs["logits"], logits().to_numpy(), rtol=1e-4, atol=1e-4)
     card = Path("exported/README.md").read_text()
     assert "x = prepare(columns)" in card
@@ -274,7 +274,8 @@ def test_an_exported_model_prepares_the_tables_of_each_node_type(
     for node_type in ("customer", "product"):
         table = pd.read_csv(f"{node_type}s.csv")
         x = prepare({name: table[name] for name in table}, node_type)
-        np.testing.assert_array_equal(x.numpy(), store.nodes[node_type].features)
+        expected = store.nodes[node_type].features
+        np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6, atol=1e-6)
     card = Path("exported/README.md").read_text()
     assert "prepare(columns, t)" in card
     assert "(customer, product)" in card

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -124,6 +125,35 @@ def test_another_graph_is_predicted_in_the_units_of_the_training() -> None:
     (names, own), (others_names, others) = (predicted(Path(f"{n}.csv")) for n in ("own", "other"))
     assert names == others_names
     np.testing.assert_allclose(own, others, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "schema"])
+def test_a_time_in_seconds_is_learnt_and_predicted_to_its_last_digits(kind: str) -> None:
+    """1.7e9 ± 60, of which float32 has steps of 128: judged by the numbers in the file."""
+    rng = np.random.default_rng(0)
+    t = 1.7e9 + rng.normal(0, 60, 300)
+    when = t + rng.normal(0, 1, 300)
+    table = pd.DataFrame({"id": np.arange(300), "t": t, "label": when})
+    table["split"] = ["train"] * 200 + ["val"] * 50 + ["test"] * 50
+    table.to_csv("nodes.csv", index=False)
+    table.to_parquet("nodes.parquet", index=False)
+    masks = {f"{name}_mask": table["split"] == name for name in ("train", "val", "test")}
+    np.savez("nodes.npz", x=t[:, None], y=when, edge_index=np.zeros((2, 1), int), **masks)
+    Path("edges.csv").write_text("source,target\n0,0\n")
+    Path("graph.yaml").write_text(
+        "nodes: {event: {files: nodes.csv, label: label, split: split}}\n"
+        "edges: {event/after/event: {files: edges.csv}}"
+    )
+    files = [f"dataset.features=nodes.{kind}", "dataset.edges=edges.csv"]
+    files = ["dataset.data=nodes.npz"] if kind == "npz" else files
+    files = ["dataset.schema=graph.yaml", "model=rgcn"] if kind == "schema" else files
+    keys = ["dataset=files", *files, "dataset.standardize=true", "task.type=node_regression"]
+    keys += ["trainer.gpus=0", "trainer.epochs=60", "trainer.lr=0.02", "model.dropout=0"]
+    assert main([*keys, "model.hidden_channels=16", "run.dir=run"]) == 0
+    assert main(["predict", "run", "--out", "all.csv"]) == 0
+    error = mean_absolute_error(when[250:], predicted(Path("all.csv"))[1][250:, 1])
+    assert error < 20
+    assert summary()["test"]["mae"] == pytest.approx(error, rel=1e-6)
 
 
 def test_a_resumed_regression_goes_on_as_if_it_had_not_ended() -> None:

@@ -56,11 +56,13 @@ class DatasetConfig(Section):
     store_dir: PathText | None = None
     """Folder of the prepared graph stores; null: the user's cache folder."""
     to_undirected: bool = False
-    """Store every edge in both directions."""
+    """Store every edge in both directions; the weights of an edge given in both, or more than once,
+    are added up."""
     add_self_loops: bool = False
     """Add an edge from every node to itself."""
     normalize_features: bool = False
-    """Scale each node's features to a sum of 1."""
+    """Subtract the smallest value of all features (of a node type), then divide each node's by
+    their sum where that exceeds 1, as PyG's NormalizeFeatures does."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
 
@@ -253,7 +255,8 @@ class FilesConfig(DatasetConfig):
     nodes' mean; zero: take 0; indicator: take the mean and add a feature that is 1 where it was
     missing."""
     standardize: bool = False
-    """Scale each feature to mean 0 and standard deviation 1 over the training nodes."""
+    """Scale each column of numbers to mean 0 and standard deviation 1 over the training nodes; the
+    0 and 1 of categories and indicators stay."""
     decimal: Literal[".", ","] = "."
     """Decimal mark in text files."""
     encoding: Text = "auto"

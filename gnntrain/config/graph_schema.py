@@ -73,7 +73,8 @@ class NodeColumns(Section):
     missing: Literal["refuse", "mean", "zero", "indicator"] | None = None
     """What to do about a missing feature; null: as dataset.missing says."""
     standardize: bool | None = None
-    """Scale each feature to mean 0 and standard deviation 1; null: as dataset.standardize says."""
+    """Scale each column of numbers to mean 0 and standard deviation 1; null: as dataset.standardize
+    says."""
     label: Names | ColumnFile | None = None
     """Column of the label, a list of them, or a file: {file: labels.csv, column: area}."""
     split: Text | ColumnFile | SplitFiles | None = None

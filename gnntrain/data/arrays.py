@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gnntrain.data.checks import bad_graph, feature_problems
-from gnntrain.data.graph import AnyArray, Float32Array, GraphData, NodeData, PrepareOptions
+from gnntrain.data.graph import AnyArray, FeatureDtype, Float32Array, NodeData, PrepareOptions
 from gnntrain.data.store_meta import ArrayMeta
 
 HEADER_BYTES = 128
@@ -99,40 +99,41 @@ def stored_feature_dtype(options: PrepareOptions) -> np.dtype[Any]:
     return np.dtype(np.uint16 if options.feature_dtype == "bfloat16" else options.feature_dtype)
 
 
+def lowest_feature(nodes: NodeData, dataset: str) -> float:
+    """The smallest value of all features, which `normalize_features` subtracts; 0 without any."""
+    chunks = _chunks(nodes, dataset, "")
+    return min((float(rows.min()) for _, rows in chunks if rows.size), default=0.0)
+
+
 def prepared_features(
-    nodes: GraphData | NodeData, options: PrepareOptions, dataset: str, where: str = ""
+    nodes: NodeData, dtype: FeatureDtype, lowest: float | None, dataset: str, where: str = ""
 ) -> Iterator[AnyArray]:
     """The features as they are stored, some MiB at a time.
 
     Args:
         nodes: The nodes of one type.
-        options: How they are prepared.
+        dtype: How features are stored.
+        lowest: Subtracted before each row is divided by its sum; None: neither is done.
         dataset: Name of the data set, for messages.
         where: What a problem begins with: the node type of a typed graph.
 
     Raises:
         UserError: A value is no finite number, or does not fit into the type.
     """
-    lowest = 0.0
-    if options.normalize_features:
-        chunks = _chunks(nodes, dataset, where)
-        lowest = min((float(rows.min()) for _, rows in chunks if rows.size), default=0.0)
     for start, rows in _chunks(nodes, dataset, where):
         problems = list(feature_problems(rows, start))
         with np.errstate(over="ignore"):
             values = rows.astype(np.float32, copy=False)
-            if options.normalize_features:
+            if lowest is not None:
                 values = _row_normalized(values, lowest)
-            stored = encoded(values, options.feature_dtype)
-        problems = problems or list(_overflow_problems(rows, stored, start, options.feature_dtype))
+            stored = encoded(values, dtype)
+        problems = problems or list(_overflow_problems(rows, stored, start, dtype))
         if problems:
             raise bad_graph(dataset, [f"{where}{problem}" for problem in problems])
         yield stored
 
 
-def _chunks(
-    nodes: GraphData | NodeData, dataset: str, where: str
-) -> Iterator[tuple[int, AnyArray]]:
+def _chunks(nodes: NodeData, dataset: str, where: str) -> Iterator[tuple[int, AnyArray]]:
     features, num_features = nodes.features, nodes.num_features
     step = max(1, _CHUNK_BYTES // max(1, 4 * num_features))
     for start in range(0, nodes.num_nodes, step):

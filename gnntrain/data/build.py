@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gnntrain.atomic_io import fsync_folder
 from gnntrain.data.arrays import (
     HEADER_BYTES,
     ArrayWriter,
+    lowest_feature,
     prepared_features,
     stored_feature_dtype,
     write_array,
@@ -43,6 +45,7 @@ from gnntrain.data.graph import (
     reverse_type,
     without_reverse,
 )
+from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_files import with_checksums, write_seal
 from gnntrain.data.store_meta import (
@@ -77,6 +80,8 @@ from gnntrain.errors import UserError
 
 _MAX_TRIES = 3
 
+_logger = logging.getLogger("gnntrain")
+
 
 @dataclass(frozen=True)
 class OpenedStore:
@@ -101,7 +106,7 @@ def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
     `identity["dataset"]` gives the readable part.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", str(identity.get("dataset", "graph")))
-    content = {"identity": dict(identity), "options": asdict(options), "version": VERSION}
+    content = {"identity": dict(identity), "options": options.to_dict(), "version": VERSION}
     return f"{readable}-{digest_of(content, num_bytes=6)}"
 
 
@@ -188,7 +193,7 @@ def _try_open(
         store = StoredGraph.open(path)
     except StoreError as error:
         return None, f"rebuilt: {error.reason}"
-    asked = {"identity": dict(identity), "options": asdict(options)}
+    asked = {"identity": dict(identity), "options": options.to_dict()}
     found = {"identity": store.meta.identity, "options": store.meta.options}
     if canonical_json(asked) != canonical_json(found):
         return None, "rebuilt: it was made from other data or with other options"
@@ -210,8 +215,9 @@ def _write(
     try:
         with disk_errors(path, needed):
             building.mkdir()
-            arrays, num_edges = _write_arrays(building, data, options)
-            meta = _write_meta(building, data, options, identity, arrays, num_edges)
+            lowest = _lowest(data, options)
+            arrays, num_edges = _write_arrays(building, data, options, lowest)
+            meta = _write_meta(building, data, options, identity, arrays, num_edges, lowest)
             write_seal(building, meta)
             fsync_folder(building)
             if identity_now() != identity:
@@ -222,8 +228,19 @@ def _write(
     return StoredGraph.open(path, check=False)
 
 
+def _lowest(data: AnyGraphData, options: PrepareOptions) -> Mapping[NodeType, float] | None:
+    """What `normalize_features` subtracts, by node type; None: features stay as they are."""
+    if options.lowest is not None or not options.normalize_features:
+        return options.lowest
+    nodes = _nodes(data).items()
+    return {name: lowest_feature(of_type, data.dataset) for name, of_type in nodes}
+
+
 def _write_arrays(
-    directory: Path, data: AnyGraphData, options: PrepareOptions
+    directory: Path,
+    data: AnyGraphData,
+    options: PrepareOptions,
+    lowest: Mapping[NodeType, float] | None,
 ) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
     """Write all arrays; returns them and the number of edges of each type."""
     nodes = _nodes(data)
@@ -236,7 +253,8 @@ def _write_arrays(
     for number, (name, of_type) in enumerate(nodes.items()):
         suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
         file = directory / f"features{suffix}.npy"
-        arrays[file.stem] = _write_features(file, of_type, options, data.dataset, where)
+        least = None if lowest is None else lowest[name]
+        arrays[file.stem] = _write_features(file, of_type, options, least, data.dataset, where)
         if of_type.ids is not None:
             small[f"node_ids{suffix}"] = _stored_names(of_type.ids)
     if data.class_names is not None:
@@ -253,11 +271,16 @@ def _nodes(data: AnyGraphData) -> Mapping[NodeType, NodeData]:
 
 
 def _write_features(
-    file: Path, nodes: NodeData, options: PrepareOptions, dataset: str, where: str
+    file: Path,
+    nodes: NodeData,
+    options: PrepareOptions,
+    lowest: float | None,
+    dataset: str,
+    where: str,
 ) -> ArrayMeta:
     shape, dtype = (nodes.num_features,), stored_feature_dtype(options)
     with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
-        for rows in prepared_features(nodes, options, dataset, where):
+        for rows in prepared_features(nodes, options.feature_dtype, lowest, dataset, where):
             writer.append(rows)
         return writer.close()
 
@@ -279,6 +302,8 @@ def _write_columns(
             num_src, num_dst = sizes[name[0]], sizes[name[2]]
             last = first + num_dst + 1
             blocks = column_blocks(of_type, num_dst, num_src)
+            if of_type.merge and of_type.weight is not None:
+                blocks = _telling_sums(of_type, blocks)
             norm = _append_columns(blocks, indptr[first:last], indices, weight)
             num_edges[name], first = int(indptr[last - 1]), last
         arrays["indices"] = indices.close()
@@ -290,6 +315,24 @@ def _write_columns(
     if len(edges) == len(sizes) == 1:
         arrays["gcn_norm"] = write_array(directory, "gcn_norm", norm)
     return arrays, num_edges
+
+
+def _telling_sums(edges: EdgeList, blocks: Iterable[ColumnBlock]) -> Iterator[ColumnBlock]:
+    """The blocks of edges in both directions; at the end it is told how many weights were added to
+    another edge's."""
+    first = num_stored = 0
+    for block in blocks:
+        last = first + len(block.counts)
+        num_stored += int((block.indices != np.repeat(np.arange(first, last), block.counts)).sum())
+        first = last
+        yield block
+    num_given = sum(int((src != dst).sum()) for src, dst, _ in edges.chunks())
+    if num_more := num_given - num_stored // 2:
+        _logger.warning(
+            "dataset.to_undirected: %s edges are given once more, in the other direction or the "
+            "same; their weights are added up",
+            f"{num_more:,}",
+        )
 
 
 def _append_columns(
@@ -336,7 +379,10 @@ def _stored_labels(data: AnyGraphData) -> AnyArray:
     if data.task == "multilabel":
         return data.labels.astype(np.uint8)
     if data.task == "continuous":
-        return data.labels.astype(np.float32)
+        labels = data.labels.astype(np.float64, copy=False)
+        rounded = labels.astype(np.float32)
+        is_exact = ((rounded == labels) | np.isnan(labels)).all(axis=0)
+        return labels if (loses_digits(labels) & ~is_exact).any() else rounded
     if data.labels.dtype.kind == "f":
         return np.nan_to_num(data.labels, nan=-1.0).astype(np.int32)
     return data.labels.astype(np.int32)
@@ -349,6 +395,7 @@ def _write_meta(
     identity: Mapping[str, JSON],
     arrays: Mapping[str, ArrayMeta],
     num_edges: Mapping[EdgeType, int],
+    lowest: Mapping[NodeType, float] | None,
 ) -> StoreMeta:
     common: dict[str, Any] = {
         "format": FORMAT,
@@ -362,9 +409,10 @@ def _write_meta(
             EdgeTypeMeta(name=name, num_edges=number) for name, number in num_edges.items()
         ),
         "identity": json.loads(canonical_json(dict(identity))),
-        "options": asdict(options),
+        "options": options.to_dict(),
         "arrays": with_checksums(directory, arrays),
         "summary": summary_of(data, options),
+        "lowest": lowest,
         "digest": "",
     }
     meta: StoreMeta
@@ -415,6 +463,6 @@ def _needed_bytes(data: AnyGraphData, options: PrepareOptions) -> int:
         if of_type.ids is not None:
             a_node += max(of_type.ids.dtype.itemsize, 8)
         needed += of_type.num_nodes * a_node
-    a_label = {"multilabel": 1, "continuous": 4}.get(data.task, 0) * data.num_classes or 4
+    a_label = {"multilabel": 1, "continuous": 8}.get(data.task, 0) * data.num_classes or 4
     needed += len(data.labels) * a_label + 8 * sum(len(ids) for ids in data.splits.values())
     return needed + (0 if data.class_names is None else data.class_names.nbytes)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnntrain.data.graph import AnyArray, Float32Array
+from gnntrain.data.preprocessing import Exact, loses_digits
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -205,20 +206,19 @@ def to_categories(column: pa.Array) -> pa.DictionaryArray:
     return pc.replace_substring_regex(texts, _WHOLE_FLOAT, r"\1").dictionary_encode()
 
 
-def to_floats(texts: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
-    """Texts as floating-point numbers, float64 by default; null where a text is no number."""
-    kind = kind or pa.float64()
+def to_floats(texts: pa.Array) -> pa.Array:
+    """Texts as float64; null where a text is no number."""
     try:
-        return texts.cast(kind)
+        return texts.cast(pa.float64())
     except pa.ArrowInvalid:
         trimmed = pc.utf8_trim_whitespace(texts)
         is_number = pc.match_substring_regex(trimmed, _NUMBER)
-        return pc.if_else(is_number, trimmed, _NULL).cast(kind)
+        return pc.if_else(is_number, trimmed, _NULL).cast(pa.float64())
 
 
 def to_matrix(
     columns: Sequence[pa.Array], num_rows: int, widths: Sequence[int | None]
-) -> tuple[Float32Array, list[int]]:
+) -> tuple[Float32Array, list[int], Exact]:
     """Columns of numbers side by side.
 
     Args:
@@ -228,40 +228,41 @@ def to_matrix(
 
     Returns:
         float32 `[num_rows, num_numbers]`, NaN where a number is missing, infinite where a value
-        is too large or no number; and the widths.
+        is too large or no number; the widths; and the columns that float32 is too coarse for.
     """
     found = []
     for column, given in zip(columns, widths, strict=True):
         width = width_of(column) if given is None else given
         found.append(1 if width is None else width)
     matrix = np.empty((num_rows, sum(found)), np.float32)
+    exact: dict[int, AnyArray] = {}
     place = 0
     for column, width in zip(columns, found, strict=True):
-        if is_list(column.type):
-            _fill_with_lists(matrix[:, place : place + width], column)
-        else:
-            matrix[:, place : place + width] = _float32(column)[:, None]
+        values = _of_lists(column, width) if is_list(column.type) else _numbers(column)[:, None]
+        with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
+            matrix[:, place : place + width] = values
+        for at in np.flatnonzero(loses_digits(values)).tolist():
+            exact[place + at] = values[:, at].astype(np.float64)
         place += width
-    return matrix, found
+    return matrix, found, exact
 
 
-def _float32(column: pa.Array) -> Float32Array:
+def _numbers(column: pa.Array) -> AnyArray:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
-        numbers = pc.coalesce(to_floats(texts, pa.float32()), _truth(texts))
+        numbers = pc.coalesce(to_floats(texts), _truth(texts))
         is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
-        column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float32()), numbers)
+        column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float64()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
-        return values.astype(np.float32, copy=False)
+    return values
 
 
 def _truth(texts: pa.Array) -> pa.Array:
     """Truth values, as pandas writes them, as 1 and 0; null where a text is none."""
     place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(TRUTH_WORDS, TEXT))
-    return place.cast(pa.float32())
+    return place.cast(pa.float64())
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -279,13 +280,18 @@ def width_of(column: pa.Array) -> int | None:
     return next((int(length) for length in lengths[lengths >= 0]), None)
 
 
-def _fill_with_lists(matrix: Float32Array, column: pa.Array) -> None:
+def _of_lists(column: pa.Array, width: int) -> AnyArray:
     """Null becomes a row of NaN; a list of another length becomes infinite."""
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
-    matrix[lengths < 0] = np.nan
-    matrix[lengths >= 0] = np.inf
-    fits = lengths == matrix.shape[1]
-    matrix[fits] = _float32(pc.list_flatten(column.filter(fits))).reshape(-1, matrix.shape[1])
+    fits = lengths == width
+    found = _numbers(pc.list_flatten(column.filter(fits))).reshape(-1, width)
+    if fits.all():
+        return found
+    is_wide = not np.can_cast(found.dtype, np.float32)
+    values = np.full((len(column), width), np.inf, np.float64 if is_wide else np.float32)
+    values[lengths < 0] = np.nan
+    values[fits] = found
+    return values
 
 
 def is_repeated(column: pa.Array) -> BoolArray:

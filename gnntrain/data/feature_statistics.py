@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gnntrain.data.arrays import encoded
 from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
-from gnntrain.data.preprocessing import Preprocessing, mean_and_std
+from gnntrain.data.preprocessing import Preprocessing, RawFeatures, mean_and_std
 from gnntrain.data.summary import first_names
 
 _MOST_ROWS, _MOST_VALUES = 100_000, 1 << 24
@@ -38,7 +38,7 @@ class FeatureStatistics(BaseModel):
         """Of up to 100,000 nodes, evenly spread."""
         train = nodes.splits.get("train", ())
         sample = _sample(nodes, np.asarray(train) if len(train) else np.arange(len(nodes)))
-        mean, std = mean_and_std(sample, np.arange(len(sample)), None)
+        mean, std = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
         zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
         return cls(
             means=tuple(mean.tolist()),
@@ -77,7 +77,7 @@ class FeatureStatistics(BaseModel):
         names, numbers = _columns(nodes.num_features, made_by)
         if made_by is not None:
             yield from _unknown_categories(sample, made_by)
-        mean, _ = mean_and_std(sample, np.arange(len(sample)), None)
+        mean, _ = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
         zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
         empty = numbers & (sample == _images(nodes, made_by, np.nan)).all(axis=0)
         binary = ((sample == zero) | (sample == one)).all(axis=0)

@@ -33,10 +33,12 @@ from gnntrain.data.file_feature_columns import (
 from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array
 from gnntrain.data.preprocessing import (
     Categories,
+    Exact,
     FeatureColumn,
     PreparedFeatures,
     Preprocessing,
     RawFeatures,
+    warn_of_coarse_columns,
 )
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows, Table
@@ -92,21 +94,28 @@ def _joined(nodes: Rows, choice: FeatureChoice) -> Rows:
     """Rows whose matrix has the columns of `nodes.source.numbers`, wherever they were read."""
     widths = nodes.widths or [1] * len(choice.columns.numbers)
     ends = np.cumsum(widths)
-    parts = {
-        place: (nodes.matrix[:, end - width : end], width)
-        for place, end, width in zip(choice.columns.numbers, ends, widths, strict=True)
-    }
+    parts: dict[int, tuple[AnyArray, int, Exact]] = {}
+    for place, end, width in zip(choice.columns.numbers, ends.tolist(), widths, strict=True):
+        first = end - width
+        found = {at - first: nodes.exact[at] for at in range(first, end) if at in nodes.exact}
+        parts[place] = nodes.matrix[:, first:end], width, found
     for place in choice.doubtful:
         column = nodes.others[place]
         if column.type == TEXT:
             column = with_decimal_point(column, nodes.source.table.decimal)
-        matrix, (width,) = to_matrix([column], len(nodes), [None])
-        parts[place] = matrix, width
+        matrix, (width,), exact = to_matrix([column], len(nodes), [None])
+        parts[place] = matrix, width, exact
     joined = [parts[place] for place in nodes.source.numbers]
+    firsts = np.cumsum([0, *(width for _, width, _ in joined)]).tolist()
     return replace(
         nodes,
-        matrix=np.concatenate([matrix for matrix, _ in joined], axis=1),
-        widths=[width for _, width in joined],
+        matrix=np.concatenate([matrix for matrix, _, _ in joined], axis=1),
+        exact={
+            first + at: values
+            for first, (_, _, exact) in zip(firsts, joined, strict=False)
+            for at, values in exact.items()
+        },
+        widths=[width for _, width, _ in joined],
     )
 
 
@@ -219,6 +228,7 @@ def make_features(
             for place in choice.order
             if place in choice.categorical
         ],
+        nodes.exact,
     )
     if preprocessing is None:
         preprocessing = Preprocessing.fit(
@@ -230,6 +240,9 @@ def make_features(
             has_names=has_names(choice.columns.table),
             id_name=_name_of_id(choice.columns),
         )
+        if preprocessing.means is None:
+            names = np.array(preprocessing.feature_names, object)[[*preprocessing.is_number]]
+            warn_of_coarse_columns(raw, names.tolist(), nodes.path)
     else:
         _check_numbers(nodes, preprocessing)
     if not preprocessing.is_identity:

@@ -14,8 +14,9 @@ from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT, BoolArray, number_of
 from gnntrain.data.file_target_columns import label_columns_within
-from gnntrain.data.graph import AnyArray, Float32Array
+from gnntrain.data.graph import AnyArray, Float64Array
 from gnntrain.data.node_index import NodeIndex, utf8
+from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
@@ -42,7 +43,7 @@ class Targets:
 
     Attributes:
         labels: int32 `[num_nodes]`, −1 without a label; uint8 `[num_nodes, num_classes]` of several
-            labels; float32 `[num_nodes, num_classes]` of quantities, NaN if missing.
+            labels; float64 `[num_nodes, num_classes]` of quantities, NaN if missing.
         num_classes: Number of classes, labels or quantities.
         task: Kind of labels.
         labelled: bool `[num_nodes]`: nodes that have labels.
@@ -297,8 +298,8 @@ def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:
     is_number = _is_number_or_missing
     rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_number, "a number"))
     shape = (index.num_nodes, len(rows.source.numbers))
-    labels = np.full(shape, np.nan, np.float32)
-    labels[rows.nodes] = rows.matrix
+    labels = np.full(shape, np.nan)
+    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
     ranges = [_range(labels[:, at]) for at in range(shape[1])]
     if None in ranges:
         bad.report()
@@ -318,7 +319,7 @@ def _is_number_or_missing(number: float) -> bool:
     return not abs(number) > _LARGEST
 
 
-def _range(values: Float32Array) -> str | None:
+def _range(values: Float64Array) -> str | None:
     """A target's range as text; None if it has fewer than two different values."""
     known = values[~np.isnan(values)]
     if not len(known) or known.min() == known.max():

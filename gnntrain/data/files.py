@@ -27,8 +27,9 @@ from gnntrain.errors import UserError
 
 ROLES = ("data", "edges", "features", "labels", "split")
 # What is kept of the same files; raised when it grows. 2: the classes' names. 3: the features'
-# names and preprocessing. 4: ids and classes as they are written.
-_READING = 4
+# names and preprocessing. 4: ids and classes as they are written. 5: numbers are not rounded before
+# they are standardised.
+_READING = 5
 _MISSING_HINTS = {
     "edges": "Give a file with one edge a row: source and target.",
     "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "

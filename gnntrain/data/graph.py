@@ -9,7 +9,7 @@ store is made of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
@@ -30,6 +30,7 @@ AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.integer[Any]]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
@@ -58,8 +59,8 @@ class Nodes:
             no column for nodes without features: a model learns their rows.
         feature_dtype: Which of the three.
         labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
-            `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, NaN
-            where one is missing; None for nodes without labels.
+            `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, float64
+            where that is too coarse, NaN where one is missing; None for nodes without labels.
         splits: Node ids of "train", "val" and "test", int64, ascending, each once.
         ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
         feature_names: Names of the features, where they have some.
@@ -525,9 +526,17 @@ class PrepareOptions:
             it, then divide each row by its sum where that exceeds 1 (as PyG's `NormalizeFeatures`
             does).
         feature_dtype: How features are stored; bfloat16 is rounded to nearest even.
+        lowest: What is subtracted instead, by node type: the smallest values of the graph that a
+            model was trained on.
     """
 
     to_undirected: bool = False
     add_self_loops: bool = False
     normalize_features: bool = False
     feature_dtype: FeatureDtype = "float32"
+    lowest: Mapping[NodeType, float] | None = None
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Plain data."""
+        plain = asdict(self)
+        return plain if self.lowest is not None else {k: plain[k] for k in plain if k != "lowest"}

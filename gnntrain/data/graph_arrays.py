@@ -30,6 +30,7 @@ from gnntrain.data.preprocessing import (
     PreparedFeatures,
     Preprocessing,
     RawFeatures,
+    warn_of_coarse_columns,
 )
 from gnntrain.data.summary import EDGES_ALONE, DataSummary, split_sizes
 from gnntrain.data.targets import check_split_number, random_split, smallest_int
@@ -227,6 +228,9 @@ def _prepared(
     """
     raw = RawFeatures(x)
     if preprocessing is None:
+        if not config.standardize:
+            names = [f"{at} of x" for at in range(x.shape[1])]
+            warn_of_coarse_columns(raw, names, given.source)
         if config.missing == "refuse" and not config.standardize:
             return x, None
         columns = [FeatureColumn(name=str(place), width=1) for place in range(x.shape[1])]
@@ -357,7 +361,7 @@ def _labels(
 def _quantities(given: _Attributes, name: str, y: AnyArray) -> _Labels:
     if y.dtype.kind in "US":
         raise given.wrong(name, "is text, which is no quantity", "Leave task.type out for classes.")
-    values = y.reshape(len(y), -1).astype(np.float32)
+    values = y.reshape(len(y), -1).astype(np.float64)
     names = [name] if values.shape[1] == 1 else [f"{name}_{i}" for i in range(values.shape[1])]
     return _Labels(values, values.shape[1], "continuous", np.char.encode(names, "utf-8"))
 

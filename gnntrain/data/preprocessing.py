@@ -6,8 +6,9 @@ that another graph's columns become features in the same way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -15,15 +16,81 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnntrain.data.graph import JSON, AnyArray, Float32Array, Int64Array, IntArray, NodeType
+from gnntrain.data.graph import (
+    JSON,
+    AnyArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    IntArray,
+    NodeType,
+)
+from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
 
 MissingPolicy = Literal["refuse", "mean", "zero", "indicator"]
 MAX_CATEGORIES = 1000
 _FEW_CATEGORIES = 10  # so many are taken however short the table is
 _CHUNK_VALUES = 1 << 20
+_MOST_VALUES = 1 << 22
+_COARSE = 1e-6
 
-_Float64Array = npt.NDArray[np.float64]
+_logger = logging.getLogger("gnntrain")
+
+
+Exact = Mapping[int, AnyArray]
+"""Columns of a matrix in float64, by their places: those whose digits its float32 loses."""
+
+
+def loses_digits(values: AnyArray) -> npt.NDArray[np.bool_]:
+    """By column of `[num_rows, n]`, whether its spread is so small beside its values that float32
+    is too coarse for it: less than 1/256 of them."""
+    if np.can_cast(values.dtype, np.float32):
+        return np.zeros(values.shape[1], bool)
+    return _is_within(*_ends(values), 1 / 256)
+
+
+def _ends(values: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The smallest and the largest finite number of each column; NaN if it has none."""
+    known = np.where(np.isfinite(values), values, np.nan)
+    lowest, highest = (f.reduce(known, axis=0, initial=np.nan) for f in (np.fmin, np.fmax))
+    return lowest, highest
+
+
+def _is_within(lowest: AnyArray, highest: AnyArray, share: float) -> npt.NDArray[np.bool_]:
+    """Which columns vary, by less than a share of their values."""
+    largest = np.maximum(np.abs(lowest), np.abs(highest))
+    return np.asarray((lowest < highest) & (highest - lowest < share * largest))
+
+
+def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: object) -> None:
+    """Tell, in one line, which columns of numbers a model is given almost nothing of.
+
+    Args:
+        raw: Values that are not to be standardised; of very many rows a sample is looked at.
+        names: Names of its numbers.
+        source: The file or object that they are from.
+    """
+    step = 1 + len(raw) * max(1, len(names)) // _MOST_VALUES
+    lowest, highest = _ends(in_float64(raw.numbers, raw.exact, slice(None, None, step)))
+    coarse = _is_within(lowest, highest, _COARSE)
+    if coarse.any():
+        _logger.warning(
+            "%s: columns that vary by less than a millionth of their values, which is almost "
+            "nothing in float32: %s. dataset.standardize=true makes it their scale.",
+            source,
+            first_names(np.array(names, object)[coarse].tolist()),
+        )
+
+
+def in_float64(
+    matrix: AnyArray, exact: Exact, rows: slice | Int64Array = slice(None)
+) -> Float64Array:
+    """Rows of a matrix in float64, those of its exact columns with all their digits."""
+    values: Float64Array = matrix[rows].astype(np.float64)
+    for place, column in exact.items():
+        values[:, place] = column[rows]
+    return values
 
 
 class FeatureColumn(BaseModel):
@@ -78,10 +145,12 @@ class RawFeatures:
     Attributes:
         numbers: `[num_rows, num_numbers]`, NaN where one is missing: the columns of numbers.
         categories: The columns of categories.
+        exact: Columns of numbers that these are rounded of, in float64, by their places.
     """
 
     numbers: AnyArray
     categories: Sequence[Categories] = ()
+    exact: Exact = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -89,7 +158,8 @@ class RawFeatures:
     def rows(self, start: int, stop: int) -> RawFeatures:
         """The rows from `start` up to `stop`."""
         categories = [Categories(c.values, c.codes[start:stop]) for c in self.categories]
-        return RawFeatures(self.numbers[start:stop], categories)
+        exact = {place: column[start:stop] for place, column in self.exact.items()}
+        return RawFeatures(self.numbers[start:stop], categories, exact)
 
 
 class Preprocessing(BaseModel):
@@ -183,10 +253,10 @@ class Preprocessing(BaseModel):
         if missing != "refuse":
             fills = np.zeros(raw.numbers.shape[1])
             if missing != "zero":
-                fills = _means(raw.numbers, train)
+                fills = _means(raw, train)
                 _refuse_unknown_means(fitted, fills)
         if standardize:
-            means, stds = mean_and_std(raw.numbers, train, fills)
+            means, stds = mean_and_std(raw, train, fills)
         return cls(
             columns=tuple(fitted),
             has_names=has_names,
@@ -201,14 +271,15 @@ class Preprocessing(BaseModel):
 
         Unknown categories are 0 in all features.
         """
-        numbers, missing = self._scaled(raw.numbers)
+        numbers, missing = self._scaled(in_float64(raw.numbers, raw.exact))
         features = np.zeros((len(raw), self.num_features), np.float32)
         categories = iter(raw.categories)
         place = first = 0
         for column in self.columns:
             if column.categories is None:
                 last = first + column.width
-                features[:, place : place + column.width] = numbers[:, first:last]
+                with np.errstate(over="ignore"):  # infinite, hence reported
+                    features[:, place : place + column.width] = numbers[:, first:last]
                 is_missing = missing[:, first:last].any(axis=1)
                 first, place = last, place + column.width
             else:
@@ -230,18 +301,14 @@ class Preprocessing(BaseModel):
         features: Float32Array = self.apply(row)[0]
         return features
 
-    def _scaled(self, numbers: AnyArray) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
+    def _scaled(self, values: Float64Array) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
         """The numbers, filled and scaled, and which of them were missing."""
-        given = numbers.astype(np.float32, copy=False)
-        missing = np.isnan(given)
-        if self.fills is None and self.means is None:
-            return given, missing
-        values = given.astype(np.float64)
+        missing = np.isnan(values)
         if self.fills is not None:
             values = np.where(missing, np.array(self.fills), values)
         if self.means is not None:
             values = (values - np.array(self.means)) / np.array(self.stds)
-        return values.astype(np.float32), missing
+        return values, missing
 
 
 @dataclass(frozen=True)
@@ -332,7 +399,7 @@ def _sorted_values(name: str, found: Categories) -> tuple[str, ...]:
 def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
     """The columns, with an indicator where a row lacks the value."""
     lacks_number = np.zeros(raw.numbers.shape[1], bool)
-    for chunk in _chunks(raw.numbers, np.arange(len(raw))):
+    for chunk in _chunks(raw, np.arange(len(raw))):
         lacks_number |= np.isnan(chunk).any(axis=0)
     categories = iter(raw.categories)
     marked, first = [], 0
@@ -346,26 +413,25 @@ def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list
     return marked
 
 
-def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[_Float64Array]:
-    """The rows, as they are stored, some MiB at a time."""
-    step = max(1, _CHUNK_VALUES // max(1, numbers.shape[1]))
+def _chunks(raw: RawFeatures, rows: Int64Array) -> Iterator[Float64Array]:
+    """The numbers of some rows, some MiB at a time."""
+    step = max(1, _CHUNK_VALUES // max(1, raw.numbers.shape[1]))
     for start in range(0, len(rows), step):
-        chunk = numbers[rows[start : start + step]]
-        yield chunk.astype(np.float32, copy=False).astype(np.float64)
+        yield in_float64(raw.numbers, raw.exact, rows[start : start + step])
 
 
-def _means(numbers: AnyArray, train: Int64Array) -> _Float64Array:
+def _means(raw: RawFeatures, train: Int64Array) -> Float64Array:
     """Mean of the numbers that are not missing; NaN if all are."""
-    sums, counts = np.zeros(numbers.shape[1]), np.zeros(numbers.shape[1])
-    for chunk in _chunks(numbers, train):
+    sums, counts = np.zeros((2, raw.numbers.shape[1]))
+    for chunk in _chunks(raw, train):
         sums += np.nansum(chunk, axis=0)
         counts += (~np.isnan(chunk)).sum(axis=0)
-    means: _Float64Array = np.full(len(sums), np.nan)
+    means: Float64Array = np.full(len(sums), np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
 
 
-def _refuse_unknown_means(columns: Sequence[FeatureColumn], means: _Float64Array) -> None:
+def _refuse_unknown_means(columns: Sequence[FeatureColumn], means: Float64Array) -> None:
     names = [column.name for column in columns for _ in range(column.width)]
     unknown = list(dict.fromkeys(names[place] for place in np.flatnonzero(np.isnan(means))))
     if unknown:
@@ -377,18 +443,19 @@ def _refuse_unknown_means(columns: Sequence[FeatureColumn], means: _Float64Array
 
 
 def mean_and_std(
-    numbers: AnyArray, train: Int64Array, fills: _Float64Array | None
-) -> tuple[_Float64Array, _Float64Array]:
+    raw: RawFeatures, train: Int64Array, fills: Float64Array | None
+) -> tuple[Float64Array, Float64Array]:
     """Mean and standard deviation (of the population) of the filled numbers; constant: 1."""
 
-    def filled() -> Iterator[_Float64Array]:
-        for chunk in _chunks(numbers, train):
+    def filled() -> Iterator[Float64Array]:
+        for chunk in _chunks(raw, train):
             yield chunk if fills is None else np.where(np.isnan(chunk), fills, chunk)
 
     count = max(1, len(train))
-    mean = sum((chunk.sum(axis=0) for chunk in filled()), np.zeros(numbers.shape[1])) / count
+    zeros = np.zeros(raw.numbers.shape[1])
+    mean = sum((chunk.sum(axis=0) for chunk in filled()), zeros) / count
     squares = (((chunk - mean) ** 2).sum(axis=0) for chunk in filled())
-    variance = sum(squares, np.zeros(numbers.shape[1])) / count
+    variance = sum(squares, zeros) / count
     # Rounding errors of equal numbers, as in scikit-learn's StandardScaler.
     epsilon = np.finfo(np.float64).eps
     noise = count * epsilon * variance + (count * mean * epsilon) ** 2
@@ -398,5 +465,5 @@ def mean_and_std(
     return mean, np.where(is_constant, 1.0, std)
 
 
-def _tuple(values: _Float64Array | None) -> tuple[float, ...] | None:
+def _tuple(values: Float64Array | None) -> tuple[float, ...] | None:
     return None if values is None else tuple(values.tolist())

@@ -89,7 +89,8 @@ class EdgeTypeMeta(Meta):
 class GraphMeta(Meta):
     """A graph's metadata, of a store or a partition; `digest` is taken over all other fields.
 
-    `arrays` are the files beside the metadata.
+    `arrays` are the files beside the metadata. `lowest` is what `normalize_features` subtracted, by
+    node type.
     """
 
     version: int
@@ -104,6 +105,7 @@ class GraphMeta(Meta):
     feature_names: tuple[str, ...] | None = None
     summary: DataSummary | None = None
     preprocessing: Preprocessing | None = None
+    lowest: dict[str, float] | None = None
     digest: str = Field(exclude=True)
 
     @property
@@ -266,7 +268,7 @@ def expected_arrays(
     ids = r"int64|\|S[1-9][0-9]*"
     labels = {
         "multilabel": ("uint8", (num_nodes, meta.num_classes)),
-        "continuous": ("float32", (num_nodes, meta.num_classes)),
+        "continuous": ("float32|float64", (num_nodes, meta.num_classes)),
     }
     return {
         "indptr": ("int64", (num_nodes + 1,)),

@@ -29,6 +29,7 @@ from gnntrain.data.columns import (
     with_decimal_point,
 )
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.preprocessing import Exact
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
 
@@ -98,9 +99,9 @@ class Columns:
     def select(self, rows: Rows) -> Rows:
         """As `read`, of rows that have these columns among their `others`."""
         numbers = [with_decimal_point(rows.others[at], self.table.decimal) for at in self.numbers]
-        matrix, widths = to_matrix(numbers, len(rows), [None] * len(numbers))
+        matrix, widths, exact = to_matrix(numbers, len(rows), [None] * len(numbers))
         roles = {role: rows.others[place] for role, place in self.places.items()}
-        found = replace(rows, columns=roles, matrix=matrix, widths=widths, others={})
+        found = replace(rows, columns=roles, matrix=matrix, exact=exact, widths=widths, others={})
         return self._finished(found)
 
     def _finished(self, rows: Rows) -> Rows:
@@ -127,6 +128,8 @@ class Rows:
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
         others: Other columns by their places.
+        exact: The columns of the matrix that float32 is too coarse for, in float64, by their places
+            in it.
         widths: Columns of the matrix for each column of numbers, more than one for lists; empty:
             one each.
         missing_marks: Words that stand for a missing label, and how many times.
@@ -139,6 +142,7 @@ class Rows:
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     others: Mapping[int, pa.Array] = field(default_factory=dict)
+    exact: Exact = field(default_factory=dict)
     widths: Sequence[int] = ()
     missing_marks: Mapping[str, int] = field(default_factory=dict)
 
@@ -172,6 +176,7 @@ class Rows:
             rows=self.rows[mask],
             nodes=self.nodes[mask] if len(self.nodes) else self.nodes,
             others={place: column.filter(mask) for place, column in self.others.items()},
+            exact={place: column[mask] for place, column in self.exact.items()},
         )
 
     def drop_by_field(
@@ -198,6 +203,10 @@ def _concatenate(group: Sequence[Rows]) -> Rows:
         },
         matrix=np.concatenate([some.matrix for some in group]),
         rows=np.concatenate([some.rows for some in group]),
+        exact={
+            place: np.concatenate([some.exact.get(place, some.matrix[:, place]) for some in group])
+            for place in {place for some in group for place in some.exact}
+        },
     )
 
 
@@ -261,10 +270,10 @@ class Table(ABC):
     def _rows_of(self, columns: Columns, batch: ColumnBatch, widths: Sequence[int | None]) -> Rows:
         found, rows, end = batch
         numbers = [found[place] for place in columns.numbers]
-        matrix, known = to_matrix(numbers, len(rows), widths)
+        matrix, known, exact = to_matrix(numbers, len(rows), widths)
         by_role = {role: found[place] for role, place in columns.places.items()}
         others = {place: found[place] for place in columns.others}
-        return Rows(columns, by_role, matrix, rows, end, others=others, widths=known)
+        return Rows(columns, by_role, matrix, rows, end, others=others, exact=exact, widths=known)
 
     def by_file(self, rows: Int64Array) -> Iterator[tuple[Table, Int64Array]]:
         """The rows of each file, numbered as in that file; `rows` are in ascending order."""

@@ -217,7 +217,7 @@ class TextTable(Table):
         """The columns and, left out of them, the rows of a wrong number of fields."""
         texts = dict.fromkeys((*columns.places.values(), *columns.others), TEXT)
         try:
-            return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float32()) | texts)
+            return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float64()) | texts)
         except pa.ArrowInvalid:  # some number is none: find out later which one
             return self._parse_as(block, dict.fromkeys(columns.numbers, TEXT) | texts)
 

@@ -82,7 +82,13 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters(model))
     title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
     made_by = signature.preprocessing_by_type or signature.preprocessing
-    source = model_source(made, title[0].upper() + title[1:], made_by, signature.target_scale)
+    source = model_source(
+        made,
+        title[0].upper() + title[1:],
+        made_by,
+        signature.target_scale,
+        has_lowest=signature.lowest is not None,
+    )
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from gnntrain.data.columns import MISSING_MARKS
+from gnntrain.data.graph import NODE
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.models.pyg_model import PyGModel
@@ -45,12 +46,14 @@ class Residual{base}({base}):
 
 _IN_UNITS = '''
 
-TARGET_MEAN, TARGET_STD = torch.tensor({mean}), torch.tensor({std})
+TARGET_MEAN, TARGET_STD = {mean}, {std}
 
 
 def in_units(model, inputs, outputs):
     """The targets in their own units: the model was trained on standardised ones."""
-    return outputs * TARGET_STD.to(outputs) + TARGET_MEAN.to(outputs)
+    kind = torch.float32 if outputs.device.type == "mps" else torch.float64
+    mean, std = torch.tensor([TARGET_MEAN, TARGET_STD], dtype=kind, device=outputs.device)
+    return outputs.to(kind) * std + mean
 '''
 
 _PREPARE = '''
@@ -64,17 +67,17 @@ def is_missing(value):
 
 
 def numbers_of(values, width):
-    """float32 [num_nodes, width], NaN where a number is missing."""
+    """float64 [num_nodes, width], NaN where a number is missing."""
     values = values.to_numpy() if hasattr(values, "to_numpy") else values
     if torch.is_tensor(values) or getattr(getattr(values, "dtype", None), "kind", "O") in "biuf":
         values = values if torch.is_tensor(values) else torch.tensor(values)
-        return values.float().reshape(-1, width)
+        return values.double().reshape(-1, width)
     rows = []
     for value in values:
         is_list = hasattr(value, "__len__") and not isinstance(value, str)
         row = value if is_list else [None] * width if is_missing(value) else [value]
         rows.append([float("nan") if is_missing(number) else float(number) for number in row])
-    return torch.tensor(rows)
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def codes_of(values, categories):
@@ -102,7 +105,6 @@ def prepare(columns, {node_type}path=Path(__file__).with_name("model.json")):
             missing = numbers.isnan().any(1)
             mine = slice(place, place + width)
             place += width
-            numbers = numbers.double()
             if done["fills"] is not None:
                 fills = torch.tensor(done["fills"][mine], dtype=torch.float64)
                 numbers = torch.where(numbers.isnan(), fills, numbers)
@@ -117,7 +119,7 @@ def prepare(columns, {node_type}path=Path(__file__).with_name("model.json")):
             features.append(missing.float()[:, None])
     x = torch.cat(features, 1)
     if about["preparation"]["normalize_features"]:
-        x = x - x.min()
+        x = x - {lowest}
         x = x / x.sum(1, keepdim=True).clamp(min=1)
     return x.to(getattr(torch, about["preparation"]["feature_dtype"])).float()
 '''
@@ -147,6 +149,8 @@ def model_source(
     title: str,
     preprocessing: AnyPreprocessing | None = None,
     scale: TargetScale | None = None,
+    *,
+    has_lowest: bool = False,
 ) -> str:
     """A Python file whose `load()` returns the model with its weights.
 
@@ -157,8 +161,10 @@ def model_source(
             Where it is more than their order, `prepare(columns)`, or of a typed graph
             `prepare(columns, node_type)`, does it.
         scale: How the outputs of a regression become quantities; None: of classes.
+        has_lowest: Whether `model.json` has what `normalize_features` subtracts: runs of older
+            versions have not kept it.
     """
-    prepare = "" if preprocessing is None else _prepare(preprocessing)
+    prepare = "" if preprocessing is None else _prepare(preprocessing, has_lowest)
     own = model.own_package
     call = f"Residual{model.name}" if model.residual else model.name
     keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
@@ -179,7 +185,7 @@ def model_source(
     )
 
 
-def _prepare(preprocessing: AnyPreprocessing) -> str:
+def _prepare(preprocessing: AnyPreprocessing, has_lowest: bool) -> str:
     """The function `prepare`; nothing if the features are the numbers as they are."""
     is_typed = isinstance(preprocessing, Mapping)
     parts = [*preprocessing.values()] if isinstance(preprocessing, Mapping) else [preprocessing]
@@ -189,12 +195,14 @@ def _prepare(preprocessing: AnyPreprocessing) -> str:
         "list or array by name": any(part.has_names for part in parts),
         "a matrix [num_nodes, num_columns]": not all(part.has_names for part in parts),
     }
+    node_type = "node_type" if is_typed else repr(NODE)
     return _PREPARE.format(
         marks=MISSING_MARKS,
         columns=", or ".join(form for form, is_taken in forms.items() if is_taken),
         by_name="" if all(part.has_names for part in parts) else _BY_PLACE,
         node_type="node_type, " if is_typed else "",
         x="x_dict[node_type]" if is_typed else "x",
+        lowest=f'about["lowest"][{node_type}]' if has_lowest else "x.min()",
         made_by='"preprocessing_by_type"][node_type]' if is_typed else '"preprocessing"]',
     )
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.data.graph import AnyArray, Graph, Int64Array
+from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.target_scale import TargetScale
-from gnntrain.devices import float_type
+from gnntrain.devices import accelerator, float_type
 from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
@@ -97,8 +97,9 @@ class NodeRegression:
 
     @property
     def targets(self) -> Tensor:
-        """float32 `[num_nodes, num_outputs]` in their own units, NaN where one is missing."""
-        return as_tensor(self._graph.labels)
+        """float `[num_nodes, num_outputs]` in their own units, NaN where one is missing."""
+        targets = as_tensor(self._graph.labels)
+        return targets.float() if accelerator() == "mps" else targets  # which has no float64
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Squared error or Huber's loss (Huber, 1964) on standardised targets: of a node the mean
@@ -160,11 +161,8 @@ class NodeRegression:
         names = self.target_names
         # A table's first column is the nodes' ids.
         titles = ["value_node" if name == "node" else name for name in names]
-        column = Column("value", np.dtype(np.float32), self._float32_values, titles)
+        column = Column("value", np.dtype(np.float64), lambda o: self.values(o).numpy(), titles)
         return Columns([column], {"target_names": np.array(names)})
-
-    def _float32_values(self, outputs: Tensor) -> AnyArray:
-        return self.values(outputs).float().numpy()
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation, `[num_outputs]`, in the device's most precise type, copied

@@ -181,6 +181,22 @@ def test_features_are_rounded_as_torch_rounds(tmp_path: Path, dtype: str) -> Non
     assert torch.equal(found, expected)
 
 
+def test_weights_that_are_added_up_are_told_with_their_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0 and 1 in both directions, 3 to 4 three times; a self loop and the rest once."""
+    src, dst = np.array([0, 1, 3, 3, 3, 2, 5]), np.array([1, 0, 4, 4, 4, 2, 2])
+    weight = np.arange(7, dtype=np.float32) + 1
+    data = small_graph(src=src, dst=dst, edge_weight=weight)
+    store = built(tmp_path, data, PrepareOptions(to_undirected=True, add_self_loops=True))
+    assert dict(stored_columns(store)[0])[1] == 3
+    assert "3 edges are given once more" in caplog.text
+    caplog.clear()
+    once = small_graph(src=src[4:], dst=dst[4:], edge_weight=weight[4:])
+    built(tmp_path, once, PrepareOptions(to_undirected=True))
+    assert not caplog.text
+
+
 def test_normalized_features_are_those_of_pyg(tmp_path: Path) -> None:
     features = np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)
     features[3] = features.min()

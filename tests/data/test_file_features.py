@@ -491,6 +491,29 @@ def test_features_are_scaled_by_the_training_split_alone(tmp_path: Path) -> None
     assert StoredGraph.open(store.path).meta.preprocessing == data.preprocessing
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    t = 1.7e9 + np.array([1.0, 2, 3, 6, 60, -60, 0.25, 5])
+    table = nodes(t=t, one=1e9, list=[[i / 3, 1e9 + i] for i in range(8)])
+    given = with_split(tmp_path, table if suffix == "parquet" else table.drop(columns="list"))
+    if suffix == "parquet":
+        given["features"] = save(table, tmp_path / "nodes.parquet")
+    if suffix == "npz":
+        given["features"] = str(tmp_path / "x.npz")
+        np.savez(given["features"], x=table[["f0", "f1", "t", "one"]], ids=np.array(IDS))
+    found = features_of(build(**given, standardize=True))
+    np.testing.assert_allclose(found[:, 2], (t - t[:4].mean()) / t[:4].std(), rtol=1e-6)
+    if suffix == "parquet":
+        np.testing.assert_allclose(found[:4, 5], np.arange(-3, 5, 2) / 5**0.5, rtol=1e-6)
+    assert "float32" not in caplog.text
+    build(**given)
+    (told,) = (record.getMessage() for record in caplog.records if "float32" in record.msg)
+    names = {"csv": "t", "npz": "2", "parquet": "t, list_1"}
+    assert f"float32: {names[suffix]}." in told
+
+
 @pytest.mark.parametrize("suffix", ["npy", "npz"])
 def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path, suffix: str) -> None:
     table = nodes()

@@ -151,8 +151,8 @@ def test_a_column_of_quantities_is_read_as_it_is(tmp_path: Path, kind: str) -> N
         table.assign(f=[0.5, 1.5, 2.5, 3.5]).to_csv(paths["features"], index=False)
         paths["labels"] = None
     data = build(**paths, **options, task="regression")
-    assert data.labels.dtype == np.float32
-    np.testing.assert_array_equal(data.labels, values.astype(np.float32)[:, None])
+    assert data.labels.dtype == np.float64
+    np.testing.assert_array_equal(data.labels, values.astype(np.float64)[:, None])
     assert (data.task, data.metric, data.num_classes) == ("continuous", "r2", 1)
     assert 2 not in np.concatenate(list(data.splits.values()))
     assert "from 18,000 to 120,000; 1 of 4 nodes have none" in summary_of(data)

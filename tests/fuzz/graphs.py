@@ -24,7 +24,7 @@ from gnntrain.config import FilesConfig
 from gnntrain.data.arrays import prepared_features
 from gnntrain.data.checks import check_graph
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.graph import GraphData, NodeData
 from tests.fuzz.mutations import damaged
 from tests.fuzz.surface import Surface
 
@@ -224,8 +224,8 @@ def reader(folder: Path) -> Callable[[Any], object]:
         data = FilesBuilder(FilesConfig.model_validate({**paths, **options})).build()
         assert isinstance(data, GraphData)
         check_graph(data)
-        prepared = PrepareOptions(normalize_features=True, feature_dtype=feature_dtype)
-        return [len(rows) for rows in prepared_features(data, prepared, data.dataset)]
+        nodes = NodeData(data.num_nodes, data.features)
+        return [len(rows) for rows in prepared_features(nodes, feature_dtype, 0.0, data.dataset)]
 
     return read
 

@@ -106,7 +106,7 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
     quantities = stored(tmp_path / "quantities", random_graph(task="continuous", num_classes=2))
     keys: dict[str, Any] = {"task": {"type": "node_regression"}, "dataset": {"name": "hills"}}
     model = run_of(tmp_path / "regression", quantities, VARIANTS[6], **keys)
-    values = NodeRegression(quantities).values(logits_of(quantities, model)).float()
+    values = NodeRegression(quantities).values(logits_of(quantities, model))
     folders.append(export(tmp_path / "regression").path)
     keep_graph(folders[-1], quantities, values)
     assert agree_without_us(folders) == f"{len(folders)} agree\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import torch
 
 from gnntrain.cli import main
 from gnntrain.commands.predict import predicting_config
-from gnntrain.config import FilesConfig, from_dict
+from gnntrain.config import Config, FilesConfig, TrainerConfig, from_dict
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
+from gnntrain.inference import infer
 from gnntrain.loading.features import InPlaceFeatures
 from gnntrain.results import files
+from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import saved_config
+from gnntrain.run import saved_config, train
 from gnntrain.run_store import prepare_store
 from tests.graphs import random_graph, stored
 from tests.results.runs import logits_of, run_of
@@ -447,3 +450,26 @@ def test_missing_values_are_filled_for_a_run_that_had_none(
     assert main([*logits, "by_hand.csv", write("filled", filled)]) == 0
     found, expected = pd.read_csv("by_mean.csv"), pd.read_csv("by_hand.csv")
     pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_normalized_for_a_model_are_normalized_alike_for_another_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lower value elsewhere in the other graph changes nothing, nor in an exported model."""
+    monkeypatch.chdir(tmp_path)
+    rng, ring = np.random.default_rng(0), np.arange(60)
+    x, y = rng.normal(0, 1, (60, 3)), rng.integers(0, 3, 60)
+    edges = np.stack([ring, np.roll(ring, 1)])
+    more = np.vstack([x, [-50, 1, 2]])  # without an edge
+    dataset = FilesConfig(
+        normalize_features=True, standardize=True, store_dir=str(tmp_path / "stores")
+    )
+    config = Config(dataset=dataset, trainer=TrainerConfig(epochs=1, gpus=0))
+    run = train(config, data={"x": x, "y": y, "edge_index": edges})["run"]
+    expected = infer(run).logits
+    found = infer(run, data={"x": more, "edge_index": edges}).logits
+    torch.testing.assert_close(found[:60], expected)
+    export(run, tmp_path / "export")
+    exported: Any = runpy.run_path(str(tmp_path / "export" / "model.py"))
+    inputs = exported["prepare"](more), torch.from_numpy(edges)
+    torch.testing.assert_close(exported["load"]()(*inputs)[:60], expected)

@@ -110,6 +110,26 @@ def test_another_graph_may_have_its_types_in_another_order_and_further_ones(
     torch.testing.assert_close(found, outputs_of(graph, made), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
+def test_learnt_rows_are_found_by_the_ids_of_their_nodes(
+    tmp_path: Path, model: dict[str, Any]
+) -> None:
+    graph, made = run_of(tmp_path, model)
+    data, order = with_ids(), np.random.default_rng(1).permutation(SIZES["venue"])
+    ids, place = data.nodes["venue"].ids, np.argsort(order)
+    assert ids is not None
+    edges = {}
+    for (source, kind, target), (src, dst) in data.edges.items():
+        src, dst = (
+            place[src] if source == "venue" else src,
+            place[dst] if target == "venue" else dst,
+        )
+        edges[source, kind, target] = src, dst
+    other = changed("venue", ids=ids[order])(replace(data, edges=edges, labelled=False))
+    found = load_best(tmp_path / "run", data=other).infer().logits
+    torch.testing.assert_close(found, outputs_of(graph, made), rtol=1e-4, atol=1e-5)
+
+
 def without_venues(data: HeteroGraphData) -> HeteroGraphData:
     edges = {name: ends for name, ends in data.edges.items() if "venue" not in name}
     return replace(data, nodes={t: data.nodes[t] for t in ("paper", "author")}, edges=edges)

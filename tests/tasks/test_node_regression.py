@@ -164,7 +164,7 @@ def test_it_predicts_in_the_users_units_and_words(tmp_path: Path) -> None:
     outputs = torch.tensor([[0.0, 1.0]])
     wanted = [task.scale.mean[0], task.scale.mean[1] + task.scale.std[1]]
     assert column.values(outputs)[0].tolist() == pytest.approx(wanted)
-    assert column.values(outputs).dtype == np.float32
+    assert column.values(outputs).dtype == np.float64
 
 
 @pytest.mark.parametrize(("num_targets", "titles"), [(1, ["value"]), (2, ["value_0", "value_1"])])

@@ -150,6 +150,7 @@ def _partition_meta(
         "feature_names": store.meta.feature_names,
         "summary": store.summary,
         "preprocessing": store.meta.preprocessing,
+        "lowest": store.meta.lowest,
         "source": store.meta.content_digest,
         "identity": store.meta.identity,
         "method": method,
