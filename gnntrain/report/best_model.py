@@ -61,5 +61,5 @@ def _findings(run: ReportedRun) -> ClassFindings | ValueFindings:
     # The input of a single layer are the features.
     hidden = None if rows is None or isinstance(rows, LazyFeatures) else rows.numpy()
     if best.graph.task != "continuous":
-        return ClassFindings.of(best.graph, found.logits.numpy(), hidden, best.positive_class)
-    return ValueFindings.of(best.graph, best.task, found.logits, hidden)
+        return ClassFindings.of(best.graph, found.outputs.numpy(), hidden, best.positive_class)
+    return ValueFindings.of(best.graph, best.task, found.outputs, hidden)
