@@ -295,7 +295,7 @@ class Graph:
     def ids_of(self, nodes: Int64Array) -> AnyArray:
         """Nodes of the target type as the user calls them: by their ids (int64 or texts), or else
         their numbers."""
-        ids = nodes if self.node_ids is None else self.node_ids[nodes]
+        ids: AnyArray = nodes if self.node_ids is None else self.node_ids[nodes]
         return np.char.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids
 
     def names(self, nodes: Int64Array) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
+from gnntrain.devices import alone_in_process
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
 from gnntrain.models import PlainModel
@@ -54,6 +55,7 @@ def outcome_of(run: ReportedRun) -> Outcome:
     return outcome
 
 
+@alone_in_process()
 def _findings(run: ReportedRun) -> ClassFindings | ValueFindings:
     best = load_best(run.run.path)
     found = best.infer(embed=not isinstance(best.model, PlainModel))

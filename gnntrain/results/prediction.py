@@ -14,6 +14,7 @@ from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
 from gnntrain.data.node_list import read_nodes
+from gnntrain.devices import alone_in_process
 from gnntrain.errors import UserError
 from gnntrain.inference import Inferred, load_best
 from gnntrain.loading.features import as_tensor
@@ -45,6 +46,7 @@ class Prediction:
     dataset: str
 
 
+@alone_in_process()
 def predict(
     run_dir: str | Path,
     out: str | Path,
@@ -85,7 +87,9 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent, data, reread=reread, strict=strict)
+    best = load_best(
+        run_dir, config=config, scratch_dir=path.parent, data=data, reread=reread, strict=strict
+    )
     words = (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:

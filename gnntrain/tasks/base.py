@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.metrics import LabelKind, Metric
+from gnntrain.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,6 @@ class Task(Protocol):
 
     The outputs are the model's `num_outputs` numbers a seed; the loss compares them with a target.
     """
-
-    @property
-    def kind(self) -> LabelKind:
-        """The kind of labels."""
-        ...
 
     @property
     def metric(self) -> Metric:

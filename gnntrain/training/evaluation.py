@@ -92,7 +92,7 @@ class Inferred:
         labels 0 or 1 for each: `[num_nodes, num_labels]`. Of a regression the quantity in the
         targets' units: `[num_nodes]`, or `[num_nodes, num_targets]`."""
         values = self.columns().columns[0].values(self.outputs)
-        is_one_quantity = self.task.kind == "continuous" and values.shape[1] == 1
+        is_one_quantity = not self._has_logits and values.shape[1:] == (1,)
         return _tensor(values[:, 0] if is_one_quantity else values)
 
     @property
@@ -125,8 +125,12 @@ class Inferred:
             table |= zip(column.titles or [column.name], parts, strict=True)
         return pd.DataFrame(table)
 
+    @property
+    def _has_logits(self) -> bool:
+        return "logits" in self.task.predictions()
+
     def _refuse_regression(self, name: str) -> None:
-        if self.task.kind == "continuous":
+        if not self._has_logits:
             raise AttributeError(
                 f"A regression has no {name}: its quantities are in `predictions`, in the targets' "
                 "units."
