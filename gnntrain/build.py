@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
@@ -28,6 +26,7 @@ from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
+from gnntrain.devices import seed_generators
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
@@ -90,12 +89,12 @@ def build_task(
 def build_model(config: Config, task: Task, graph: Graph, context: DistributedContext) -> AnyModel:
     """The untrained model on the rank's device: equal weights on all ranks.
 
-    Torch's generator is left with a seed of the rank's own, for dropout.
+    Torch's generators are left with a seed of the rank's own, for dropout.
     """
     seed = config.trainer.seed
-    torch.manual_seed(seed)
+    seed_generators(seed, context.device)
     model = models.build_model(config.model, graph.schema, task.num_outputs)
-    torch.manual_seed(seed + 1 + context.rank)
+    seed_generators(seed + 1 + context.rank, context.device)
     return model.to(context.device)
 
 

@@ -6,13 +6,42 @@ build, for AMD's.
 
 from __future__ import annotations
 
+import logging
 import os
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnntrain.limits import available_memory
+
+_log = logging.getLogger("gnntrain")
+_in_use = threading.RLock()
+
+
+@contextmanager
+def alone_in_process() -> Iterator[None]:
+    """One thread at a time trains or computes; the generators of torch and Python, and torch's
+    number of threads, are left as they were.
+
+    These, the selected kernels and the handlers of signals are the process's: two trainings at once
+    would draw from one generator.
+    """
+    if not _in_use.acquire(blocking=False):
+        _log.warning("Another thread of this process trains or predicts; this one begins after it.")
+        _in_use.acquire()
+    num_threads, drawn = torch.get_num_threads(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        torch.set_num_threads(num_threads)
+        random.setstate(drawn)  # to import Rich draws a number
+        _in_use.release()
 
 
 def accelerator() -> str | None:
@@ -176,6 +205,25 @@ def rng_state(device: torch.device) -> Tensor:
 def set_rng_state(state: Tensor, device: torch.device) -> None:
     """Set the state of a GPU's random-number generator."""
     _module(device.type).set_rng_state(state, *_numbered(device))
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's generators of the host and of the device. (`torch.manual_seed` seeds those of
+    all devices, also of ones that the caller alone uses.)"""
+    torch.default_generator.manual_seed(seed)
+    if is_gpu(device):
+        _module(device.type).manual_seed(seed)
+
+
+@contextmanager
+def generator_kept(device: torch.device) -> Iterator[None]:
+    """A GPU's generator is afterwards as it was; the host's is `alone_in_process`'s matter."""
+    state = rng_state(device) if is_gpu(device) else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            set_rng_state(state, device)
 
 
 def _numbered(device: torch.device) -> tuple[torch.device, ...]:

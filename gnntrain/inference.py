@@ -19,12 +19,19 @@ from gnntrain.build import (
     build_task,
 )
 from gnntrain.compute.selection import select
-from gnntrain.config import ComputeConfig, Config, DatasetConfig, TrainerConfig, from_dict
+from gnntrain.config import (
+    ComputeConfig,
+    Config,
+    DatasetConfig,
+    TrainerConfig,
+    from_dict,
+    refuse_other_arguments,
+)
 from gnntrain.data.dataset_warnings import edge_warnings
 from gnntrain.data.graph import NODE, Graph, GraphSchema, NodeType
 from gnntrain.data.preprocessing import AnyPreprocessing, FeatureColumn, Preprocessing
 from gnntrain.data.store import StoredGraph
-from gnntrain.devices import accelerator
+from gnntrain.devices import accelerator, alone_in_process, generator_kept
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.init_from import Axis, learnt_rows, placed, places_of
@@ -90,7 +97,8 @@ class BestModel:
         self._config, self._context, self._scratch_dir = config, context, scratch_dir
         self.task = build_task(config, graph, signature, signature.target_scale)
         self.positive_class = positive_name(signature, config.task.positive_class)
-        self.model = build_model(config, self.task, graph, context)
+        with generator_kept(device):
+            self.model = build_model(config, self.task, graph, context)
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
     def evaluate(self) -> tuple[SplitMetrics, str]:
@@ -125,10 +133,11 @@ class BestModel:
         return build_module_evaluator(config, self.task, self._loaders, *rank).infer(self.model)
 
 
+@alone_in_process()
 def infer(
     run_dir: str | Path,
-    config: Config | None = None,
     *,
+    config: Config | None = None,
     data: object = None,
     embed: bool = False,
     scratch_dir: Path | None = None,
@@ -147,21 +156,22 @@ def infer(
         scratch_dir: The folder for activations that do not fit in memory; None: the run directory.
 
     Returns:
-        The logits, float32 `[num_nodes, num_outputs]` on the CPU (a large matrix is mapped from
-        disk), and the embeddings if asked for.
+        Predictions, probabilities, logits and ids; on the CPU, a large matrix mapped from disk. And
+        the embeddings if asked for.
 
     Raises:
         UserError: The graph is missing, or does not fit the model.
     """
-    return load_best(run_dir, config, scratch_dir, data).infer(embed=embed)
+    best = load_best(run_dir, config=config, scratch_dir=scratch_dir, data=data)
+    return best.infer(embed=embed)
 
 
 def load_best(
     run_dir: str | Path,
+    *,
     config: Config | None = None,
     scratch_dir: Path | None = None,
     data: object = None,
-    *,
     reread: bool = False,
     strict: bool = False,
 ) -> BestModel:
@@ -171,7 +181,9 @@ def load_best(
     """
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
-    config = config or saved
+    if config is None:
+        config = saved
+    refuse_other_arguments(config)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
     if data is not None:

@@ -30,12 +30,13 @@ from gnntrain.config import (
     idle_keys,
     machine_problems,
     needs_gpu_count,
+    refuse_other_arguments,
 )
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
-from gnntrain.devices import gpus_here
+from gnntrain.devices import alone_in_process, gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError, may_mend
@@ -58,7 +59,7 @@ from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
-from gnntrain.run_store import object_dataset, prepare_store, record_of
+from gnntrain.run_store import is_object, object_dataset, prepare_store, record_of
 from gnntrain.sampling.hetero import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_class
@@ -83,11 +84,12 @@ _log = logging.getLogger("gnntrain")
 _numbers = itertools.count(1)  # of the runs that this process has begun
 
 
+@alone_in_process()
 def train(
     config: Config,
+    *,
     overrides: Sequence[str] = (),
     listener: Connection | None = None,
-    *,
     data: object = None,
     place: RunPlace | None = None,
 ) -> dict[str, Any]:
@@ -109,6 +111,7 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    refuse_other_arguments(config, overrides)
     with joined_run() as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
@@ -201,9 +204,11 @@ def saved_config(run_dir: str | Path) -> dict[str, Any]:
     return RunDirectory.open(run_dir).config()
 
 
+@alone_in_process()
 def resume(
     run_dir: str | Path,
     config: Config | None = None,
+    *,
     overrides: Sequence[str] = (),
     listener: Connection | None = None,
 ) -> dict[str, Any]:
@@ -213,14 +218,17 @@ def resume(
 
     Args:
         run_dir: The run.
-        config: The configuration to resume with; None: the run's own. If its `run` keys name
-            another directory, the run continues there, and the old one is unchanged.
+        config: The configuration to resume with; None: the run's own. If it names no data set, that
+            of the run stays. If its `run` keys name another directory, the run continues there, and
+            the old one is unchanged.
         overrides: The overrides as typed, for the record.
         listener: As for `train`.
 
     Raises:
+        ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    refuse_other_arguments(Config() if config is None else config, overrides)
     with joined_run() as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
@@ -238,7 +246,7 @@ def _go_on(
     started = time.time()
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
-    config = config or saved
+    config = saved if config is None else _continuing(saved, config)
     _refuse_mistakes(config)
     plan = plan_together(config, rendezvous, run.store_record())
     with run.held():
@@ -258,6 +266,26 @@ def _go_on(
     run.forget_summary()
     job = _job(config, run, opened, started, kernels, listener, checkpoint)
     return _train(run, job, opened.store, plan, rendezvous)
+
+
+def _continuing(saved: Config, config: Config) -> Config:
+    """The configuration that a run goes on with: it keeps its place and its graph where `config`
+    names no other.
+
+    Raises:
+        ConfigError: A key would make another run of it.
+    """
+    dataset, run = config.dataset, config.run
+    if dataset == Config(task=config.task).dataset:
+        dataset = saved.dataset
+    elif is_object(dataset) and is_object(saved.dataset):
+        dataset = object_dataset(dataset)
+    if run.dir is None and run.name is None:
+        run = saved.run
+    config = config.model_copy(update={"dataset": dataset, "run": run})
+    if changed := changed_meaning(saved, config):
+        raise ConfigError(changed)
+    return config
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
@@ -451,6 +479,7 @@ def _copy_progress(source: RunDirectory, target: RunDirectory) -> None:
         raise RunError(f"{target.shown} cannot be written: {error.strerror or error}") from error
 
 
+@alone_in_process()
 def evaluate(run_dir: str | Path) -> dict[str, Any]:
     """Metrics of a run's best checkpoint on all splits, on the graph it was trained on.
 

@@ -43,9 +43,9 @@ class FakeRun(types.ModuleType):
     def train(
         self,
         config: Config,
+        *,
         overrides: Sequence[str],
         listener: object = None,  # noqa: ARG002
-        *,
         place: RunPlace | None = None,
     ) -> dict[str, Any]:
         self.asked.append((config, list(overrides)))
@@ -63,9 +63,9 @@ class FakeRun(types.ModuleType):
         assert run == "latest"
         return Config().to_dict()
 
-    def resume(self, run: str, config: Config, overrides: Sequence[str]) -> dict[str, Any]:
+    def resume(self, run: str, config: Config, *, overrides: Sequence[str]) -> dict[str, Any]:
         assert run == "latest"
-        return self.train(config, overrides)
+        return self.train(config, overrides=overrides)
 
     def evaluate(self, run: str) -> dict[str, Any]:
         self.asked.append(run)

@@ -69,7 +69,7 @@ def test_the_page_about_python_runs_and_has_the_calls_it_names(tmp_path: Path) -
     ]
     assert len(names) == 7
     checks = [
-        "assert len(predicted) == data.num_nodes and summary['test']['accuracy'] > 0.3",
+        "assert summary['test']['accuracy'] > 0.3 and accuracy > 0.3",
         "assert (slower.trainer.lr, slower.model.dropout) == (0.003, 0.5)",
         "assert slower.model.name == 'sage'",
     ]

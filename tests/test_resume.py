@@ -47,7 +47,7 @@ def begin(run: Path, cache: Path, *keys: str) -> dict[str, Any]:
 
 
 def go_on(run: Path, *changes: str) -> dict[str, Any]:
-    return resume(run, recompose_config(saved_config(run), changes), changes)
+    return resume(run, recompose_config(saved_config(run), changes), overrides=changes)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -25,8 +28,10 @@ from gnntrain.config import (
     TaskConfig,
     TrainerConfig,
 )
+from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from gnntrain.inference import infer
+from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, resume, train
 from gnntrain.run_store import object_dataset, prepare_store
@@ -157,7 +162,143 @@ def test_quantities_are_learnt() -> None:
     data = graph(y=torch.rand(NUM_NODES))
     summary = train(config, data=data)
     assert (summary["metric"], set(summary["test"])) == ("r2", {"r2", "rmse", "mae"})
-    assert infer(summary["run"], data=data).logits.shape == (NUM_NODES, 1)
+    outputs = infer(summary["run"], data=data)
+    assert outputs.predictions.shape == (NUM_NODES,)
+    with pytest.raises(AttributeError, match="predictions"):
+        _ = outputs.logits
+
+
+THREE = torch.arange(NUM_NODES) % 3
+QUANTITY = 1000 + 50.0 * THREE
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        THREE,
+        torch.tensor([0, 3, 7])[THREE],
+        (THREE == 0).long(),
+        torch.tensor([2, 9])[(THREE == 0).long()],
+        torch.stack([THREE == 0, THREE > 0, THREE > 1], 1).long(),
+        QUANTITY,
+        torch.stack([QUANTITY, -QUANTITY], 1),
+    ],
+    ids=["classes", "gaps", "two", "two with a gap", "labels", "quantity", "quantities"],
+)
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_predictions_are_in_the_callers_words_and_those_of_the_file(
+    y: torch.Tensor, is_typed: bool
+) -> None:
+    data: Any = typed() if is_typed else graph(y=y)
+    if is_typed:
+        data["paper"].y = y
+    is_quantity = y.is_floating_point()
+    config = Config(
+        trainer=TRAINER,
+        model=ModelConfig(name="rgcn" if is_typed else "sage"),
+        task=TaskConfig(type="node_regression" if is_quantity else "node_classification"),
+    )
+    run = train(config, data=data)["run"]
+    outputs = infer(run)
+    predict(run, "out.csv")
+    table = outputs.to_pandas()
+    pd.testing.assert_frame_equal(table, pd.read_csv("out.csv"), check_dtype=False, rtol=1e-5)
+    written = torch.tensor(table.drop(columns=["node", "probability"], errors="ignore").to_numpy())
+    assert torch.equal(outputs.predictions.double(), written.view(y.shape).double())
+    (store,) = Path("cache").rglob("meta.json")
+    test = torch.from_numpy(StoredGraph.open(store.parent).split("test"))
+    told = evaluate(run)["metrics"]["test"]
+    if is_quantity:
+        error = (outputs.predictions - y)[test].abs().mean()
+        assert float(error) == pytest.approx(told["mae"], rel=1e-5)
+        return
+    right = (outputs.predictions == y)[test].float().mean()
+    assert float(right) == pytest.approx(told["accuracy"])
+    assert outputs.probabilities.shape == (NUM_NODES, len(outputs.classes))
+    if y.ndim == 1:
+        assert outputs.classes.tolist() == sorted(set(y.tolist()))
+        likely = outputs.classes[outputs.probabilities.argmax(dim=1)]
+        assert torch.equal(likely, outputs.predictions)
+
+
+def test_ids_and_classes_of_the_callers_own_are_texts() -> None:
+    names = np.array([b"cat", b"dog", b"emu"])
+    ids = np.array([f"node {i}".encode() for i in range(60)])
+    data = random_graph(node_ids=ids, class_names=names)
+    outputs = infer(train(Config(trainer=TRAINER), data=data)["run"])
+    assert outputs.ids[7] == "node 7"
+    likely = outputs.logits.argmax(dim=1).tolist()
+    assert outputs.predictions.tolist() == [["cat", "dog", "emu"][i] for i in likely]
+
+
+def test_a_graph_in_the_place_of_another_argument_is_told() -> None:
+    config: Any = Config(trainer=TRAINER)
+    with pytest.raises(TypeError):
+        train(config, graph())  # type: ignore[call-arg]
+    for arguments in ({"config": graph()}, {"config": config, "overrides": graph()}):
+        with pytest.raises(UserError, match="data=") as caught:
+            train(**arguments)
+        assert "is a Data" in str(caught.value)
+    assert not Path("runs").exists()
+    summary: Any = train(config, data=graph())
+    with pytest.raises(UserError, match="data="):
+        infer(summary["run"], config=graph())
+    with pytest.raises(UserError, match=r'summary\["run"\]'):
+        infer(summary)
+
+
+def test_the_callers_generators_are_left_alone() -> None:
+    def drawn() -> tuple[float, float, float]:
+        return float(torch.rand(1)), random.random(), float(np.random.rand())
+
+    def seed() -> None:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+
+    seed()
+    expected = drawn()
+    config = Config(trainer=TRAINER)
+    seed()
+    run = train(config, data=graph())["run"]
+    assert drawn() == expected
+    for compute in (infer, evaluate, export, resume):
+        seed()
+        compute(run)
+        assert drawn() == expected
+
+
+def test_trainings_in_threads_have_the_numbers_of_each_alone() -> None:
+    configs = [
+        Config(trainer=TRAINER, model=ModelConfig(name=name, hidden_channels=16))
+        for name in ("sage", "gat")
+    ]
+
+    def losses(config: Config) -> object:
+        return train(config, data=graph())["train_loss"]
+
+    alone = [*map(losses, configs)]
+    with ThreadPoolExecutor() as threads:
+        assert [*threads.map(losses, configs)] == alone
+
+
+def test_a_run_goes_on_with_its_name_and_graph_and_never_as_another_one() -> None:
+    dataset = FilesConfig(split=1)
+    config = Config(trainer=TRAINER, run=RunConfig(name="mine"), dataset=dataset)
+    train(config, data=graph())
+    files = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    others = [
+        Config(trainer=TRAINER, model=ModelConfig(name="gcn")),
+        Config(trainer=TRAINER, dataset=BuiltinConfig(name="cora")),
+    ]
+    for other in others:
+        with pytest.raises(ConfigError, match="with which the run was begun"):
+            resume("mine", other)
+    assert files == {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    for epochs, asked in enumerate((Config(), Config(dataset=dataset), config), 3):
+        summary = resume("mine", asked.changed(trainer={**dict(TRAINER), "epochs": epochs}))
+        assert (summary["run"], summary["epochs"]) == ("runs/mine", epochs)
+    assert infer("mine").logits.shape == (NUM_NODES, 3)
 
 
 @pytest.mark.parametrize("trained_on", ["object", "file", "tables"])

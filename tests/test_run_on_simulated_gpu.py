@@ -70,6 +70,17 @@ def on_gpu(run: Path, *keys: str, memory: int = 4 << 30) -> Traffic:
     return traffic
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_the_callers_generator_is_left_alone(tmp_path: Path, stores: str, device: str) -> None:
+    with present():
+        state = devices.rng_state(torch.device("sim"))
+        run = tmp_path / "run"
+        keys = [*KEYS, stores, f"run.dir={run}", f"trainer.device={device}"]
+        train(compose_config(keys).config)
+        evaluate(run)
+        assert torch.equal(devices.rng_state(torch.device("sim")), state)
+
+
 def on_cpu(run: Path, *keys: str) -> None:
     train(compose_config([*KEYS, f"run.dir={run}", *keys, "trainer.device=cpu"]).config)
 
@@ -239,7 +250,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         with pytest.raises(ValueError, match="broken"):
             train(config)
     with present(), watched() as traffic:
-        resume(run, recompose_config(saved_config(run), []), [])
+        resume(run, recompose_config(saved_config(run), []))
     assert not traffic.races
     assert_same_run(run, tmp_path / "whole")
 
@@ -250,7 +261,7 @@ def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str
     on_gpu(run, stores, plain)
     on_cpu(tmp_path / "whole", stores, plain, "trainer.epochs=4")
     longer = ["trainer.epochs=4", "trainer.device=cpu"]
-    resume(run, recompose_config(saved_config(run), longer), longer)
+    resume(run, recompose_config(saved_config(run), longer), overrides=longer)
     assert_same_run(run, tmp_path / "whole")
     metrics = evaluate(run)["metrics"]
     with present():

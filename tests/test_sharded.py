@@ -67,7 +67,7 @@ def test_one_process_evaluates_what_several_gpus_trained(
     keys = RunDirectory.open(tmp_path / "run").config()
     keys["distributed"]["graph"] = "replicated"
     keys["features"]["placement"], keys["sampler"]["backend"] = placement, "triton"
-    assert set(load_best(tmp_path / "run", from_dict(keys)).evaluate()[0]) == {
+    assert set(load_best(tmp_path / "run", config=from_dict(keys)).evaluate()[0]) == {
         "train",
         "val",
         "test",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ COMPOSE_ERRORS = (
     ValueError,
     RecursionError,
 )
+_hydra = threading.RLock()  # Hydra's state is the process's
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,19 @@ def compose_files(
     Raises:
         Exception: One of `COMPOSE_ERRORS`.
     """
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        folders = [sources.main, *sources.own_dirs]
-        if not sources.has_primary(sources.main):  # Hydra begins in no folder of its search path
-            folders[:2] = folders[1::-1]
-        first, *others = [folder.absolute() for folder in folders]
-        lines = [search_path(others), *overrides] if others else overrides
-        with initialize_config_dir(version_base="1.3", config_dir=str(first)):
-            return compose(sources.config_name, lines, return_hydra_config=with_hydra)
-    finally:
-        GlobalHydra.instance().hydra = running
+    folders = [sources.main, *sources.own_dirs]
+    if not sources.has_primary(sources.main):  # Hydra begins in no folder of its search path
+        folders[:2] = folders[1::-1]
+    first, *others = [folder.absolute() for folder in folders]
+    lines = [search_path(others), *overrides] if others else overrides
+    with _hydra:
+        running = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()
+        try:
+            with initialize_config_dir(version_base="1.3", config_dir=str(first)):
+                return compose(sources.config_name, lines, return_hydra_config=with_hydra)
+        finally:
+            GlobalHydra.instance().hydra = running
 
 
 def search_path(folders: Sequence[Path]) -> str:

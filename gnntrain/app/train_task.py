@@ -108,7 +108,7 @@ def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float |
         start_server()  # it imports on a core of its own, while this process does
     from gnntrain.run import train
 
-    summary = train(config, overrides, place=place)
+    summary = train(config, overrides=overrides, place=place)
     if place.is_made_up:  # a job that was started again goes on where its run lies
         _remove_unused(place.path)
     if summary["status"] == "interrupted":

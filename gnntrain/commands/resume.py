@@ -37,7 +37,7 @@ def _lead(arguments: Arguments) -> int:
 
     _refuse_folder_of_runs(run)
     config = recompose_config(saved_config(run), arguments.overrides)
-    return exit_code(resume(run, config, arguments.overrides))
+    return exit_code(resume(run, config, overrides=arguments.overrides))
 
 
 def _refuse_folder_of_runs(name: str) -> None:

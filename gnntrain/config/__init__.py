@@ -5,6 +5,7 @@ from gnntrain.config.checks import (
     idle_keys,
     machine_problems,
     needs_gpu_count,
+    refuse_other_arguments,
     training_device,
 )
 from gnntrain.config.datasets import (
@@ -74,6 +75,7 @@ __all__ = [
     "model_names",
     "needs_gpu_count",
     "read",
+    "refuse_other_arguments",
     "takes_integers",
     "training_device",
 ]

@@ -14,6 +14,7 @@ from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, nearest, shown
 from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
+from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file, is_folder
 
@@ -33,6 +34,20 @@ _DEVICES = {"cpu": "the CPU", "mps": "Apple's GPUs", "xpu": "Intel's GPUs"}
 
 Contradiction = tuple[tuple[str, ...], Problem]
 """The keys that are compared, and the problem if they do not go together."""
+
+
+def refuse_other_arguments(config: object, overrides: object = ()) -> None:
+    """Refuse what stands in the place of a configuration or of overrides: a graph, perhaps.
+
+    Raises:
+        UserError: One of them is of another type.
+    """
+    for name, value, kind in (("config", config, Config), ("overrides", overrides, Sequence)):
+        if not isinstance(value, kind):
+            raise UserError(
+                f"{name} is a {type(value).__name__}, not a {kind.__name__}.",
+                "A graph is given by its name: data=…; keys are Config(trainer=TrainerConfig(…)).",
+            )
 
 
 def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contradiction]:

@@ -293,10 +293,15 @@ class Graph:
         names = ", ".join(self.names(nodes[:_SHOWN_NODES])) or "of other machines"
         return f"nodes{of_type} {names}{', ...' if len(nodes) > _SHOWN_NODES else ''}"
 
+    def ids_of(self, nodes: Int64Array) -> AnyArray:
+        """Nodes of the target type as the user calls them: by their ids (int64 or texts), or else
+        their numbers."""
+        ids: AnyArray = nodes if self.node_ids is None else self.node_ids[nodes]
+        return np.char.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids
+
     def names(self, nodes: Int64Array) -> list[str]:
-        """Nodes of the target type as the user calls them: by their ids, or else their numbers."""
-        ids = nodes if self.node_ids is None else self.node_ids[nodes]
-        return [one.decode() if isinstance(one, bytes) else str(one) for one in ids.tolist()]
+        """As `ids_of`, all as texts."""
+        return [str(one) for one in self.ids_of(nodes).tolist()]
 
     def split(self, name: str) -> Int64Array:
         """Node ids of "train", "val" or "test", see `Nodes.splits`."""

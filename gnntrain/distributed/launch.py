@@ -230,7 +230,9 @@ def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
     torch.set_num_threads(plan.threads)
     with forward_to(control):
         try:
-            _call(worker, DistributedContext(device=_device(plan, 0), control=control), payload)
+            device = _device(plan, 0)
+            with devices.generator_kept(device):
+                _call(worker, DistributedContext(device=device, control=control), payload)
         except Exception as error:
             if control.stop_requested:
                 _log.warning("While the run was being stopped: %s", error)
@@ -339,7 +341,8 @@ def _run_started(
             context = DistributedContext(
                 rank, plan.world_size, device, control, plan.machines, rendezvous.host
             )
-            _run_among_others(worker, payload, plan, context, rendezvous.address)
+            with devices.generator_kept(device):
+                _run_among_others(worker, payload, plan, context, rendezvous.address)
     except BaseException as error:
         cause = control.cause_of(error)
         if control.stop_requested and not isinstance(cause, RankLost):

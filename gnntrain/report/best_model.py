@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
+from gnntrain.devices import alone_in_process
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
 from gnntrain.models import PlainModel
@@ -54,6 +55,7 @@ def outcome_of(run: ReportedRun) -> Outcome:
     return outcome
 
 
+@alone_in_process()
 def _findings(run: ReportedRun) -> ClassFindings | ValueFindings:
     best = load_best(run.run.path)
     found = best.infer(embed=not isinstance(best.model, PlainModel))
@@ -61,5 +63,5 @@ def _findings(run: ReportedRun) -> ClassFindings | ValueFindings:
     # The input of a single layer are the features.
     hidden = None if rows is None or isinstance(rows, LazyFeatures) else rows.numpy()
     if best.graph.task != "continuous":
-        return ClassFindings.of(best.graph, found.logits.numpy(), hidden, best.positive_class)
-    return ValueFindings.of(best.graph, best.task, found.logits, hidden)
+        return ClassFindings.of(best.graph, found.outputs.numpy(), hidden, best.positive_class)
+    return ValueFindings.of(best.graph, best.task, found.outputs, hidden)

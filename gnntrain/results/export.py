@@ -14,6 +14,7 @@ from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, FilesConfig, ModelConfig, PluginConfig, from_dict
 from gnntrain.config.graph_schema import NodeColumns
+from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
 from gnntrain.models.embedding import num_parameters
@@ -48,6 +49,7 @@ class Export:
     run: str
 
 
+@alone_in_process()
 def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     """Write a run's best model as a plain PyG model.
 

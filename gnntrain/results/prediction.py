@@ -14,8 +14,9 @@ from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
 from gnntrain.data.node_list import read_nodes
+from gnntrain.devices import alone_in_process
 from gnntrain.errors import UserError
-from gnntrain.inference import BestModel, Inferred, load_best
+from gnntrain.inference import Inferred, load_best
 from gnntrain.loading.features import as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
@@ -45,6 +46,7 @@ class Prediction:
     dataset: str
 
 
+@alone_in_process()
 def predict(
     run_dir: str | Path,
     out: str | Path,
@@ -85,7 +87,9 @@ def predict(
     """
     path = expanded(out)
     check_target(path)
-    best = load_best(run_dir, config, path.parent, data, reread=reread, strict=strict)
+    best = load_best(
+        run_dir, config=config, scratch_dir=path.parent, data=data, reread=reread, strict=strict
+    )
     words = (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:
@@ -93,7 +97,7 @@ def predict(
         kind = "regression" if best.signature.task == "continuous" else "classification"
         raise UserError(f"--what {what} is not known of a {kind}.", hint[0].upper() + hint[1:])
     chosen = _chosen(nodes, best.graph)
-    fields, notes = _columns(best, best.infer(embed=what == EMBEDDINGS), what)
+    fields, notes = _columns(best.infer(embed=what == EMBEDDINGS), what)
     result = Result(chosen, _ids(best.graph), fields, notes, spreadsheet_safe)
     write_result(path, result)
     run, dataset = best.run.shown, best.graph.dataset
@@ -122,27 +126,21 @@ def _chosen(nodes: str | Path, store: Graph) -> Int64Array | int:
 
 def _ids(store: Graph) -> Field:
     """The nodes' ids as the user gave them."""
-    ids = store.node_ids
-    if ids is None:
-        return Field("node", np.dtype(np.int64), lambda nodes: nodes)
-    if ids.dtype.kind != "S":
-        return Field("node", ids.dtype, lambda nodes: ids[nodes])
-    # A character takes a byte or more: so many characters hold them all.
-    dtype = np.dtype(f"U{ids.dtype.itemsize}")
-    return Field("node", dtype, lambda nodes: np.char.decode(ids[nodes], "utf-8"))
+    dtype = np.dtype(np.int64) if store.node_ids is None else store.node_ids.dtype
+    if dtype.kind == "S":  # a character takes a byte or more: so many characters hold them all
+        dtype = np.dtype(f"U{dtype.itemsize}")
+    return Field("node", dtype, store.ids_of)
 
 
-def _columns(
-    best: BestModel, outputs: Inferred, what: str
-) -> tuple[list[Field], Mapping[str, AnyArray]]:
+def _columns(outputs: Inferred, what: str) -> tuple[list[Field], Mapping[str, AnyArray]]:
     """What is written beside the ids, and small arrays that an npz file holds as well."""
     if what == EMBEDDINGS:
         rows = outputs.embeddings
         assert rows is not None  # they were asked for
         width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
         return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
-    found = best.task.predictions()[what]()
-    return [_field(column, outputs.logits) for column in found.columns], found.notes
+    found = outputs.columns(what)
+    return [_field(column, outputs.outputs) for column in found.columns], found.notes
 
 
 def _field(column: Column, outputs: Tensor) -> Field:

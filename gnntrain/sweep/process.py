@@ -119,7 +119,7 @@ def _train(order: TrialRequest, connection: Connection) -> dict[str, Any]:
 
     if order.config is None:
         return resume(order.run_dir, listener=connection)
-    return train(from_dict(order.config), order.overrides, listener=connection)
+    return train(from_dict(order.config), overrides=order.overrides, listener=connection)
 
 
 def summary_of(run_dir: str | Path) -> dict[str, Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import as_tensor, stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.block import Block
-from gnntrain.tasks import NodeClassification, Task
+from gnntrain.tasks import Columns, NodeClassification, Task
 from gnntrain.training.buffers import Buffers
 from gnntrain.training.forward import OnBatch
 from gnntrain.training.layerwise import (
@@ -32,6 +33,8 @@ from gnntrain.training.layerwise import (
 from gnntrain.training.split_metrics import marked
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gnntrain.loading.graph import GraphTensors
 
 SPLITS = ("train", "val", "test")
@@ -58,16 +61,86 @@ def why_estimated(evaluator: Evaluator) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """A model's outputs for every node of a graph, on the CPU.
+    """A model's outputs for every node (of a typed graph: of the target type), on the CPU.
+
+    Numbers are tensors; texts, which tensors cannot hold, are NumPy arrays.
 
     Attributes:
-        logits: float32 `[num_nodes, num_outputs]`.
+        task: The task, which says what the outputs mean.
+        graph: The graph.
+        outputs: float32 `[num_nodes, num_outputs]`, as the model gives them.
         embeddings: float32 `[num_nodes, embedding_channels]`, the rows that enter the model's last
             layer (of a single layer the features, as they are stored); None: not kept.
     """
 
-    logits: Tensor
+    task: Task
+    graph: Graph
+    outputs: Tensor
     embeddings: Tensor | LazyFeatures | None = None
+
+    def columns(self, what: str | None = None) -> Columns:
+        """The columns of `predict --what`; None: of its default."""
+        kinds = self.task.predictions()
+        return kinds[what or next(iter(kinds))]()
+
+    @property
+    def ids(self) -> Any:
+        """The nodes' ids as their user gave them, or their numbers: `[num_nodes]`."""
+        return _tensor(self.graph.ids_of(np.arange(len(self.outputs))))
+
+    @property
+    def predictions(self) -> Any:
+        """The most probable class of each node, as the labels call it: `[num_nodes]`; of several
+        labels 0 or 1 for each: `[num_nodes, num_labels]`. Of a regression the quantity in the
+        targets' units: `[num_nodes]`, or `[num_nodes, num_targets]`."""
+        values = self.columns().columns[0].values(self.outputs)
+        is_one_quantity = not self._has_logits and values.shape[1:] == (1,)
+        return _tensor(values[:, 0] if is_one_quantity else values)
+
+    @property
+    def logits(self) -> Tensor:
+        """The outputs of a classification: a column a class, but of two classes a single one, the
+        second class's."""
+        self._refuse_regression("logits")
+        return self.outputs
+
+    @property
+    def probabilities(self) -> Tensor:
+        """float32 `[num_nodes, num_classes]`: a column for each of `classes`."""
+        self._refuse_regression("probabilities")
+        return as_tensor(self.columns("probabilities").columns[0].values(self.outputs))
+
+    @property
+    def classes(self) -> Any:
+        """The classes, or labels, as the user calls them: `[num_classes]`."""
+        self._refuse_regression("classes")
+        return _tensor(self.columns("probabilities").notes["class_names"])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a node: the table that `predict` writes."""
+        import pandas as pd
+
+        table = {"node": self.graph.ids_of(np.arange(len(self.outputs)))}
+        for column in self.columns().columns:
+            values = column.values(self.outputs)
+            parts = values.T if column.titles else [values]
+            table |= zip(column.titles or [column.name], parts, strict=True)
+        return pd.DataFrame(table)
+
+    @property
+    def _has_logits(self) -> bool:
+        return "logits" in self.task.predictions()
+
+    def _refuse_regression(self, name: str) -> None:
+        if not self._has_logits:
+            raise AttributeError(
+                f"A regression has no {name}: its quantities are in `predictions`, in the targets' "
+                "units."
+            )
+
+
+def _tensor(values: AnyArray) -> Tensor | AnyArray:
+    return values if values.dtype.kind == "U" else as_tensor(values)
 
 
 class LayerwiseEvaluator(LayerwiseInference):
@@ -137,7 +210,7 @@ class LayerwiseEvaluator(LayerwiseInference):
         logits, rows = self._inferred(model, embed=embed)
         if rows is not None:
             rows = rows.cpu() if isinstance(rows, Tensor) else self._stored
-        return Inferred(logits.cpu(), rows)
+        return Inferred(self._task, self._store, logits.cpu(), rows)
 
     def _all_chunks(self, widest: int) -> Iterator[tuple[int, int]]:
         max_rows, max_edges = self.buffers.chunk_limits(widest)

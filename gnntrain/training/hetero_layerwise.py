@@ -456,7 +456,7 @@ class HeteroLayerwiseEvaluator(HeteroLayerwiseInference):
             is_learnt = target in model.tables
             rows = model.tables[target].weight if is_learnt else self._stored[target]
         rows = rows.cpu() if isinstance(rows, Tensor) else rows
-        return Inferred(outputs.cpu(), rows if embed else None)
+        return Inferred(self._task, self._graph, outputs.cpu(), rows if embed else None)
 
     def _all_chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
         rank, ranges = self._context.rank, self._ranges[node_type]

@@ -101,7 +101,7 @@ class ModuleEvaluator:
         by_batch = self.by_batch(model)
         if by_batch is not None:
             return by_batch.evaluate(model)
-        metrics = metrics_of(self._task, self.infer(model).logits) if self._context.is_main else {}
+        metrics = metrics_of(self._task, self.infer(model).outputs) if self._context.is_main else {}
         self._context.meet()
         return self._context.broadcast(metrics)
 
@@ -128,7 +128,8 @@ class ModuleEvaluator:
             assert self._hops is not None
             if not self._hops:
                 (batch,) = self._loaders.whole_graph_loader(self._all_nodes())
-                return Inferred(OnBatch(model)(batch).float().cpu())
+                outputs = OnBatch(model)(batch).float().cpu()
+                return Inferred(self._task, self._graph, outputs)
             layers = [_on_batch(layer) for layer in self._layers(model)] or [OnBatch(model)]
             rows: Tensor | None = None
             for i, (layer, hops) in enumerate(zip(layers, self._hops, strict=True)):
@@ -136,7 +137,7 @@ class ModuleEvaluator:
                 rows = self._written(f"layer {i}", found)
                 self._buffers.release(f"layer {i - 1}")
             assert rows is not None
-            return Inferred(rows)
+            return Inferred(self._task, self._graph, rows)
 
     def _written(self, name: str, parts: Iterable[Tensor]) -> Tensor:
         """The rows of all nodes, part by part."""

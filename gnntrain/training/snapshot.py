@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.devices import is_gpu, rng_state, set_rng_state
+from gnntrain.devices import is_gpu, rng_state, seed_generators, set_rng_state
 from gnntrain.distributed.context import DistributedContext
 
 RankState = dict[str, Any]
@@ -128,7 +128,7 @@ def restore_rng(
     if len(states) != context.world_size:
         # Each rank gets its own stream, different from those of earlier steps.
         key = np.random.SeedSequence([seed, step, context.rank]).generate_state(1, np.uint64)
-        torch.manual_seed(int(key[0]))
+        seed_generators(int(key[0]), context.device)
         return
     own = states[context.rank]
     torch.set_rng_state(own["rng"])

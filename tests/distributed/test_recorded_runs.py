@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gnntrain.app import compose_config
-from gnntrain.config import from_dict
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.run import resume, saved_config, train
 from tests.distributed.recording import Call, check, names_of, recorded
@@ -62,8 +61,9 @@ def test_a_run_that_goes_on_calls_them_in_one_order(tmp_path: Path) -> None:
     trained(tmp_path / "run", "trainer.max_steps=3")
     keys = saved_config(tmp_path / "run")
     keys["trainer"]["max_steps"] = None
+    (tmp_path / "run" / "config.yaml").write_text(json.dumps(keys))  # as if it had been killed
     with recorded(tmp_path / "calls"):
-        resume(tmp_path / "run", from_dict(keys))
+        resume(tmp_path / "run")
     calls = check(tmp_path / "calls")
     assert "broadcast" in names_of(calls)
 

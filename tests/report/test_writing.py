@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trainer=TrainerConfig(epochs=3, gpus=0),
         run=RunConfig(dir=str(folder / "run")),
     )
-    train(config, ["trainer.epochs=3"])
+    train(config, overrides=["trainer.epochs=3"])
     return folder / "run"
 
 
