@@ -296,6 +296,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
 def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
     """The configuration of another graph, given as an object, with the preparation of `dataset`."""
     keys = set(DatasetConfig.model_fields) - {"name", "root"}
+    keys |= {"weight_column"} if is_object(dataset) else set()
     return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
 
 

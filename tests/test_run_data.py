@@ -95,6 +95,21 @@ def test_another_object_is_predicted_for() -> None:
         infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
 
 
+def test_weights_that_are_there_in_one_graph_alone_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weighted, plain = graph(edge_attr=torch.rand(200)), graph()
+    weights, model = FilesConfig(weight_column="edge_attr"), ModelConfig(name="gcn")
+    with_weights = train(Config(trainer=TRAINER, model=model, dataset=weights), data=weighted)
+    without = train(Config(trainer=TRAINER, model=model), data=plain)
+    again = infer(with_weights["run"], data=weighted).logits
+    assert torch.equal(again, infer(with_weights["run"]).logits)
+    with pytest.raises(UserError, match="edge_attr"):
+        infer(with_weights["run"], data=plain)
+    infer(without["run"], data=graph(edge_weight=torch.rand(200)))
+    assert "Edges have weights, and had no weights in training." in caplog.text
+
+
 def test_masks_and_the_split_are_the_configurations() -> None:
     masks = torch.arange(NUM_NODES)[:, None] % 5 == torch.arange(5)
     data = graph(train_mask=masks, val_mask=masks.roll(1, 1), test_mask=masks.roll(2, 1))
