@@ -6,6 +6,7 @@ configuration and builds its own loader, model and evaluator over the shared sto
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import shutil
@@ -37,6 +38,7 @@ from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.processes import stopping_servers
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
@@ -90,6 +92,7 @@ def train(
     *,
     data: object = None,
     place: RunPlace | None = None,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Train and return the summary, as in `summary.json`.
 
@@ -101,6 +104,7 @@ def train(
             `train_mask`, …), or a `GraphData`. `FilesConfig` then has its name, split, task and
             metric. None: the graph of `config.dataset`.
         place: The run directory that Hydra has made; None: that of `config.run`.
+        progress: Whether to show the run; warnings are shown anyway.
 
     Returns:
         The summary, and the run directory as `run`.
@@ -109,16 +113,18 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    with joined_run() as rendezvous:
+    is_process_ours = place is not None or listener is not None  # a command, or a sweep's worker
+    servers = contextlib.nullcontext() if is_process_ours else stopping_servers()
+    with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        return _begin(config, overrides, listener, data, place, rendezvous)
+        return _begin(config, overrides, listener or progress, data, place, rendezvous)
 
 
 def _begin(
     config: Config,
     overrides: Sequence[str],
-    listener: Connection | None,
+    listener: Connection | bool,
     data: object,
     place: RunPlace | None,
     rendezvous: Rendezvous | None,
@@ -160,7 +166,7 @@ def _begin(
 def _take_up(
     run: RunDirectory,
     config: Config,
-    listener: Connection | None,
+    listener: Connection | bool,
     data: object,
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
@@ -180,7 +186,7 @@ def _take_up(
     summary = run.summary() or {}
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
         _log.warning("The run %s has completed: nothing is left to train.", run.shown)
-        summary = {"run": run.shown, **summary}
+        summary = {"run": str(run.path), **summary}
         pass_on_completed(summary, rendezvous)
         return summary
     _log.warning("The run %s is there, and goes on.", run.shown)
@@ -206,6 +212,7 @@ def resume(
     config: Config | None = None,
     overrides: Sequence[str] = (),
     listener: Connection | None = None,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Resume a run from its last checkpoint and return the summary, as `train` does.
 
@@ -216,22 +223,23 @@ def resume(
         config: The configuration to resume with; None: the run's own. If its `run` keys name
             another directory, the run continues there, and the old one is unchanged.
         overrides: The overrides as typed, for the record.
-        listener: As for `train`.
+        listener, progress: As for `train`.
 
     Raises:
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    with joined_run() as rendezvous:
+    servers = contextlib.nullcontext() if listener is not None else stopping_servers()
+    with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
-        return _go_on(run_dir, config, overrides, listener, rendezvous)
+        return _go_on(run_dir, config, overrides, listener or progress, rendezvous)
 
 
 def _go_on(
     run_dir: str | Path,
     config: Config | None,
     overrides: Sequence[str],
-    listener: Connection | None,
+    listener: Connection | bool,
     rendezvous: Rendezvous | None,
     data: object = None,
 ) -> dict[str, Any]:
@@ -310,7 +318,7 @@ def _job(
     opened: OpenedStore | OpenedParts,
     started: float,
     kernels: KernelChoice,
-    listener: Connection | None,
+    listener: Connection | bool,
     checkpoint: Path | None = None,
 ) -> Job:
     store, reason, seconds = opened.store.path, opened.reason, opened.seconds
@@ -343,7 +351,7 @@ def _train(
             remove_stale_files(run.checkpoints)
             close(error)
             raise
-    summary = {"run": run.shown, **(run.summary() or {})}
+    summary = {"run": str(run.path), **(run.summary() or {})}
     pass_on_summary(summary, rendezvous)
     return summary
 
@@ -472,7 +480,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         )
     metrics, estimated = best.evaluate()
     return {
-        "run": best.run.shown,
+        "run": str(best.run.path),
         "epoch": best.epoch,
         "metric": best.signature.metric,
         "positive_class": best.positive_class,

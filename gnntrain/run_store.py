@@ -285,7 +285,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
             )
         is_named = dataset.name != FilesConfig().name
         return dataset if is_named else dataset.model_copy(update={"name": OBJECT})
-    if dataset != SyntheticConfig():
+    if dataset.for_target(None) != SyntheticConfig():
         raise UserError(
             f"data is given, and so is the data set {dataset.name}: these are two graphs.",
             "Leave one of them out; keys for data go into FilesConfig(…).",

@@ -24,8 +24,9 @@ from gnntrain.config import (
     TaskConfig,
     TrainerConfig,
 )
-from gnntrain.errors import UserError
+from gnntrain.errors import Interrupted, UserError
 from gnntrain.inference import infer
+from gnntrain.reporting.console import Console
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, resume, train
 from gnntrain.run_store import object_dataset, prepare_store
@@ -110,6 +111,27 @@ def test_weights_that_are_there_in_one_graph_alone_are_told(
     assert "Edges have weights, and had no weights in training." in caplog.text
 
 
+def test_a_run_that_is_not_shown_tells_its_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    nobody = torch.zeros(NUM_NODES, dtype=torch.bool)
+    data = graph(train_mask=~nobody, val_mask=nobody)
+    assert train(Config(trainer=TRAINER), data=data, progress=False)["epochs"] == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "There are no validation nodes" in printed.err
+
+
+def test_an_interrupted_run_is_a_sentence_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(Console, "on_epoch", interrupt)
+    config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
+    with pytest.raises(Interrupted) as caught:
+        train(config, data=graph())
+    (line,) = caught.value._render_traceback_()
+    assert f'resume("{Path("runs/mine").absolute()}")' in line
+
+
 def test_masks_and_the_split_are_the_configurations() -> None:
     masks = torch.arange(NUM_NODES)[:, None] % 5 == torch.arange(5)
     data = graph(train_mask=masks, val_mask=masks.roll(1, 1), test_mask=masks.roll(2, 1))
@@ -161,7 +183,7 @@ def test_keys_that_do_not_go_together_are_refused_before_anything(config: Config
 
 def test_a_name_is_one_runs_alone() -> None:
     config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
-    assert train(config, data=graph())["run"] == "runs/mine"
+    assert train(config, data=graph())["run"] == str(Path("runs/mine").absolute())
     with pytest.raises(UserError, match="mine"):
         train(config, data=graph())
 
@@ -247,6 +269,8 @@ def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> 
     config = Config(model=ModelConfig(name="rgcn"), trainer=TRAINER)
     with pytest.raises(UserError, match="paper, author have labels"):
         train(config, data=data)
-    chosen = config.model_copy(update={"task": TaskConfig(target="author")})
+    chosen = Config(
+        model=ModelConfig(name="rgcn"), trainer=TRAINER, task=TaskConfig(target="author")
+    )
     summary = train(chosen, data=data)
     assert infer(summary["run"]).logits.shape == (20, 1)
