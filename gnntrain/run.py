@@ -68,11 +68,14 @@ from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
 if TYPE_CHECKING:
+    from gnntrain.data.parts import Parts
+    from gnntrain.data.parts_meta import Method
     from gnntrain.distributed.rendezvous import Rendezvous
 
 __all__ = [
     "evaluate",
     "follow",
+    "partition",
     "prepare",
     "prepare_store",
     "refuse_untrainable",
@@ -505,6 +508,30 @@ def prepare(config: Config) -> dict[str, Any]:
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
         "data": plain_summary(store),
     }
+
+
+def partition(
+    config: Config,
+    num_parts: int,
+    out: str | Path,
+    *,
+    method: Method = "streaming",
+    data: object = None,
+) -> Parts:
+    """Cut the data set's graph into parts, as `gnntrain partition` does.
+
+    Args:
+        config: The data set is its `dataset`.
+        num_parts: At most 256.
+        out: The folder of the parts; it must not be there yet, or be empty.
+        method: How nodes are assigned to parts.
+        data: See `train`. Train on the parts with `FilesConfig(name="data")`.
+    """
+    from gnntrain.data.partitioning.build import partition, refuse_mistakes
+
+    store = prepare_store(config.dataset, data=data).store
+    refuse_mistakes(store, num_parts, Path(out), method)
+    return partition(store, num_parts, Path(out), method)
 
 
 def graph_sizes(graph: Graph) -> dict[str, Any]:
