@@ -23,13 +23,16 @@ from gnntrain.config import (
     SyntheticConfig,
     TaskConfig,
     TrainerConfig,
+    from_dict,
 )
 from gnntrain.errors import Interrupted, UserError
 from gnntrain.inference import infer
+from gnntrain.planning.plan import plan
 from gnntrain.reporting.console import Console
 from gnntrain.results.prediction import predict
-from gnntrain.run import evaluate, resume, train
+from gnntrain.run import evaluate, partition, resume, saved_config, train
 from gnntrain.run_store import object_dataset, prepare_store
+from gnntrain.sweep import sweep
 from tests.graphs import random_graph
 
 NUM_NODES = 60
@@ -130,6 +133,27 @@ def test_an_interrupted_run_is_a_sentence_in_a_notebook(monkeypatch: pytest.Monk
         train(config, data=graph())
     (line,) = caught.value._render_traceback_()
     assert f'resume("{Path("runs/mine").absolute()}")' in line
+
+
+@pytest.mark.slow
+def test_a_sweep_is_over_an_object() -> None:
+    dataset, model = FilesConfig(name="mine", split=1), ModelConfig(name="gcn", hidden_channels=8)
+    config = Config(trainer=TRAINER, dataset=dataset, model=model, run=RunConfig(dir="swept"))
+    results = sweep(config, {"trainer.lr": np.array([0.01, 0.1])}, data=graph())
+    assert [trial.status for trial in results.trials] == ["completed"] * 2
+    for trial, lr in zip(results.trials, (0.01, 0.1), strict=True):
+        here = config.changed(trainer={"lr": lr}, run={"dir": trial.run_dir})
+        summary = train(here.changed(run={"dir": "again", "if_exists": "error"}), data=graph())
+        shutil.rmtree("again")
+        assert trial.val == summary["val"]["accuracy"]
+        assert from_dict(saved_config(trial.run_dir), saved=True) == here
+
+
+def test_an_object_is_planned_and_cut_into_parts() -> None:
+    config = Config(trainer=TRAINER)
+    assert plan(config, data=graph()).num_steps_in_all > 0
+    parts = partition(config, 2, "parts", data=graph())
+    assert sum(part.num_nodes for part in parts.meta.parts) == NUM_NODES
 
 
 def test_masks_and_the_split_are_the_configurations() -> None:
