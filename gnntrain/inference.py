@@ -190,7 +190,8 @@ def load_best(
         config = config.model_copy(update={"dataset": prepared_alike(config.dataset)})
     moved: list[Axis] = []
     is_runs = data is None and config.dataset == saved.dataset
-    if is_runs and not (reread and has_changed(run, saved.dataset)):
+    is_other = not is_runs or (reread and has_changed(run, saved.dataset))
+    if not is_other:
         graph = open_run_store(run, saved.dataset).store
         signature = ModelSignature.of(graph)
     else:
@@ -221,10 +222,11 @@ def load_best(
                 refuse_other_nodes(
                     signature, there, graph, name, subject=subject, learns_rows=learns_rows
                 )
-        _tell_unlike(graph, signature, strict=strict)
     torch.set_num_threads(config.distributed.threads or available_cores())
     epoch = epoch_of(state, checkpoint)
     best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
+    if is_other:
+        _tell_unlike(graph, signature, reads_weights=best.model.needs.weight, strict=strict)
     weights = weights_of(state, checkpoint)
     for weight, places in places_of(config, best.model, moved).items():
         fresh = best.model.state_dict()[weight].cpu()
@@ -273,13 +275,19 @@ def _filled(
     return made_by.model_copy(update={"fills": tuple(fills.tolist())})
 
 
-def _tell_unlike(graph: StoredGraph, signature: ModelSignature, *, strict: bool) -> None:
+def _tell_unlike(
+    graph: StoredGraph, signature: ModelSignature, *, reads_weights: bool, strict: bool
+) -> None:
     """Warn where another graph is unlike the one that the model was trained on.
 
     Raises:
         UserError: It is, and `strict`.
     """
     told = [*edge_warnings(graph)]
+    has_weights = ModelSignature.of(graph).has_edge_weight
+    if reads_weights and has_weights != signature.has_edge_weight:
+        here, there = ("no ", "") if signature.has_edge_weight else ("", "no ")
+        told.append(f"Edges have {here}weights, and had {there}weights in training.")
     by_type = graph.meta.preprocessing_by_type
     for name, known in signature.statistics.items():
         of_type = f"{name}." if graph.is_hetero else ""

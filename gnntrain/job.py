@@ -33,7 +33,7 @@ class Job:
         started: Start of the run, or of its resumption, in seconds since 1970.
         kernels: Who computes the operators, on every rank.
         checkpoint: The checkpoint to resume from; None: train from the beginning.
-        listener: The channel to a process that shows the run; None: the console shows it.
+        listener: The channel to a process that shows the run; else whether the console does.
     """
 
     config: Config
@@ -44,7 +44,7 @@ class Job:
     started: float
     kernels: KernelChoice
     checkpoint: Path | None = None
-    listener: Connection | None = None
+    listener: Connection | bool = True
 
 
 def summarize(

@@ -2,6 +2,7 @@
 
 from gnntrain import lazy_imports, startup
 
+startup.set_variables()
 lazy_imports.install()
 
 with startup.collection_paused():  # garbage collection in ranks skips the shared objects

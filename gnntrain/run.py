@@ -6,6 +6,7 @@ configuration and builds its own loader, model and evaluator over the shared sto
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import shutil
@@ -38,6 +39,7 @@ from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import alone_in_process, gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.processes import stopping_servers
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
@@ -67,11 +69,14 @@ from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
 if TYPE_CHECKING:
+    from gnntrain.data.parts import Parts
+    from gnntrain.data.parts_meta import Method
     from gnntrain.distributed.rendezvous import Rendezvous
 
 __all__ = [
     "evaluate",
     "follow",
+    "partition",
     "prepare",
     "prepare_store",
     "refuse_untrainable",
@@ -92,6 +97,7 @@ def train(
     listener: Connection | None = None,
     data: object = None,
     place: RunPlace | None = None,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Train and return the summary, as in `summary.json`.
 
@@ -103,6 +109,7 @@ def train(
             `train_mask`, …), or a `GraphData`. `FilesConfig` then has its name, split, task and
             metric. None: the graph of `config.dataset`.
         place: The run directory that Hydra has made; None: that of `config.run`.
+        progress: Whether to show the run; warnings are shown anyway.
 
     Returns:
         The summary, and the run directory as `run`.
@@ -112,16 +119,18 @@ def train(
         GnntrainError: The run failed; its results so far are in the run directory.
     """
     refuse_other_arguments(config, overrides)
-    with joined_run() as rendezvous:
+    is_process_ours = place is not None or listener is not None  # a command, or a sweep's worker
+    servers = contextlib.nullcontext() if is_process_ours else stopping_servers()
+    with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        return _begin(config, overrides, listener, data, place, rendezvous)
+        return _begin(config, overrides, listener or progress, data, place, rendezvous)
 
 
 def _begin(
     config: Config,
     overrides: Sequence[str],
-    listener: Connection | None,
+    listener: Connection | bool,
     data: object,
     place: RunPlace | None,
     rendezvous: Rendezvous | None,
@@ -163,7 +172,7 @@ def _begin(
 def _take_up(
     run: RunDirectory,
     config: Config,
-    listener: Connection | None,
+    listener: Connection | bool,
     data: object,
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
@@ -183,7 +192,7 @@ def _take_up(
     summary = run.summary() or {}
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
         _log.warning("The run %s has completed: nothing is left to train.", run.shown)
-        summary = {"run": run.shown, **summary}
+        summary = {"run": str(run.path), **summary}
         pass_on_completed(summary, rendezvous)
         return summary
     _log.warning("The run %s is there, and goes on.", run.shown)
@@ -211,6 +220,7 @@ def resume(
     *,
     overrides: Sequence[str] = (),
     listener: Connection | None = None,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Resume a run from its last checkpoint and return the summary, as `train` does.
 
@@ -222,24 +232,25 @@ def resume(
             of the run stays. If its `run` keys name another directory, the run continues there, and
             the old one is unchanged.
         overrides: The overrides as typed, for the record.
-        listener: As for `train`.
+        listener, progress: As for `train`.
 
     Raises:
         ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
     refuse_other_arguments(Config() if config is None else config, overrides)
-    with joined_run() as rendezvous:
+    servers = contextlib.nullcontext() if listener is not None else stopping_servers()
+    with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
-        return _go_on(run_dir, config, overrides, listener, rendezvous)
+        return _go_on(run_dir, config, overrides, listener or progress, rendezvous)
 
 
 def _go_on(
     run_dir: str | Path,
     config: Config | None,
     overrides: Sequence[str],
-    listener: Connection | None,
+    listener: Connection | bool,
     rendezvous: Rendezvous | None,
     data: object = None,
 ) -> dict[str, Any]:
@@ -338,7 +349,7 @@ def _job(
     opened: OpenedStore | OpenedParts,
     started: float,
     kernels: KernelChoice,
-    listener: Connection | None,
+    listener: Connection | bool,
     checkpoint: Path | None = None,
 ) -> Job:
     store, reason, seconds = opened.store.path, opened.reason, opened.seconds
@@ -371,7 +382,7 @@ def _train(
             remove_stale_files(run.checkpoints)
             close(error)
             raise
-    summary = {"run": run.shown, **(run.summary() or {})}
+    summary = {"run": str(run.path), **(run.summary() or {})}
     pass_on_summary(summary, rendezvous)
     return summary
 
@@ -501,7 +512,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
         )
     metrics, estimated = best.evaluate()
     return {
-        "run": best.run.shown,
+        "run": str(best.run.path),
         "epoch": best.epoch,
         "metric": best.signature.metric,
         "positive_class": best.positive_class,
@@ -526,6 +537,30 @@ def prepare(config: Config) -> dict[str, Any]:
         "splits": {name: len(store.split(name)) for name in ("train", "val", "test")},
         "data": plain_summary(store),
     }
+
+
+def partition(
+    config: Config,
+    num_parts: int,
+    out: str | Path,
+    *,
+    method: Method = "streaming",
+    data: object = None,
+) -> Parts:
+    """Cut the data set's graph into parts, as `gnntrain partition` does.
+
+    Args:
+        config: The data set is its `dataset`.
+        num_parts: At most 256.
+        out: The folder of the parts; it must not be there yet, or be empty.
+        method: How nodes are assigned to parts.
+        data: See `train`. Train on the parts with `FilesConfig(name="data")`.
+    """
+    from gnntrain.data.partitioning.build import partition, refuse_mistakes
+
+    store = prepare_store(config.dataset, data=data).store
+    refuse_mistakes(store, num_parts, Path(out), method)
+    return partition(store, num_parts, Path(out), method)
 
 
 def graph_sizes(graph: Graph) -> dict[str, Any]:

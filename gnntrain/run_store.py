@@ -301,7 +301,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
             )
         is_named = dataset.name != FilesConfig().name
         return dataset if is_named else dataset.model_copy(update={"name": OBJECT})
-    if dataset != SyntheticConfig():
+    if dataset.for_target(None) != SyntheticConfig():
         raise UserError(
             f"data is given, and so is the data set {dataset.name}: these are two graphs.",
             "Leave one of them out; keys for data go into FilesConfig(…).",
@@ -312,6 +312,7 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
 def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
     """The configuration of another graph, given as an object, with the preparation of `dataset`."""
     keys = set(DatasetConfig.model_fields) - {"name", "root"}
+    keys |= {"weight_column"} if is_object(dataset) else set()
     return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
 
 

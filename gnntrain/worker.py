@@ -71,9 +71,10 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             return
         listeners: list[Listener] = []
         if context.is_main:
-            listener = _listener(job, stack)
-            stack.enter_context(contextlib.closing(forward_warnings(listener)))
-            listeners = [listener, *build_loggers(plain["logger"], run, plain)]
+            shown = _listener(job, stack)
+            stack.enter_context(contextlib.closing(forward_warnings(shown)))
+            listeners = [*build_loggers(plain["logger"], run, plain)]
+            listeners[:0] = [] if shown is None else [shown]
         exchange = stack.enter_context(build_exchange(config, everyone))
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
@@ -178,9 +179,11 @@ def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:
     return None if initial is None else initial.to_dict()
 
 
-def _listener(job: Job, stack: contextlib.ExitStack) -> Listener:
-    """The console, or the channel to the process that started the run."""
-    return stack.enter_context(Console()) if job.listener is None else Channel(job.listener)
+def _listener(job: Job, stack: contextlib.ExitStack) -> Console | Channel | None:
+    """The console, the channel to the process that started the run, or nobody."""
+    if isinstance(job.listener, bool):
+        return stack.enter_context(Console()) if job.listener else None
+    return Channel(job.listener)
 
 
 def _fit(

@@ -62,17 +62,36 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 def test_the_page_about_python_runs_and_has_the_calls_it_names(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert len(examples) == 3
+    assert len(examples) == 4
     calls = re.findall(r"`(gnntrain\.[\w.]+)`: (.*) \|", page)
     names = [
         f"from {module} import {name}" for module, s in calls for name in re.findall(r"`(\w+)\(", s)
     ]
-    assert len(names) == 7
+    assert len(names) == 12
     checks = [
         "assert summary['test']['accuracy'] > 0.3 and accuracy > 0.3",
         "assert (slower.trainer.lr, slower.model.dropout) == (0.003, 0.5)",
         "assert slower.model.name == 'sage'",
+        "assert float(loss.detach()) < 1.3",  # four classes: 1.386 by guessing
     ]
     said = run("\n".join([*examples, *checks, *names]), tmp_path)
     assert "trainer.lr=-1" in said
     assert "trainer.epoch=10" in said
+
+
+@pytest.mark.slow
+def test_the_page_about_python_has_the_types_it_needs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "script.py").write_text("\n".join([*examples, "reveal_type(summary)"]))
+    options = ["--ignore-missing-imports", "--follow-imports=silent", "--config-file="]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+    assert re.search(r'Revealed type is "\S*dict\[\S*str, Any\]"', checked.stdout)

@@ -27,14 +27,18 @@ from gnntrain.config import (
     SyntheticConfig,
     TaskConfig,
     TrainerConfig,
+    from_dict,
 )
 from gnntrain.data.store import StoredGraph
-from gnntrain.errors import UserError
+from gnntrain.errors import Interrupted, UserError
 from gnntrain.inference import infer
+from gnntrain.planning.plan import plan
+from gnntrain.reporting.console import Console
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import evaluate, resume, train
+from gnntrain.run import evaluate, partition, resume, saved_config, train
 from gnntrain.run_store import object_dataset, prepare_store
+from gnntrain.sweep import sweep
 from tests.graphs import random_graph
 
 NUM_NODES = 60
@@ -101,6 +105,63 @@ def test_another_object_is_predicted_for() -> None:
         infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
 
 
+def test_weights_that_are_there_in_one_graph_alone_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weighted, plain = graph(edge_attr=torch.rand(200)), graph()
+    weights, model = FilesConfig(weight_column="edge_attr"), ModelConfig(name="gcn")
+    with_weights = train(Config(trainer=TRAINER, model=model, dataset=weights), data=weighted)
+    without = train(Config(trainer=TRAINER, model=model), data=plain)
+    again = infer(with_weights["run"], data=weighted).logits
+    assert torch.equal(again, infer(with_weights["run"]).logits)
+    with pytest.raises(UserError, match="edge_attr"):
+        infer(with_weights["run"], data=plain)
+    infer(without["run"], data=graph(edge_weight=torch.rand(200)))
+    assert "Edges have weights, and had no weights in training." in caplog.text
+
+
+def test_a_run_that_is_not_shown_tells_its_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    nobody = torch.zeros(NUM_NODES, dtype=torch.bool)
+    data = graph(train_mask=~nobody, val_mask=nobody)
+    assert train(Config(trainer=TRAINER), data=data, progress=False)["epochs"] == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "There are no validation nodes" in printed.err
+
+
+def test_an_interrupted_run_is_a_sentence_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(Console, "on_epoch", interrupt)
+    config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
+    with pytest.raises(Interrupted) as caught:
+        train(config, data=graph())
+    (line,) = caught.value._render_traceback_()
+    assert f'resume("{Path("runs/mine").absolute()}")' in line
+
+
+@pytest.mark.slow
+def test_a_sweep_is_over_an_object() -> None:
+    dataset, model = FilesConfig(name="mine", split=1), ModelConfig(name="gcn", hidden_channels=8)
+    config = Config(trainer=TRAINER, dataset=dataset, model=model, run=RunConfig(dir="swept"))
+    results = sweep(config, {"trainer.lr": np.array([0.01, 0.1])}, data=graph())
+    assert [trial.status for trial in results.trials] == ["completed"] * 2
+    for trial, lr in zip(results.trials, (0.01, 0.1), strict=True):
+        here = config.changed(trainer={"lr": lr}, run={"dir": trial.run_dir})
+        summary = train(here.changed(run={"dir": "again", "if_exists": "error"}), data=graph())
+        shutil.rmtree("again")
+        assert trial.val == summary["val"]["accuracy"]
+        assert from_dict(saved_config(trial.run_dir), saved=True) == here
+
+
+def test_an_object_is_planned_and_cut_into_parts() -> None:
+    config = Config(trainer=TRAINER)
+    assert plan(config, data=graph()).num_steps_in_all > 0
+    parts = partition(config, 2, "parts", data=graph())
+    assert sum(part.num_nodes for part in parts.meta.parts) == NUM_NODES
+
+
 def test_masks_and_the_split_are_the_configurations() -> None:
     masks = torch.arange(NUM_NODES)[:, None] % 5 == torch.arange(5)
     data = graph(train_mask=masks, val_mask=masks.roll(1, 1), test_mask=masks.roll(2, 1))
@@ -152,7 +213,7 @@ def test_keys_that_do_not_go_together_are_refused_before_anything(config: Config
 
 def test_a_name_is_one_runs_alone() -> None:
     config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
-    assert train(config, data=graph())["run"] == "runs/mine"
+    assert train(config, data=graph())["run"] == str(Path("runs/mine").absolute())
     with pytest.raises(UserError, match="mine"):
         train(config, data=graph())
 
@@ -403,6 +464,8 @@ def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> 
     config = Config(model=ModelConfig(name="rgcn"), trainer=TRAINER)
     with pytest.raises(UserError, match="paper, author have labels"):
         train(config, data=data)
-    chosen = config.model_copy(update={"task": TaskConfig(target="author")})
+    chosen = Config(
+        model=ModelConfig(name="rgcn"), trainer=TRAINER, task=TaskConfig(target="author")
+    )
     summary = train(chosen, data=data)
     assert infer(summary["run"]).logits.shape == (20, 1)

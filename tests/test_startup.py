@@ -112,3 +112,17 @@ def test_a_run_of_one_process_does_not_load_what_only_machines_need() -> None:
     loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert "gnntrain.distributed.launch" in loaded
     assert not loaded & {"gnntrain.distributed.rendezvous", "gnntrain.distributed.exchange"}
+
+
+IMPORTS = """
+import os, warnings
+import numpy, ogb, optuna, pandas, scipy.sparse, sklearn, torch, torch._inductor, torch_geometric
+found = [dict(os.environ), [*warnings.filters]]
+import gnntrain.inference, gnntrain.planning.plan, gnntrain.report.writing, gnntrain.results.export
+import gnntrain.run, gnntrain.sweep, gnntrain.sampling.pyg, gnntrain.training.cuda_graph
+assert found == [dict(os.environ), warnings.filters]
+"""
+
+
+def test_an_import_sets_no_filter_and_no_variable() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True)

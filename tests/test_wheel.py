@@ -24,6 +24,7 @@ def test_the_wheel_holds_every_yaml_of_conf_and_what_pages_are_made_of(tmp_path:
     files = {f"gnntrain/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert packed == files
     assert "gnntrain/conf/config.yaml" in packed
+    assert "gnntrain/py.typed" in names
     assert "hydra_plugins/gnntrain_sweeper.py" in names
     assert "hydra_plugins/__init__.py" not in names  # other packages have plug-ins there, too
     templates = [*(ROOT / "gnntrain").rglob("templates/*")]

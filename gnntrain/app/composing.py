@@ -98,12 +98,14 @@ class Composer:
 
     Args:
         sources: Where the YAML files are; None: the shipped ones.
+        saved: As for `gnntrain.config.read`.
 
     Attributes:
         groups: The options of every group.
     """
 
-    def __init__(self, sources: Sources | None = None) -> None:
+    def __init__(self, sources: Sources | None = None, *, saved: bool = False) -> None:
+        self._saved = saved
         self.sources = sources or Sources()
         self.groups = config_groups(self.sources.config_dirs, self.sources.config_path)
         self._nodes: dict[tuple[str, ...], DictConfig] = {}
@@ -132,7 +134,8 @@ class Composer:
             if override.key_or_group.split(".")[0] not in unsure:
                 _add(problems, set_key(node, override, groups))
         try:
-            config = checked(resolved(node, problems), problems, for_here=for_here)
+            raw = resolved(node, problems)
+            config = checked(raw, problems, saved=self._saved, for_here=for_here)
         except ConfigError as error:
             lines = {**file.lines, **dict.fromkeys((o.key_or_group for o in values), None)}
             placed = (

@@ -6,11 +6,12 @@ from gnntrain.commands.base import Arguments, Command, say
 
 
 def _evaluate(arguments: Arguments) -> int:
-    from gnntrain.reporting.text import format_metric
+    from gnntrain.reporting.text import format_metric, shown_path
     from gnntrain.run import evaluate
 
     result = evaluate(arguments.positionals[0])
-    say(f"{result['run']}, best epoch {result['epoch']}, chosen by val {result['metric']}")
+    run = shown_path(result["run"])
+    say(f"{run}, best epoch {result['epoch']}, chosen by val {result['metric']}")
     if result["positive_class"] is not None:
         say(f"positive class {result['positive_class']}")
     if result["estimated"]:

@@ -12,6 +12,21 @@ import torch
 from torch import Tensor
 
 
+class _Pages:
+    """The memory of an array, as if it may be written to."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def as_tensor(array: npt.NDArray[Any]) -> Tensor:
+    """A tensor over the array's own memory. It must only be read."""
+    # torch warns of the store's mapped pages, which are read-only: it has no such tensors.
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Pages(array)))
+
+
 @dataclass(frozen=True, slots=True)
 class LazyFeatures:
     """Lazy feature rows, of `nodes` or of all nodes.

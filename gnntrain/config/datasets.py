@@ -1,6 +1,5 @@
 """The keys of `dataset=NAME`: of a random graph, a published data set, or a user's own files."""
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -192,10 +191,6 @@ def _own_name(name: str) -> str:
     if name in (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES) or not name.isprintable():
         raise ValueError(name)
     return name
-
-
-# pydantic has a deprecated method of the name that the key `schema` must have.
-warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows', UserWarning)
 
 
 class FilesConfig(DatasetConfig):

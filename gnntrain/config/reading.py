@@ -13,7 +13,7 @@ from gnntrain.config.hints import problems_of
 from gnntrain.config.mistakes import Place, in_words, key_schema, places
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.schema import Config
-from gnntrain.config.types import Section
+from gnntrain.config.types import Section, without_numpy
 
 GONE: Set[tuple[str, ...]] = {("features", "hotness")}
 """Keys of earlier versions, in runs of which they may stand: they changed no result."""
@@ -65,7 +65,7 @@ def read(raw: Mapping[str, Any], *, saved: bool = False, found: Sequence[Problem
         saved: As for `from_dict`.
         found: Mistakes already known; what they touch is not compared with other keys.
     """
-    config, wrong = _sound_part(_without(raw, GONE if saved else set()), saved)
+    config, wrong = _sound_part(_without(without_numpy(raw), GONE if saved else set()), saved)
     told = [problem for place in wrong for problem in problems_of(place, config)]
     reading = Reading(config, [*found, *told])
     contradicting = [p for keys, p in contradictions(config) if reading.is_sound(*keys)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self
@@ -78,9 +79,16 @@ else:
         mistakes are told with those of the whole.
         """
 
+        def __new__(meta, *args: Any, **keys: Any) -> type:
+            with warnings.catch_warnings():
+                # pydantic has a deprecated method of the name that the key `schema` must have.
+                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
+                return super().__new__(meta, *args, **keys)
+
         def __call__(cls, /, **keys: Any) -> Section:
             from gnntrain.config.mistakes import argument_problems
 
+            keys = without_numpy(keys)
             kind = cls.class_for(keys)
             try:
                 return kind.model_validate(keys)
@@ -187,6 +195,15 @@ class OneOf:
 def described(text: str) -> WithJsonSchema:
     """Says what a type accepts where its JSON schema does not."""
     return WithJsonSchema({"description": text})
+
+
+def without_numpy(value: Any) -> Any:
+    """Python's numbers and lists in place of NumPy's."""
+    if hasattr(value, "dtype"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: without_numpy(one) for key, one in value.items()}
+    return type(value)(map(without_numpy, value)) if type(value) in (list, tuple) else value
 
 
 def _number_of_text(value: object) -> object:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, AnyArray]
 
 LABEL_NAMES = ("y", "labels", "label")
-_FEATURES = ("x", "features", "feature", "feat", "attr", "attr_matrix")
+_FEATURES = ("x", "features", "feature", "feat", "attr", "attr_matrix", "node_feat")
 _IDS = ("ids", "id", "node_ids", "node_id")
 _NO_USE = "models here take x, y, edge_index, edge_weight and masks"
 _EDGE_ATTR = "edges have no features here; dataset.weight_column=edge_attr takes it as weights"
@@ -264,7 +264,10 @@ def _num_nodes(
 ) -> int:
     lengths = [len(array) for array in (x, y) if array is not None and array.ndim]
     if counted is not None:
-        lengths.insert(0 if x is None else 1, int(counted))
+        if x is not None and len(x) != counted:
+            hint = "Leave num_nodes out, or give x a row for each node."
+            raise given.wrong("num_nodes", f"is {int(counted):,}, but x has {len(x):,} rows", hint)
+        lengths.insert(0, int(counted))
     if not lengths:
         raise no_features(given.source)
     return lengths[0]
@@ -400,8 +403,12 @@ def _is_class(given: _Attributes, name: str, y: AnyArray) -> AnyArray:
     values = np.where(y != y, -1, y)
     wrong = (values < -1) | (values != np.floor(values))
     if wrong.any():
-        hint = "Classes are whole numbers from 0 on, and -1 where a node has none."
-        shown = f"has {wrong.sum():,} labels that are no classes (first: {y[wrong][0]})"
+        first = y[wrong][0]
+        hint = (
+            "Classes are whole numbers from 0 on, and -1 where a node has none: "
+            f"{name}[{name} == {first}] = -1."
+        )
+        shown = f"has {wrong.sum():,} labels that are no classes (first: {first})"
         raise given.wrong(name, shown, hint)
     return np.asarray(values >= 0)
 
@@ -467,9 +474,21 @@ def _splits(
     for split, mask in masks.items():
         column = mask[:, number if mask.shape[1] > 1 else 0]
         splits[split] = np.flatnonzero(column)
+        _refuse_unlabelled(given, found[split][0], splits[split], labels)
     names = ", ".join(name for name, array in found.values() if array is not None)
     which = f", column {number} of {num_splits} (dataset.split)" if num_splits > 1 else ""
     return splits, f"{split_sizes(splits)} by {names}{which}"
+
+
+def _refuse_unlabelled(given: _Attributes, name: str, nodes: Int64Array, labels: _Labels) -> None:
+    bare = np.setdiff1d(nodes, labels.labelled)
+    if len(bare):
+        lacks = "y.isnan()" if labels.task == "continuous" else "y < 0"
+        line = f"{name}[{lacks}] = False"
+        if not name.endswith("mask"):
+            line = f"{name} = {name}[~({lacks})[{name}]]"
+        shown = f"has {len(bare):,} nodes without a label (first: {bare[0]})"
+        raise given.wrong(name, shown, f"Leave them out of the split: {line}.")
 
 
 def _drawn(labels: _Labels, number: int) -> tuple[dict[str, Int64Array], str]:

@@ -229,19 +229,34 @@ def _refuse_keys_without_use(
 
 
 def _attributes(given: object, source: str) -> Mapping[Any, Any]:
-    """The attributes of the one graph that an object is or holds."""
+    """The attributes of the one graph that an object is or holds; of a typed one by type."""
+    attributes = _as_given(given, source)
+    if not any(str(name).endswith("_dict") for name in attributes):
+        return attributes
+    by_type: dict[Any, dict[str, Any]] = {}  # OGB has each attribute by type
+    for name, values in attributes.items():
+        for type_name, value in values.items() if isinstance(values, Mapping) else ():
+            by_type.setdefault(type_name, {})[name.removesuffix("_dict")] = value
+    return by_type
+
+
+def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
+    if hasattr(given, "get_idx_split"):  # a data set of OGB
+        return {**_as_given(given[0], source), **given.get_idx_split()}
     if isinstance(given, Batch) and given.num_graphs > 1:
         raise _several(source, given.num_graphs)
     if isinstance(given, Data | HeteroData):
         return dict(given.to_dict())
     if isinstance(given, Mapping):
         return given if _is_typed(given) else {str(name): v for name, v in given.items()}
+    if _is_ogbs(given):
+        return {**given[0], "y": given[1]}
     if isinstance(given, tuple) and len(given) in (2, 3) and isinstance(given[1], dict | None):
         return _of_processed(given[0], given[1], source)
     if isinstance(given, list | tuple | Dataset):
         if len(given) != 1:
             raise _several(source, len(given))
-        return _attributes(given[0], source)
+        return _as_given(given[0], source)
     raise _unknown(given, source)
 
 
@@ -250,7 +265,17 @@ def _of_processed(data: Any, slices: Mapping[Any, Any] | None, source: str) -> M
     num_graphs = max((len(ends) - 1 for ends in _all_ends(slices or {})), default=1)
     if num_graphs != 1:
         raise _several(source, num_graphs)
-    return _attributes(data, source)
+    return _as_given(data, source)
+
+
+def _is_ogbs(given: object) -> bool:
+    """Whether it is OGB's pair of a graph and labels; PyG's `InMemoryDataset` saves another."""
+    match given:
+        case ({"edge_index_dict": _}, _):
+            return True
+        case ({"edge_index": _}, labels):
+            return not isinstance(labels, dict | None)
+    return False
 
 
 def _all_ends(slices: Mapping[Any, Any]) -> Iterator[Any]:
@@ -282,6 +307,7 @@ def _arrays(
     attributes: Mapping[str, Any], source: str, *, square: bool = True
 ) -> dict[str, AnyArray]:
     """The attributes that are arrays; sparse ones become an edge index, or dense."""
+    _refuse_other_orders(attributes, source)
     arrays: dict[str, AnyArray] = {}
     for name, value in attributes.items():
         if value is None:
@@ -291,6 +317,24 @@ def _arrays(
         else:
             arrays[name] = _array(value, f"{source}: {name}")
     return arrays
+
+
+def _refuse_other_orders(attributes: Mapping[str, Any], source: str) -> None:
+    """Refuse columns of pandas whose rows are not in the order of the others'."""
+    columns = {name: value for name, value in attributes.items() if hasattr(value, "iloc")}
+    indices = {name: value.index for name, value in columns.items() if not name.startswith("edge")}
+    first, rows = next(iter(indices.items()), ("", None))
+    for name, index in indices.items():
+        if not index.equals(rows):
+            raise UserError(
+                f"{source}: {name} has another index than {first}.",
+                f"Give {name}.loc[{first}.index], or {name}.to_numpy() if its order is the same.",
+            )
+    if rows is not None and not rows.is_monotonic_increasing and set(rows) == {*range(len(rows))}:
+        raise UserError(
+            f"{source}: the index of {first} has the row numbers in another order.",
+            f"Give {first}.sort_index(), or {first}.to_numpy() if its order is right.",
+        )
 
 
 def _of_adjacency(

@@ -5,7 +5,6 @@ Apart from `gnntrain.data.graph`, because importing PyG takes a second.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import (
     SPLITS,
     Edges,
@@ -23,9 +23,6 @@ from gnntrain.data.graph import (
     Nodes,
     NodeType,
 )
-
-# Mapped pages are read-only, which torch cannot express; nothing here writes to them.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 _MASKS = {f"{split}_mask": split for split in SPLITS}
 _ATTRIBUTES = ("x", "y", *_MASKS)
@@ -96,7 +93,7 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         edges = self._graph.edges.get(cast(EdgeType, group))
         if edges is None or edges.weight is None or attribute != "edge_weight":
             return None
-        return torch.from_numpy(edges.weight)
+        return as_tensor(edges.weight)
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         tensor = self._get_tensor(attr)
@@ -122,16 +119,16 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
 
 def _tensor_of(nodes: Nodes, attribute: str) -> Tensor | None:
     if attribute == "x":
-        rows = torch.from_numpy(nodes.features)
+        rows = as_tensor(nodes.features)
         return rows.view(torch.bfloat16) if nodes.feature_dtype == "bfloat16" else rows
     if attribute == "y" and nodes.labels is not None:
-        labels = torch.from_numpy(nodes.labels)
+        labels = as_tensor(nodes.labels)
         return labels.long() if labels.dim() == 1 else labels.float()
     split = nodes.splits.get(_MASKS.get(attribute, ""))
     if split is None:
         return None
     mask = torch.zeros(len(nodes), dtype=torch.bool)
-    mask[torch.from_numpy(split)] = True
+    mask[as_tensor(split)] = True
     return mask
 
 
@@ -143,5 +140,5 @@ def pyg_csc(edges: Edges) -> tuple[Tensor, Tensor]:
     narrow = torch_geometric.typing.WITH_PYG_LIB and len(edges) <= np.iinfo(np.int32).max
     # Offsets, indices and seeds must be of one type.
     dtype = edges.indices.dtype if narrow else np.dtype(np.int64)
-    indices = torch.from_numpy(edges.indices.astype(dtype, copy=False))
-    return indices, torch.from_numpy(edges.indptr.astype(dtype, copy=False))
+    indices = as_tensor(edges.indices.astype(dtype, copy=False))
+    return indices, as_tensor(edges.indptr.astype(dtype, copy=False))

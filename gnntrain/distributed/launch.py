@@ -28,7 +28,7 @@ from gnntrain.distributed.process_group import (
     leave_process_group,
     refuse_shared_gpus,
 )
-from gnntrain.distributed.processes import start_process
+from gnntrain.distributed.processes import refuse_unguarded_script, start_process
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
 from gnntrain.distributed.supervision import Supervisor
@@ -97,13 +97,16 @@ class LaunchPlan:
         Every process that the launcher has started calls this.
 
         Raises:
-            UserError: This machine has fewer GPUs than ranks; or no rank would train.
+            UserError: This machine has fewer GPUs than ranks; or no rank would train; or see
+                `refuse_unguarded_script`.
         """
         device, num_gpus = training_device(config.trainer, devices.gpus_here())
         keys = config.distributed
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
             _check_servers(keys.servers, num_ranks, device)
+            if num_ranks > 1:
+                refuse_unguarded_script()
             threads = keys.threads or max(1, available_cores() // num_ranks)
             return cls(
                 num_ranks, device, threads, keys.timeout, servers=keys.servers, grace=keys.grace

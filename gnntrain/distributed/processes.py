@@ -24,20 +24,63 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.distributed.signals import HANDLED, block_signals
+from gnntrain.errors import UserError
 
 _PRELOADED = "gnntrain.preloaded"
 _STREAMS = (1, 2)
+
+_started: list[Any] = []  # of multiprocessing's two servers those that this process has started
 
 
 def start_server(preloaded: str = _PRELOADED) -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
     # Signals to the process group are for the ranks: the server ends with this process.
     with block_signals():
-        resource_tracker.ensure_running()
+        _start_tracker()
         with block_signals():  # the tracker has unblocked two
             forkserver.set_forkserver_preload([preloaded])
+            server: Any = forkserver._forkserver
+            _started.extend([server] if server._forkserver_pid is None else [])
             with _our_modules_alone():
                 forkserver.ensure_running()
+
+
+def _start_tracker() -> None:
+    tracker: Any = resource_tracker._resource_tracker
+    _started.extend([tracker] if tracker._pid is None else [])
+    tracker.ensure_running()
+
+
+@contextlib.contextmanager
+def stopping_servers() -> Iterator[None]:
+    """Stop at the end what `start_server` and `start_process` have started beside the processes
+    themselves. Both servers would stay until this process ends, a notebook's perhaps."""
+    try:
+        yield
+    finally:
+        while _started:
+            server = _started.pop()
+            if hasattr(server, "_forkserver_pid"):  # it would free its memory first
+                os.kill(server._forkserver_pid, signal.SIGKILL)
+            server._stop()
+
+
+def refuse_unguarded_script() -> None:
+    """Refuse to start processes from a script that they would run again, importing it.
+
+    Raises:
+        UserError: It has no `if __name__ == "__main__":`.
+    """
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
+        return
+    if "__name__" not in script.read_text(encoding="utf-8", errors="replace"):
+        raise UserError(
+            f"{script} starts several processes, each of which imports it: it needs "
+            'if __name__ == "__main__":.',
+            "Indent what trains below that line; or train in one process, by "
+            "DistributedConfig(num_processes=1) and TrainerConfig(gpus=1) or gpus=0.",
+        )
 
 
 @contextlib.contextmanager
@@ -69,7 +112,7 @@ def start_process(
         start_server()
     process: BaseProcess
     with block_signals():
-        resource_tracker.ensure_running()
+        _start_tracker()
         with block_signals():  # the tracker has unblocked two
             if uses_gpu:
                 process = get_context("spawn").Process(target=target, args=tuple(arguments))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,20 +11,13 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import as_tensor as as_tensor
 from gnntrain.data.graph import Graph, Nodes
 from gnntrain.loading.transfer import send, send_all, staging
 
 Array = npt.NDArray[Any]
 
 _HOST = torch.device("cpu")
-
-# The store's pages are read-only, which torch cannot express; nothing here writes to them.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-
-
-def as_tensor(array: Array) -> Tensor:
-    """A tensor over the array's own memory. It must only be read."""
-    return torch.from_numpy(array)
 
 
 def stored_rows(store: Graph) -> Tensor:

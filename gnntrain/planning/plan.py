@@ -14,14 +14,17 @@ from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.distributed.processes import refuse_unguarded_script, stopping_servers
 from gnntrain.errors import UserError
 from gnntrain.inventory.machine import free_bytes
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
+from gnntrain.planning.size import Unprepared, open_small_or_built
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes
 from gnntrain.run import graph_sizes, refuse_untrainable
+from gnntrain.run_store import object_dataset, prepare_store
 
 # Beyond this part of what is available, other programs slow down.
 _TIGHT = 0.85
@@ -189,6 +192,28 @@ class Plan:
             "checks": [asdict(check) for check in self.checks],
             "seconds": time.perf_counter() - self.began,
         }
+
+
+def plan(config: Config, *, data: object = None) -> Plan:
+    """What a run will need, by a dry run of it, as `gnntrain plan` says.
+
+    Args:
+        config: The run's.
+        data: See `gnntrain.run.train`.
+
+    Raises:
+        UserError: The graph's store is not built yet, and large; or see `make_plan`.
+    """
+    if data is not None:
+        config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
+        opened: OpenedStore | Unprepared = prepare_store(config.dataset, data=data)
+    else:
+        opened = open_small_or_built(config.dataset)
+    if isinstance(opened, Unprepared):
+        raise opened.refusal()
+    refuse_unguarded_script()  # the dry run has a process of its own
+    with stopping_servers():
+        return make_plan(config, opened)
 
 
 def make_plan(config: Config, opened: OpenedStore) -> Plan:

@@ -57,14 +57,17 @@ class RankLog(logging.FileHandler):
 class _Messages(logging.Handler):
     """Warnings and errors as one-line messages."""
 
-    def __init__(self, sink: _MessageSink) -> None:
+    def __init__(self, sink: _MessageSink | None) -> None:
         super().__init__(logging.WARNING)
         self._sink = sink
         _attach(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._sink.on_message(_one_line(record))
+            if self._sink is None:
+                print(_one_line(record), file=sys.stderr)
+            else:
+                self._sink.on_message(_one_line(record))
         except Exception:
             self.handleError(record)
 
@@ -90,8 +93,9 @@ def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def forward_warnings(sink: _MessageSink) -> logging.Handler:
-    """Send this process's warnings to ``sink.on_message``, a line each, until ``close()``."""
+def forward_warnings(sink: _MessageSink | None) -> logging.Handler:
+    """Send this process's warnings to ``sink.on_message``, a line each, until ``close()``; without
+    a sink to standard error."""
     return _Messages(sink)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
 import time
@@ -17,6 +18,7 @@ from gnntrain import __version__
 from gnntrain.reporting.stream import TolerantStream
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
     from rich.live import Live
 
 DOT = " · "
@@ -32,6 +34,7 @@ _STATUS_STYLES = {
     "failed": "bold red",
 }
 _REFRESH_SECONDS = 0.2
+_NOTEBOOK_WIDTH = 100
 
 Part = str | tuple[str, str]
 """A piece of a line: plain text, or text with a style of rich."""
@@ -39,6 +42,8 @@ Part = str | tuple[str, str]
 
 class Screen:
     """Lines that stay, above a live view on a terminal. A context manager that restores it.
+
+    In a notebook, all of it is one output of the cell, which is replaced when there is news.
 
     The live view is drawn when there is news, five times a second at most; no thread draws it.
     ``NO_COLOR`` is honoured. An output without Unicode gets ASCII. An output that breaks (a closed
@@ -62,8 +67,13 @@ class Screen:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._in_notebook = stream is None and _is_notebook()
+        if self._in_notebook:
+            stream, live, width = io.StringIO(), True, width or _NOTEBOOK_WIDTH
         output = TolerantStream(stream if stream is not None else sys.stdout)
-        self._rich = plain_console(output, width=width, force_terminal=live or None)
+        self._rich = plain_console(
+            output, width=width, force_terminal=live or None, record=self._in_notebook
+        )
         on_terminal = output.isatty() and not self._rich.is_dumb_terminal
         self.is_live = on_terminal if live is None else live
         if not self.is_live:  # a log keeps its lines whole
@@ -71,6 +81,7 @@ class Screen:
         self._clock = clock
         self._printed = self._drawn = clock()
         self._live: Live | None = None
+        self._cell: DisplayHandle | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +106,11 @@ class Screen:
 
     def _draw(self) -> None:
         """Draw the live view again, unless it was drawn just before."""
+        if self._in_notebook:
+            if self._clock() - self._drawn >= _REFRESH_SECONDS:
+                self._show(self)
+                self._drawn = self._clock()
+            return
         if self._live is None:
             from rich.live import Live  # a log does without it
 
@@ -119,7 +135,30 @@ class Screen:
 
     def _put(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
         self._rich.print(block, soft_wrap=soft_wrap)
+        if self._in_notebook:
+            self._show("")
         self._printed = self._drawn = self._clock()
+
+    def _show(self, view: RenderableType) -> None:
+        """Show all lines so far, and a view below them, in place of the cell's output."""
+        from IPython.display import display
+
+        below = plain_console(
+            TolerantStream(io.StringIO()),
+            width=self._rich.width,
+            force_terminal=True,
+            record=True,
+        )
+        below.print(view, end="")
+        html, text = "", ""
+        for console in (self._rich, below):
+            html += console.export_html(clear=False, inline_styles=True, code_format="{code}")
+            text += console.export_text(clear=False)
+        bundle = {"text/plain": text, "text/html": f"<pre>{html}</pre>"}
+        if self._cell is None:
+            self._cell = display(bundle, raw=True, display_id=True)
+        else:
+            self._cell.update(bundle, raw=True)
 
     def _print_note(self, text: str) -> None:
         """Print a notice as one line."""
@@ -156,4 +195,11 @@ class Screen:
 def plain_console(output: TolerantStream, **options: Any) -> Console:
     """A console of rich that prints text as it is: brackets are no markup."""
     file = cast(IO[str], output)
-    return Console(file=file, markup=False, emoji=False, highlight=False, **options)
+    # In a notebook, each print by rich would be an output of its own.
+    options = {"markup": False, "emoji": False, "highlight": False, **options}
+    return Console(file=file, force_jupyter=False, **options)
+
+
+def _is_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return hasattr(ipython and ipython.get_ipython(), "kernel")

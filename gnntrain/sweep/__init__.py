@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnntrain.app import Composer, Sources
-from gnntrain.distributed.processes import start_server
+from gnntrain.config import Config
+from gnntrain.config.types import without_numpy
+from gnntrain.distributed.processes import (
+    refuse_unguarded_script,
+    start_server,
+    stopping_servers,
+)
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
+from gnntrain.run_store import object_dataset
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.overrides import SweepOverrides
 from gnntrain.sweep.plan import SweepPlan, check_sweep, is_search, sweep_keys
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
     from gnntrain.sweep.study import Study
 
-__all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep"]
+__all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep", "sweep"]
 
 _MOST_FAILURES = 20
 _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
@@ -54,6 +63,8 @@ def run_sweep(
     overrides: Sequence[str],
     sources: Sources | None = None,
     options: HydraOptions | None = None,
+    *,
+    data: bytes | None = None,
 ) -> SweepResults:
     """Train every trial of a sweep, each in its own run directory.
 
@@ -61,6 +72,7 @@ def run_sweep(
         overrides: As typed; Hydra's own keys not among them.
         sources: Where the YAML files are; None: those that are shipped.
         options: What Hydra's own keys ask for; None: nothing.
+        data: See `TrialRequest`.
 
     Returns:
         The results; the sweep's folder holds the same.
@@ -71,7 +83,7 @@ def run_sweep(
         KeyboardInterrupt: As by `TrialRunner.run`.
     """
     sources, options = sources or Sources(), options or HydraOptions()
-    composer = Composer(sources)
+    composer = Composer(sources, saved=data is not None)
     plan = check_sweep(overrides, composer)
     slots = _slots(plan, by_launcher=options.launcher is not None)
     run = plan.config.run
@@ -79,7 +91,54 @@ def run_sweep(
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
-    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher)
+    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher, data)
+
+
+def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
+    """Train every trial of a sweep, as `gnntrain -m` does.
+
+    Args:
+        config: What the trials share. Its `sweep` keys say how, its `run` keys where.
+        values: By key or group a list of values, `{"trainer.lr": [0.01, 0.003]}`, or a text in
+            Hydra's syntax, `"interval(1e-4,1e-1)"`.
+        data: See `gnntrain.run.train`.
+
+    Raises:
+        ConfigError, RunError: See `run_sweep`.
+    """
+    refuse_unguarded_script()
+    if data is not None:
+        config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
+    typed = {key: _typed(several) for key, several in without_numpy(values).items()}
+    overrides = [text for text in _overrides_of(config) if text.partition("=")[0] not in typed]
+    overrides += [f"{key}={text}" for key, text in typed.items()]
+    with stopping_servers():
+        return run_sweep(overrides, data=None if data is None else pickle.dumps(data))
+
+
+def _overrides_of(config: Config) -> list[str]:
+    """The overrides that ask for a configuration on the command line."""
+    loggers = ",".join(config.logger.chosen())
+    choices = {"dataset": config.dataset.option, "model": config.model.name}
+    choices |= {"sweep": config.sweep.name, "logger": f"[{loggers}]"}
+    overrides = [f"{group}={option}" for group, option in choices.items()]
+    default = Composer(saved=True).compose(overrides, for_here=False).config.to_dict()
+    overrides += [
+        f"{section}.{key}={_one_typed(value)}"
+        for section, keys in config.to_dict().items()
+        for key, value in keys.items()
+        if value != default[section].get(key)
+    ]
+    return overrides
+
+
+def _typed(several: object) -> str:
+    one_by_one = several if isinstance(several, list | tuple) else [several]
+    return ",".join(map(_one_typed, one_by_one))
+
+
+def _one_typed(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def resume_sweep(
@@ -159,6 +218,7 @@ def _conduct(
     composer: Composer,
     trials: Sequence[Trial],
     launcher: JobLauncher | None,
+    data: bytes | None = None,
 ) -> SweepResults:
     if launcher is None and slots.devices[0] is None:
         start_server()  # it imports what workers need, while this process imports Optuna
@@ -176,7 +236,7 @@ def _conduct(
 
                 BatchRunner(folder, study, launcher, launcher.batch_size(plan), view).run()
             else:
-                TrialRunner(folder, study, slots, view).run()
+                TrialRunner(folder, study, slots, view, data=data).run()
             status = "completed"
         except BaseException as error:
             error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it

@@ -63,6 +63,7 @@ class TrialRunner:
         slots: How many at a time, and where.
         view: Who is told.
         clock: Seconds that only grow.
+        data: See `TrialRequest`.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class TrialRunner:
         slots: Slots,
         view: View,
         clock: Callable[[], float] = time.monotonic,
+        data: bytes | None = None,
     ) -> None:
         self._folder = folder
         self._study = study
         self._slots = slots
         self._view = view
         self._clock = clock
+        self._data = data
         log = folder.path / "workers.log"
         self._idle = [Worker(given, log) for given in reversed(slots.environments)]
         self._busy: dict[Worker, Trial] = {}
@@ -146,7 +149,7 @@ class TrialRunner:
         if config is not None:
             run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
             plain = self._slots.share(config.model_copy(update={"run": run})).to_dict()
-        worker.start(TrialRequest(trial.run_dir, plain, tuple(trial.overrides)))
+        worker.start(TrialRequest(trial.run_dir, plain, tuple(trial.overrides), self._data))
 
     def _tell_unbegun(self) -> None:
         """Trials whose values do not go together fail before they begin."""

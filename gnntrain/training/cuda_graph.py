@@ -18,9 +18,6 @@ from gnntrain.training.snapshot import EpochTotals
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes the function to record; returns the function that replays it."""
 
-# Eager steps keep their counters in GPU memory as well, so that a later step can be captured.
-warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
-
 # The first steps initialise libraries and compile kernels, which cannot be captured.
 _NUM_EAGER = 3
 
@@ -47,6 +44,8 @@ class CUDAGraphStep:
         device: torch.device,
         record: Record | None = None,
     ) -> None:
+        # Eager steps keep their counters in GPU memory too, so that a later step can be captured.
+        warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self.batches = batches
         self._update = update
         self._optimizer = optimizer

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnntrain.app import compose_config
@@ -17,6 +18,7 @@ from gnntrain.config import (
     ConfigError,
     FilesConfig,
     ModelConfig,
+    SamplerConfig,
     TaskConfig,
     TrainerConfig,
     from_dict,
@@ -119,3 +121,16 @@ def test_a_regression_says_what_the_labels_of_files_are(task: Any) -> None:
     config = Config(dataset=FilesConfig(), task=task)
     assert isinstance(config.dataset, FilesConfig)
     assert config.dataset.task == "regression"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    three: Any = np.int64(3)
+    yes: Any = np.bool_(True)
+    fan_outs: Any = np.array([3, 2])
+    given = TrainerConfig(epochs=three, lr=np.float64(0.5), drop_last=yes)
+    assert given == TrainerConfig(epochs=3, lr=0.5, drop_last=True)
+    assert SamplerConfig(fan_outs=fan_outs).fan_outs == (3, 2)
+    assert given.changed(epochs=np.int32(4)).epochs == 4
+    assert from_dict({"trainer": {"epochs": np.int64(3)}}).trainer.epochs == 3
+    with pytest.raises(ConfigError, match="an integer"):
+        given.changed(epochs=np.float64(1.5))

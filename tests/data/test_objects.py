@@ -6,6 +6,7 @@ from typing import Any
 
 import networkx as nx  # type: ignore[import-untyped]  # its stubs are a package of their own
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +15,7 @@ from torch_geometric.data import Batch, Data
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
-from gnntrain.data.graph import GraphData
+from gnntrain.data.graph import GraphData, HeteroGraphData
 from gnntrain.data.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.errors import UserError
@@ -198,6 +199,8 @@ def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
     assert read({**shuffled, "ids": np.array([10, 20, 30, 40])}).src.tolist() == EDGES[0].tolist()
 
 
+TABLE = pd.DataFrame({"x": [0.5, 1, 2, 3], "y": [0, 1, 0, 1]}, index=[2, 0, 1, 3])
+
 MISTAKES: dict[str, tuple[object, str]] = {
     "two graphs": ([small(), small()], "2 graphs"),
     "a batch of two": (Batch.from_data_list([small(), small()]), "2 graphs"),
@@ -209,10 +212,25 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "x of complex numbers": (small(x=torch.ones(4, 2, dtype=torch.cfloat)), "x is"),
     "x not finite": (small(x=torch.full((4, 2), float("nan"))), "not finite"),
     "x longer than y": (small(x=torch.ones(5, 2)), "y is"),
+    "num_nodes beside another x": (small(num_nodes=6), "x has 4 rows"),
     "no y": (small(y=None), "y"),
     "y of three dimensions": (small(y=torch.zeros(4, 2, 2)), "y is"),
     "one class": (small(y=torch.zeros(4, dtype=torch.long)), "nothing to tell apart"),
     "labels below -1": (small(y=torch.tensor([0, 1, -2, 1])), "-2"),
+    "-100 for no label": (small(y=torch.tensor([0, 1, -100, 1])), r"y\[y == -100\] = -1"),
+    "-1 in a mask": (
+        small(y=torch.tensor([0, 1, -1, 1]), train_mask=torch.ones(4, dtype=torch.bool)),
+        r"train_mask\[y < 0\] = False",
+    ),
+    "-1 in a list of nodes": (
+        small(y=torch.tensor([0, 1, -1, 1]), train_idx=torch.tensor([0, 1, 2])),
+        r"train_idx = train_idx\[~\(y < 0\)\[train_idx\]\]",
+    ),
+    "columns of other indices": (
+        {**small().to_dict(), "x": TABLE[["x"]], "y": TABLE["y"].sort_index()},
+        r"y\.loc\[x\.index\]",
+    ),
+    "a shuffled column": ({**small().to_dict(), "y": TABLE["y"]}, r"y\.sort_index\(\)"),
     "no edges": (small(edge_index=None), "edge_index"),
     "pairs": (small(edge_index=EDGES[:, :3].t()), r"edge_index\.t\(\)"),
     "edges of fractions": (small(edge_index=EDGES.float()), r"edge_index\.long\(\)"),
@@ -246,6 +264,46 @@ def test_a_mistake_is_a_users_error(mistake: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         read(data)
     assert caught.value.hint
+
+
+class OGBDataset:
+    """As `NodePropPredDataset` gives a graph, its labels and its split."""
+
+    def __init__(self, graph: dict[str, Any], labels: Any, split: dict[str, Any]) -> None:
+        self.pair, self.split = (graph, labels), split
+
+    def __getitem__(self, _: int) -> Any:
+        return self.pair
+
+    def get_idx_split(self) -> dict[str, Any]:
+        return self.split
+
+
+def test_the_graphs_of_ogb_are_read() -> None:
+    y, x = np.array([[0], [1], [0], [1]]), np.ones((4, 2), np.float32)
+    nodes = {"train": np.array([0, 1]), "valid": np.array([2]), "test": np.array([3])}
+    graph = {"edge_index": EDGES.numpy(), "edge_feat": None, "node_feat": x, "num_nodes": 4}
+    for data in (OGBDataset(graph, y, nodes), {**graph, "y": y, **nodes}):
+        graph_data = read(data)
+        assert graph_data.labels.tolist() == [0, 1, 0, 1]
+        assert {name: ids.tolist() for name, ids in graph_data.splits.items()} == {
+            "train": [0, 1],
+            "val": [2],
+            "test": [3],
+        }
+    assert read((graph, y)).labels.tolist() == [0, 1, 0, 1]
+    typed = {
+        "edge_index_dict": {("author", "writes", "paper"): EDGES.numpy()},
+        "node_feat_dict": {"paper": x},
+        "num_nodes_dict": {"paper": 4, "author": 5},
+    }
+    split = {name: {"paper": ids} for name, ids in nodes.items()}
+    hetero = graph_of_object(OGBDataset(typed, {"paper": y}, split), FilesConfig())
+    assert isinstance(hetero, HeteroGraphData)
+    check_graph(hetero)
+    assert hetero.target == "paper"
+    assert hetero.nodes["author"].num_nodes == 5
+    assert hetero.splits["val"].tolist() == [2]
 
 
 def test_a_graph_to_predict_for_needs_no_labels() -> None:

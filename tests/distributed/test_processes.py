@@ -16,6 +16,7 @@ import pytest
 from gnntrain.distributed.processes import start_process, unblock_signals
 from gnntrain.distributed.signals import HANDLED
 
+ROOT = Path(__file__).parents[2]
 KEY = "GNNTRAIN_TEST_PROCESSES"
 
 
@@ -144,3 +145,31 @@ def test_the_server_starts_nothing_for_a_parent_that_was_killed(tmp_path: Path) 
     server.resume()
     server.wait(60)
     assert not begun.exists()
+
+
+UNGUARDED = """
+import psutil
+from gnntrain.config import Config, DistributedConfig, SyntheticConfig, TrainerConfig
+from gnntrain.run import train
+
+graph, trainer = SyntheticConfig(num_nodes=200), TrainerConfig(epochs=1, gpus=0)
+train(Config(dataset=graph, trainer=trainer, distributed=DistributedConfig(num_processes=2)))
+print("left", psutil.Process().children())
+"""
+
+
+def test_a_script_needs_its_guard_and_is_left_without_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    guarded = UNGUARDED.replace("train(Config", 'if __name__ == "__main__": train(Config')
+    guarded = guarded.replace("print(", 'if __name__ == "__main__": print(')
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    for text in (UNGUARDED, guarded):
+        script.write_text(text)
+        ended = subprocess.run(
+            [sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True
+        )
+        if text == UNGUARDED:
+            assert f"{script} starts several processes" in ended.stderr
+            assert not (tmp_path / "runs").exists()
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("left []\n")

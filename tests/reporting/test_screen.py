@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +32,31 @@ def shown_live(width: int = 80) -> str:
         console.on_message("a notice")
         console.on_finish(SUMMARY)
     return file.getvalue()
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+    updated: list[dict[str, str]] = []
+
+    def display(bundle: dict[str, str], **_: object) -> object:
+        shown.append(bundle)
+        return SimpleNamespace(update=lambda bundle, **_: updated.append(bundle))
+
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=True))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    clock = Clock()
+    with Console(clock=clock) as console:
+        console.on_start(INFO)
+        clock.now += 1
+        console.on_step(step())
+        assert "ETA" in updated[-1]["text/plain"]
+        console.on_epoch(record_with_val(1, 0.5))
+        console.on_finish(SUMMARY)
+    assert len(shown) == 1
+    assert "gnntrain" in updated[-1]["text/plain"]
+    assert "completed" in updated[-1]["text/html"]
+    assert "ETA" not in updated[-1]["text/plain"]
 
 
 def test_a_terminal_is_restored_after_the_run() -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Training(types.ModuleType):
     def resume(self, run: str, listener: Any) -> None:
         raise AssertionError((run, listener))  # nothing here has a checkpoint
 
-    def train(self, config: Config, _typed: Sequence[str], listener: Any) -> dict[str, Any]:
+    def train(self, config: Config, *_: Any, listener: Any, **__: Any) -> dict[str, Any]:
         with self.lock:
             self.configs.append(config)
             self.num_running += 1
