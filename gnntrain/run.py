@@ -23,6 +23,7 @@ from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import (
     Config,
     ConfigError,
+    FilesConfig,
     PluginConfig,
     Problem,
     changed_meaning,
@@ -61,7 +62,7 @@ from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
-from gnntrain.run_store import is_object, object_dataset, prepare_store, record_of
+from gnntrain.run_store import has_changed, is_object, object_dataset, prepare_store, record_of
 from gnntrain.sampling.hetero import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_class
@@ -189,6 +190,7 @@ def _take_up(
         config = config.model_copy(update={"trainer": trainer})
     if changed := changed_meaning(saved, config):
         raise ConfigError(changed)
+    _tell_other_files(run, config)
     summary = run.summary() or {}
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
         _log.warning("The run %s has completed: nothing is left to train.", run.shown)
@@ -197,6 +199,21 @@ def _take_up(
         return summary
     _log.warning("The run %s is there, and goes on.", run.shown)
     return _go_on(run.path, config, (), listener, rendezvous, data)
+
+
+def _tell_other_files(run: RunDirectory, config: Config) -> None:
+    """Say that the user's files hold other data than when the run was begun."""
+    dataset = config.dataset
+    if not isinstance(dataset, FilesConfig) or is_object(dataset):
+        return
+    with contextlib.suppress(UserError):  # they are not here, nor do they need to be
+        if config.distributed.graph != "partitioned" and has_changed(run, dataset):
+            _log.warning(
+                "The files of %s hold other data today; the run %s stays with those that it was "
+                "begun with. A run of another name (run.name=NAME) trains on today's.",
+                dataset.name,
+                run.shown,
+            )
 
 
 def _refuse_mistakes(config: Config) -> None:

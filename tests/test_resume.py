@@ -27,6 +27,7 @@ from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
 from scripts.soak.faults import rank_processes
+from tests.data.test_files import write
 
 ROOT = Path(__file__).parents[1]
 KEYS = [
@@ -354,6 +355,24 @@ def test_the_same_command_leaves_its_completed_run_as_it_is(
         begin(run, cache, *keys, "trainer.lr=0.5")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     assert begin(run, cache, *keys, "trainer.epochs=2")["epochs"] == 2
+
+
+def test_the_same_command_tells_that_its_files_hold_other_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = write(tmp_path)
+    paths = [f"dataset.{key}={path}" for key, path in files.items()]
+    keys = [*paths, "trainer.epochs=1", "trainer.gpus=0", "run.if_exists=resume"]
+    config = compose_config(
+        ["dataset=files", *keys, f"dataset.store_dir={tmp_path}/stores", f"run.dir={tmp_path}/run"]
+    ).config
+    train(config)
+    train(config)
+    assert "other data" not in caplog.text
+    edges = Path(files["edges"])
+    edges.write_text(edges.read_text().replace("10,20", "10,30"))
+    train(config)
+    assert "other data" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/last.prev.pt", ".lock"])

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from gnntrain.atomic_io import atomic_write
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import RunError, UserError
-from gnntrain.paths import is_file
+from gnntrain.paths import is_file, is_folder
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.run_lookup import (
     LATEST,
@@ -119,8 +119,6 @@ class RunDirectory:
                     raise
                 run = cls(_make_unique(root, default_name).absolute())
                 run._claim(config)
-            run.checkpoints.mkdir()
-            run.logs.mkdir()
             (run.path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
             environment = describe_environment(seed=seed, command=command)
             if jobs:
@@ -307,10 +305,13 @@ class RunDirectory:
         return found if isinstance(found, dict) else None
 
     def _claim(self, config: Mapping[str, Any]) -> None:
-        path = self.path / "config.yaml"
+        path, text = self.path / "config.yaml", _to_yaml(config)
+        # First, so that one that is killed at any moment can be begun anew.
+        self.checkpoints.mkdir(exist_ok=True)
+        self.logs.mkdir(exist_ok=True)
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(_to_yaml(config))
+                file.write(text)
         except FileExistsError:
             raise occupied(self.path) from None
         except OSError:
@@ -332,10 +333,13 @@ class RunDirectory:
 
 
 def _make_empty(path: Path, besides: Sequence[str] = ()) -> Path:
-    """Make ``path``, unless it is a directory that has nothing but the names ``besides``."""
+    """Make ``path``, unless it is a directory that has more than the names ``besides`` and the
+    empty folders of a run that was killed as it began."""
     path.mkdir(parents=True, exist_ok=True)
-    if any(entry.name not in besides for entry in path.iterdir()):
-        raise occupied(path)
+    for entry in path.iterdir():
+        is_left = entry.name in ("checkpoints", "logs") and is_folder(entry)
+        if entry.name not in besides and not (is_left and not any(entry.iterdir())):
+            raise occupied(path)
     return path
 
 

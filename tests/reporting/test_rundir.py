@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting import rundir
+from gnntrain.reporting.run_lookup import is_run
 from gnntrain.reporting.rundir import RunDirectory
 from tests.reporting.samples import SUMMARY, summary
 
@@ -108,6 +109,24 @@ def test_an_empty_directory_is_taken_and_any_other_left_as_it_is(tmp_path: Path)
         assert [entry.name for entry in (tmp_path / name).iterdir()] == [name]
 
 
+@pytest.mark.parametrize("moment", [(Path, "open"), (rundir, "describe_environment")])
+def test_a_run_that_is_killed_while_its_directory_is_made_can_begin_anew(
+    moment: tuple[Any, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*moment, killed)
+        with pytest.raises(KeyboardInterrupt):
+            create(directory="out")
+    if is_run(tmp_path / "out"):
+        assert not RunDirectory.open("out").has_checkpoint
+        assert RunDirectory.open("out").checkpoints.is_dir()
+    else:
+        create(directory="out")
+
+
 @pytest.mark.parametrize("name", ["", " ", "latest", "/absolute", "../up", "a/../../b"])
 def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"run\.name"):
@@ -153,7 +172,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_no_half_run(
         with pytest.raises(RunError, match="No space left") as caught:
             create(directory="out")
     assert "space" in (caught.value.hint or "")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out/config.yaml").exists()
     create(directory="out")
 
 
