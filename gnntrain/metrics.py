@@ -190,7 +190,7 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
         num_outputs: Width of the model's outputs.
 
     Raises:
-        UserError: One has a built-in metric's name, fails, or returns no number.
+        UserError: One has a built-in metric's name, is for no labels, fails, or returns no number.
     """
     for name in sorted({*plugin_names(METRICS)} & {*BUILT_IN_METRICS}):
         raise UserError(
@@ -198,6 +198,13 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
             "metric.",
             "Give it another name, in its entry point and its decorator.",
         )
+    for metric in map(get_metric, plugin_names(METRICS)):
+        if metric.label_kinds.isdisjoint(LABEL_KINDS):
+            raise UserError(
+                f"The metric {metric.name!r} is of no kind of labels: its label_kinds are "
+                f"{', '.join(sorted(metric.label_kinds)) or 'empty'}.",
+                f"Give it some of {', '.join(LABEL_KINDS)}.",
+            )
     outputs, targets = _made_up(kind, num_outputs)
     for metric in map(get_metric, outside_metrics(kind)):
         try:
@@ -217,10 +224,11 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
 
 
 def _made_up(kind: LabelKind, num_outputs: int) -> tuple[Tensor, Tensor]:
-    """Outputs and targets, see `Compute`: each class twice, where there are not too many."""
+    """Outputs and targets, see `Compute`: each class twice, where there are not too many, and rows
+    enough for a metric of the best 100."""
     import torch
 
-    num_rows = max(4, min(2 * num_outputs, (1 << 20) // num_outputs))
+    num_rows = max(4, min(max(100, 2 * num_outputs), (1 << 20) // num_outputs))
     shape = (num_rows, num_outputs)
     outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     row, column = torch.arange(num_rows), torch.arange(num_outputs)

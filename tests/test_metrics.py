@@ -273,6 +273,7 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
 
         @metric("wrong", higher_is_better=False, label_kinds=("multiclass",))
         def wrong(outputs, targets):
+            outputs[:, 0].topk(20)  # of more nodes than a batch of made-up ones might have
             wrong = float((outputs.argmax(dim=1) != targets).double().mean())
             return {wrong}
     """
@@ -298,6 +299,7 @@ BROKEN = {
     "returns_nothing": ("pass", ":5)"),
     "takes_one": ("return 0.5", ":5)"),
     "accuracy": ("return 0.5", "built-in"),
+    "of_regression": ("return 0.5", "continuous"),
     "called_accuracy": ("return 0.5", ":5)"),
     "no_python": ("return 0.5 +", "no_python_metric.py, line 7"),
 }
@@ -313,11 +315,12 @@ def test_a_broken_metric_is_told_by_name_and_place_before_anything_is_trained(
     body, place = BROKEN[name]
     module, metric_name = f"{name}_metric", "accuracy" if "accuracy" in name else name
     arguments = "outputs" if name == "takes_one" else "outputs, targets"
+    kind = "regression" if name == "of_regression" else "multiclass"
     code = f"""
         import numpy as np
         from gnntrain.metrics import metric
 
-        @metric("{metric_name}", higher_is_better=True, label_kinds=("multiclass",))
+        @metric("{metric_name}", higher_is_better=True, label_kinds=("{kind}",))
         def compute({arguments}):
             {body}
     """

@@ -61,6 +61,19 @@ class WrongLayers(Layered):
     def inference_layers(self):
         return [self.a, self.b]
 
+class WrongInput(Layered):
+    "Equal on rows of ones."
+    def forward(self, x, edge_index):
+        return super().forward(x.abs(), edge_index)
+
+class First(Layered):
+    "Reads one row by its place, which in a batch is another node's."
+    def forward(self, x, edge_index):
+        h = self.start(x, edge_index)
+        return self.b(h + h[:1], edge_index)
+
+    inference_layers = None
+
 class Global(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -122,7 +135,7 @@ class Fails(Layered):
 """
 NAMES = [
     *("gcn", "sage", "Deep", "Layered", "WrongLayers", "Global", "Degrees", "typed", "wide"),
-    *("Pair", "Few", "Fails", "Noted"),
+    *("Pair", "Few", "Fails", "Noted", "WrongInput", "First"),
 ]
 KEYS = [
     "model=plugin",
@@ -209,13 +222,16 @@ def test_one_pass_computes_all_nodes_where_its_memory_allows(limit: float, is_wh
     assert is_whole or max(seen) < 2500
 
 
-def test_layers_that_are_not_the_model_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    keys = [*GRAPH, *KEYS, "sampler.fan_outs=[3,3]", "model.name=own_WrongLayers", NO_ROOM]
+@pytest.mark.parametrize("name", ["WrongLayers", "WrongInput"])
+def test_layers_that_are_not_the_model_are_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [*GRAPH, *KEYS, "sampler.fan_outs=[3,3]", f"model.name=own_{name}", NO_ROOM]
     assert main(keys) == 2
     assert "inference_layers" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["Global", "Degrees"])
+@pytest.mark.parametrize("name", ["Global", "Degrees", "First"])
 def test_what_no_neighbourhood_gives_is_exact_in_whole_and_called_estimated_else(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

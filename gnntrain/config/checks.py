@@ -79,7 +79,7 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contrad
 
 
 _OF_FULL = ("trainer.batch_size", "trainer.drop_last", "sampler.replace", "sampler.fan_out_scope")
-_OF_SAMPLED = ("evaluation.fan_outs", "evaluation.max_steps", "evaluation.batch_size")
+_OF_SAMPLED = ("evaluation.fan_outs", "evaluation.max_steps")
 
 
 def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
@@ -95,7 +95,12 @@ def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
     idle = [
         (_OF_FULL, is_full, "sampler=full"),
         (("sampler.fan_outs",), is_full and not takes_fan_outs, "sampler=full"),
-        (_OF_SAMPLED, is_exact and not is_plugin, "evaluation=layerwise, which is exact"),
+        (_OF_SAMPLED, is_exact, "evaluation=layerwise, which is exact"),
+        (
+            ("evaluation.batch_size",),
+            is_exact and not is_plugin,
+            "evaluation=layerwise, which is exact",
+        ),
         (("task.huber_delta",), loss != "huber", f"task.loss={loss}"),
         (("model.output_heads",), jk != "none", f"model.jk={jk}"),
         (("model.norm",), is_one, "model.num_layers=1"),

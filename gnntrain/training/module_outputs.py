@@ -151,8 +151,8 @@ class ModuleEvaluator:
     def _num_nodes(self) -> int:
         return self._graph.schema.num_nodes[self._graph.target]
 
-    def _all_nodes(self, every: int = 1) -> SeedPlan:
-        nodes = np.arange(0, self._num_nodes(), every)
+    def _all_nodes(self, every: int = 1, direction: int = 1) -> SeedPlan:
+        nodes = np.arange(0, self._num_nodes(), every)[::direction].copy()
         batch_size = self._plans["val"].batch_size
         return SeedPlan(nodes, batch_size, shuffle=False, redraw=False)
 
@@ -200,12 +200,15 @@ class ModuleEvaluator:
             hops = hops_read(forward, widths, self._graph, self._context.device)
             if hops is None:
                 return (self._num_layers + 1,), _ALL_AT_ONCE
-            plan = self._all_nodes(max(1, self._num_nodes() // _COMPARED_NODES))
+            every = max(1, self._num_nodes() // _COMPARED_NODES)
+            # The other way round: a model may read rows by their place, as the first one.
+            plans = self._all_nodes(every), self._all_nodes(every, -1)
             module = OnBatch(model)
             near, far = (
-                torch.cat(list(self._by_batch(module, hops + more, plan))) for more in (1, 2)
+                torch.cat(list(self._by_batch(module, hops + more, plan)))
+                for more, plan in enumerate(plans, 1)
             )
-            is_settled = torch.allclose(near, far, rtol=1e-3, atol=1e-4, equal_nan=True)
+            is_settled = torch.allclose(near, far.flip(0), rtol=1e-3, atol=1e-4, equal_nan=True)
             return (hops + 1,), "" if is_settled else _MORE
 
     def _has_room(self, model: PlainModel) -> bool:
@@ -226,19 +229,16 @@ class ModuleEvaluator:
         Raises:
             UserError: A layer reads all nodes, or the layers are not the model.
         """
-        device, rows = self._context.device, None
-        forward, widths = _forward(model, self._graph)
-        x, edges = _path(widths, self._graph, device)
-        expected, (edge_index,) = forward(x, edges), edges.values()
-        (rows,) = _path(widths, self._graph, device)[0].values()
+        device, target = self._context.device, self._graph.target
+        # Random, so that what a layer leaves out is seen: its normalisation, its aggregation.
+        random = torch.Generator().manual_seed(0)
+        shape = (2 * _FARTHEST, self._graph.schema.num_features[target])
+        rows = torch.randn(shape, generator=random).to(device)
+        edge_index = torch.randint(len(rows), (2, 4 * len(rows)), generator=random).to(device)
+        expected = model(rows.clone(), edge_index)
         hops = []
         for layer in layers:
-            read = hops_read(
-                _of_one_type(layer),
-                {self._graph.target: rows.shape[1]},
-                self._graph,
-                device,
-            )
+            read = hops_read(_of_one_type(layer), {target: rows.shape[1]}, self._graph, device)
             rows = layer(rows, edge_index)
             hops.append(-1 if read is None else read + 1)
         if -1 in hops or not torch.allclose(rows, expected, rtol=1e-3, atol=1e-4, equal_nan=True):

@@ -569,3 +569,10 @@ def test_a_threshold_of_another_loss_is_told() -> None:
         dataset = {"name": "files", "edges": "e.csv", "features": "f.csv"}
         config = from_dict({"task": task, "dataset": dataset}, saved=True)
         assert len([*idle_keys(config, ["task.huber_delta=2"])]) == told
+
+
+def test_keys_of_sampled_evaluation_are_told_beside_a_model_of_ones_own() -> None:
+    config = from_dict({"model": {"name": "my_sage"}}, saved=True)
+    (told,) = idle_keys(config, ["evaluation.max_steps=3", "evaluation.batch_size=9"])
+    assert "max_steps" in told
+    assert "batch_size" not in told  # of the batches where the graph does not fit
