@@ -19,7 +19,7 @@ nodes:
   2020: {files: [a.csv, b.csv], foreign_keys: {venue: venue}}
   venue: {}
 edges:
-  author/writes/2020: {files: writes.csv, source: author_id, target: paper_id, time: date}
+  author/writes/2020: {files: writes.csv, source: author_id, target: paper_id}
   "author, knows, author": {files: knows.csv}
 reverse: true
 """
@@ -43,7 +43,7 @@ def test_a_table_a_type() -> None:
     assert tables.nodes["2020"].files == ("a.csv", "b.csv")
     assert tables.nodes["venue"].files is None
     assert list(tables.edges) == [("author", "writes", "2020"), ("author", "knows", "author")]
-    assert tables.edges["author", "writes", "2020"].time == "date"
+    assert tables.edges["author", "writes", "2020"].target == "paper_id"
     assert tables.reverse
     assert not tables.mixed_nodes
     assert not tables.mixed_edges
