@@ -23,7 +23,7 @@ class FeatureStatistics(BaseModel):
 
     Attributes:
         means: Their means over the training nodes; of other types than the target over all.
-        stds: Their standard deviations; 1 where a feature is constant.
+        stds: Their standard deviations; 0 where a feature is constant.
         is_binary: Whether its numbers in the user's table were all 0 or 1.
     """
 
@@ -42,7 +42,7 @@ class FeatureStatistics(BaseModel):
         zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
         return cls(
             means=tuple(mean.tolist()),
-            stds=tuple(std.tolist()),
+            stds=tuple(np.where((sample == sample[:1]).all(axis=0), 0.0, std).tolist()),
             is_binary=tuple(((sample == zero) | (sample == one)).all(axis=0).tolist()),
         )
 
@@ -79,10 +79,14 @@ class FeatureStatistics(BaseModel):
             yield from _unknown_categories(sample, made_by)
         mean, _ = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
         zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
-        empty = numbers & (sample == _images(nodes, made_by, np.nan)).all(axis=0)
+        means, stds = np.array(self.means), np.array(self.stds)
+        varied = stds > 0  # the mean of what did not vary also stands for missing values
+        empty = numbers & varied & (sample == _images(nodes, made_by, np.nan)).all(axis=0)
         binary = ((sample == zero) | (sample == one)).all(axis=0)
         kind = numbers & binary & ~np.array(self.is_binary) & ~empty
-        far = np.abs(mean - np.array(self.means)) > _MOST_DEVIATIONS * np.array(self.stds)
+        far = np.abs(mean - means) > _MOST_DEVIATIONS * stds
+        # A word that no training node has some others may have.
+        far &= varied | (sample != means.astype(np.float32)).all(axis=0)
         for found, what in (
             (empty, "empty: all nodes have the value for missing ones"),
             (kind, "0 or 1 (false or true) everywhere, and held other numbers in training"),

@@ -358,6 +358,7 @@ def table_of_people(path: Path, standardize: bool) -> list[str]:
     people["income"] = rng.normal(50, 5, 60).round(2)
     people["age"] = rng.integers(20, 60, 60)
     people["member"] = rng.integers(0, 2, 60)
+    people["year"] = 2025
     people["country"] = rng.choice(["de", "fr"], 60)
     people["label"] = rng.choice(["no", "yes", "maybe"], 60)
     people.to_csv(path / "seen.csv", index=False)
@@ -405,6 +406,7 @@ def test_another_graph_that_is_unlike_the_runs_is_told(
     (line,) = told(income=np.linspace(40, 60, 60) * 100)
     assert "income" in line
     assert "deviations" in line
+    assert "year" in told(year=2026)[0]
     (line,) = told(income=np.nan)
     assert "income" in line
     assert "empty" in line
