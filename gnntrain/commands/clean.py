@@ -117,7 +117,8 @@ COMMAND = Command(
     "remove graph stores that are not needed any more",
     "Shows the stores in the user's cache folder, or in FOLDER, and asks whether to remove them. "
     "Stores that a process uses are kept, and so is everything that is no store. What is removed "
-    "can be built again from the raw files: training, `resume` and `predict` do so by themselves. "
+    "can be built again from the raw files, and a data set's code, if they are as they were: "
+    "training, `resume` and `predict` do so by themselves. "
     "Stores of graphs that were given in Python cannot: they are kept without --all. "
     "`gnntrain ls stores` shows sizes and when each was last used.",
     ["gnntrain clean", "gnntrain clean --older-than 30d --yes"],
