@@ -407,9 +407,11 @@ def _train(
 def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvous | None) -> None:
     # What a launcher has started, it starts again.
     restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
+    # A rank that is to be started again needs a process that outlives it.
+    in_process, worker = restarts_left == 0, "gnntrain.worker:train_rank"
     while True:
         try:
-            return launch("gnntrain.worker:train_rank", job, plan, run.logs, rendezvous=rendezvous)
+            return launch(worker, job, plan, run.logs, in_process=in_process, rendezvous=rendezvous)
         except Exception as error:
             if restarts_left == 0 or not may_mend(error):
                 raise

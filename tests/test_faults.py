@@ -28,6 +28,7 @@ from tests.test_resume import (
     cache,
     fail_at,
     go_on,
+    in_this_process,
     rows,
     spoil_steps,
     start,
@@ -67,10 +68,7 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
         ("checkpoint", "kill"),
     )
 
-    def launch_faulty(
-        _worker: str, job: Job, plan: LaunchPlan, log_dir: Path, *, rendezvous: None
-    ) -> None:
-        assert rendezvous is None
+    def launch_faulty(_worker: str, job: Job, plan: LaunchPlan, log_dir: Path, **_: object) -> None:
         payload = Faults(job, faults, rank=0, counter=tmp_path / "starts")
         begun = time.monotonic()
         try:
@@ -99,6 +97,28 @@ def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
     assert not [p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name[0] == "."]
 
 
+def test_a_rank_alone_that_is_killed_is_started_again(
+    cache: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def launch_faulty(
+        _worker: str, job: Job, plan: LaunchPlan, log_dir: Path, *, in_process: bool, **_: object
+    ) -> None:
+        payload = Faults(job, (("evaluation", "kill"),), rank=0, counter=tmp_path / "starts")
+        launch(
+            "tests.faulty_ranks:train_with_faults", payload, plan, log_dir, in_process=in_process
+        )
+
+    monkeypatch.setattr(run_module, "launch", launch_faulty)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        begin(tmp_path / "run", cache, "trainer.max_restarts=1")
+    assert "SIGKILL" in caplog.text
+    assert_same_run(tmp_path / "run", whole)
+
+
 @pytest.mark.slow
 def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path: Path) -> None:
     keys = [*TWO_RANKS, "trainer.epochs=15"]
@@ -118,6 +138,7 @@ def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path
 def test_what_would_only_happen_again_is_not_tried_again(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    in_this_process(monkeypatch)
     spoil_steps(monkeypatch, {20})
     with caplog.at_level(logging.WARNING, logger="gnntrain"), pytest.raises(Diverged):
         begin(tmp_path / "run", cache, "trainer.max_restarts=3")

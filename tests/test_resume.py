@@ -18,8 +18,10 @@ import psutil
 import pytest
 import torch
 
+from gnntrain import run as run_module
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import ConfigError
+from gnntrain.distributed.launch import launch
 from gnntrain.errors import RunError, UserError
 from gnntrain.failures import keep_traceback
 from gnntrain.reporting.rundir import RunDirectory
@@ -92,6 +94,13 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) ->
         return loss(task, *tensors)
 
     monkeypatch.setattr(NodeClassification, "loss", failing)
+
+
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank alone that may start again runs here, where tests change what it does."""
+    monkeypatch.setattr(
+        run_module, "launch", lambda *given, in_process, **keys: launch(*given, **keys)
+    )
 
 
 def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
@@ -199,6 +208,7 @@ def test_a_run_that_may_starts_again_by_itself(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    in_this_process(monkeypatch)
     fail_at(monkeypatch, 21, OSError("boom"))
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         begin(tmp_path / "run", cache, "trainer.max_restarts=1")
@@ -210,6 +220,7 @@ def test_a_run_that_may_starts_again_by_itself(
 def test_a_run_that_fails_before_its_first_checkpoint_starts_again_from_the_beginning(
     cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    in_this_process(monkeypatch)
     fail_at(monkeypatch, 1, OSError("boom"))
     begin(tmp_path / "run", cache, "trainer.max_restarts=1")
     assert_same_run(tmp_path / "run", whole)
