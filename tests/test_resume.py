@@ -99,7 +99,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) ->
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank alone that may start again runs here, where tests change what it does."""
     monkeypatch.setattr(
-        run_module, "launch", lambda *given, in_process, **keys: launch(*given, **keys)
+        run_module, "launch", lambda *given, **keys: launch(*given, **keys | {"in_process": True})
     )
 
 
