@@ -144,7 +144,7 @@ def test_an_interrupted_run_is_a_sentence_in_a_notebook(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_a_sweep_is_over_an_object() -> None:
     dataset, model = FilesConfig(name="mine", split=1), ModelConfig(name="gcn", hidden_channels=8)
-    config = Config(trainer=TRAINER, dataset=dataset, model=model, run=RunConfig(dir="swept"))
+    config = Config(trainer=TRAINER, dataset=dataset, model=model, run=RunConfig(dir="a, b"))
     results = sweep(config, {"trainer.lr": np.array([0.01, 0.1])}, data=graph())
     assert [trial.status for trial in results.trials] == ["completed"] * 2
     for trial, lr in zip(results.trials, (0.01, 0.1), strict=True):

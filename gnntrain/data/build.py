@@ -253,7 +253,7 @@ def _write_arrays(
     for number, (name, of_type) in enumerate(nodes.items()):
         suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
         file = directory / f"features{suffix}.npy"
-        least = None if lowest is None else lowest[name]
+        least = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
         arrays[file.stem] = _write_features(file, of_type, options, least, data.dataset, where)
         if of_type.ids is not None:
             small[f"node_ids{suffix}"] = _stored_names(of_type.ids)

@@ -58,7 +58,7 @@ class FeatureStatistics(BaseModel):
         names, numbers = _columns(len(self.stds), made_by)
         flags = np.array(self.is_binary) | ~numbers
         stds = np.where(flags, 0.5, self.stds)
-        varies = flags | (stds != 1)  # see `stds`
+        varies = flags | (stds > 0)
         names, flags, stds = names[varies], flags[varies], stds[varies]
         order = np.argsort(stds)
         spread, place = stds[order], np.arange(len(stds))

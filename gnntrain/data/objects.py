@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
 
 from gnntrain.config import DatasetConfig, FilesConfig
+from gnntrain.data.array_files import MASK_ARRAYS, SPLIT_ARRAYS
 from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import (
     NODE,
@@ -44,6 +46,7 @@ _WHOLE_GRAPH_KEYS = {
 }
 """Keys of `FilesConfig` that say something of a graph that is no table."""
 
+_NODE_LISTS = {*chain(*SPLIT_ARRAYS.values())} - {*MASK_ARRAYS}
 _DIGEST_ROWS = 1 << 16
 _GLOBAL = "_global_store"
 """Where PyG keeps what is neither of nodes nor of edges."""
@@ -321,8 +324,11 @@ def _arrays(
 
 def _refuse_other_orders(attributes: Mapping[str, Any], source: str) -> None:
     """Refuse columns of pandas whose rows are not in the order of the others'."""
-    columns = {name: value for name, value in attributes.items() if hasattr(value, "iloc")}
-    indices = {name: value.index for name, value in columns.items() if not name.startswith("edge")}
+    indices = {
+        name: value.index
+        for name, value in attributes.items()
+        if hasattr(value, "iloc") and not name.startswith("edge") and name not in _NODE_LISTS
+    }
     first, rows = next(iter(indices.items()), ("", None))
     for name, index in indices.items():
         if not index.equals(rows):

@@ -105,7 +105,7 @@ class LaunchPlan:
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
             _check_servers(keys.servers, num_ranks, device)
-            if num_ranks > 1:
+            if num_ranks > 1 or config.trainer.max_restarts:  # see `gnntrain.run`
                 refuse_unguarded_script()
             threads = keys.threads or max(1, available_cores() // num_ranks)
             return cls(

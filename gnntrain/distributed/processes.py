@@ -40,15 +40,17 @@ def start_server(preloaded: str = _PRELOADED) -> None:
         with block_signals():  # the tracker has unblocked two
             forkserver.set_forkserver_preload([preloaded])
             server: Any = forkserver._forkserver
-            _started.extend([server] if server._forkserver_pid is None else [])
+            is_new = server._forkserver_pid is None
             with _our_modules_alone():
                 forkserver.ensure_running()
+            _started.extend([server] * is_new)
 
 
 def _start_tracker() -> None:
     tracker: Any = resource_tracker._resource_tracker
-    _started.extend([tracker] if tracker._pid is None else [])
+    is_new = tracker._pid is None
     tracker.ensure_running()
+    _started.extend([tracker] * is_new)
 
 
 @contextlib.contextmanager
@@ -76,10 +78,11 @@ def refuse_unguarded_script() -> None:
         return
     if "__name__" not in script.read_text(encoding="utf-8", errors="replace"):
         raise UserError(
-            f"{script} starts several processes, each of which imports it: it needs "
+            f"{script} starts processes, each of which imports it: it needs "
             'if __name__ == "__main__":.',
-            "Indent what trains below that line; or train in one process, by "
-            "DistributedConfig(num_processes=1) and TrainerConfig(gpus=1) or gpus=0.",
+            "Indent what trains below that line; or train in this process, by "
+            "DistributedConfig(num_processes=1) and TrainerConfig(gpus=1) or gpus=0, without "
+            "max_restarts.",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnntrain.app import Composer, Sources
+from gnntrain.app.overrides import written
 from gnntrain.config import Config
 from gnntrain.config.types import without_numpy
 from gnntrain.distributed.processes import (
@@ -24,7 +24,6 @@ from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
-from gnntrain.run_store import object_dataset
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.overrides import SweepOverrides
 from gnntrain.sweep.plan import SweepPlan, check_sweep, is_search, sweep_keys
@@ -106,6 +105,8 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     Raises:
         ConfigError, RunError: See `run_sweep`.
     """
+    from gnntrain.run_store import object_dataset  # the command does without it
+
     refuse_unguarded_script()
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
@@ -124,7 +125,7 @@ def _overrides_of(config: Config) -> list[str]:
     overrides = [f"{group}={option}" for group, option in choices.items()]
     default = Composer(saved=True).compose(overrides, for_here=False).config.to_dict()
     overrides += [
-        f"{section}.{key}={_one_typed(value)}"
+        f"{section}.{key}={written(value)}"
         for section, keys in config.to_dict().items()
         for key, value in keys.items()
         if value != default[section].get(key)
@@ -134,11 +135,7 @@ def _overrides_of(config: Config) -> list[str]:
 
 def _typed(several: object) -> str:
     one_by_one = several if isinstance(several, list | tuple) else [several]
-    return ",".join(map(_one_typed, one_by_one))
-
-
-def _one_typed(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return ",".join(one if isinstance(one, str) else written(one) for one in one_by_one)
 
 
 def resume_sweep(

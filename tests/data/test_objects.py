@@ -199,6 +199,13 @@ def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
     assert read({**shuffled, "ids": np.array([10, 20, 30, 40])}).src.tolist() == EDGES[0].tolist()
 
 
+def test_lists_of_nodes_may_be_columns_of_pandas() -> None:
+    columns = {"x": pd.DataFrame(np.ones((4, 2))), "y": pd.Series([0, 1, 0, 1])}
+    lists = {"train_idx": pd.Series([2, 0], index=[1, 0]), "val_idx": pd.Series([1], index=[7])}
+    graph = read({"edge_index": EDGES, **columns, **lists, "test_idx": pd.Series([3])})
+    assert graph.splits["train"].tolist() == [0, 2]
+
+
 TABLE = pd.DataFrame({"x": [0.5, 1, 2, 3], "y": [0, 1, 0, 1]}, index=[2, 0, 1, 3])
 
 MISTAKES: dict[str, tuple[object, str]] = {

@@ -44,9 +44,10 @@ def with_ids() -> HeteroGraphData:
 
 def run_of(folder: Path, model: dict[str, Any]) -> tuple[StoredGraph, HeteroGNN]:
     """The run `folder/run` about a stored graph, and its model of random weights."""
-    graph = write_store(folder / "store", with_ids(), PrepareOptions(), {"dataset": "typed"})
+    options = PrepareOptions(normalize_features=True)
+    graph = write_store(folder / "store", with_ids(), options, {"dataset": "typed"})
     assert isinstance(graph, StoredGraph)
-    dataset = {"name": "files", "store_dir": str(folder / "stores")}
+    dataset = {"name": "files", "store_dir": str(folder / "stores"), "normalize_features": True}
     keys = {"hidden_channels": 8} if model["name"] in model_names() else {}
     config = from_dict(
         {"model": keys | model, "dataset": dataset, "trainer": {"gpus": 0}}, saved=True
