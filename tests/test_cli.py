@@ -47,6 +47,7 @@ class FakeRun(types.ModuleType):
         overrides: Sequence[str],
         listener: object = None,  # noqa: ARG002
         place: RunPlace | None = None,
+        data: object = None,  # noqa: ARG002
     ) -> dict[str, Any]:
         self.asked.append((config, list(overrides)))
         self.places.append(place)

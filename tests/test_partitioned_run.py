@@ -186,7 +186,7 @@ def _write_files(folder: Path) -> None:
     (folder / "edges.csv").write_text(f"source,target,amount\n{edges}\n")
     (folder / "graph.yaml").write_text(
         "nodes: {user: {files: nodes.csv, label: label}}\n"
-        "edges: {user/pays/user: {files: edges.csv, time: amount}}\n"
+        "edges: {user/pays/user: {files: edges.csv}}\n"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +62,7 @@ def run_sweep(
     sources: Sources | None = None,
     options: HydraOptions | None = None,
     *,
-    data: bytes | None = None,
+    data: object = None,
 ) -> SweepResults:
     """Train every trial of a sweep, each in its own run directory.
 
@@ -114,7 +113,7 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     overrides = [text for text in _overrides_of(config) if text.partition("=")[0] not in typed]
     overrides += [f"{key}={text}" for key, text in typed.items()]
     with stopping_servers():
-        return run_sweep(overrides, data=None if data is None else pickle.dumps(data))
+        return run_sweep(overrides, data=data)
 
 
 def _overrides_of(config: Config) -> list[str]:
@@ -215,7 +214,7 @@ def _conduct(
     composer: Composer,
     trials: Sequence[Trial],
     launcher: JobLauncher | None,
-    data: bytes | None = None,
+    data: object = None,
 ) -> SweepResults:
     if launcher is None and slots.devices[0] is None:
         start_server()  # it imports what workers need, while this process imports Optuna

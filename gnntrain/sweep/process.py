@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -33,13 +32,13 @@ class TrialRequest:
         run_dir: Its run directory.
         config: The resolved configuration; None: go on with the run that is there.
         overrides: What was typed, for the record.
-        data: The graph, where it is an object in Python, pickled.
+        data: The graph, where it is an object in Python.
     """
 
     run_dir: str
     config: dict[str, Any] | None
     overrides: tuple[str, ...]
-    data: bytes | None = None
+    data: object = None
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,8 @@ def _train(order: TrialRequest, connection: Connection) -> dict[str, Any]:
 
     if order.config is None:
         return resume(order.run_dir, listener=connection)
-    data = None if order.data is None else pickle.loads(order.data)
-    config = from_dict(order.config, saved=data is not None)
-    return train(config, overrides=order.overrides, listener=connection, data=data)
+    config = from_dict(order.config, saved=order.data is not None)
+    return train(config, overrides=order.overrides, listener=connection, data=order.data)
 
 
 def summary_of(run_dir: str | Path) -> dict[str, Any]:

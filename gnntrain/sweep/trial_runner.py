@@ -73,7 +73,7 @@ class TrialRunner:
         slots: Slots,
         view: View,
         clock: Callable[[], float] = time.monotonic,
-        data: bytes | None = None,
+        data: object = None,
     ) -> None:
         self._folder = folder
         self._study = study

@@ -65,7 +65,7 @@ def test_a_run_says_once_what_its_model_does_not_read(
         Path(name).write_text(f"id,label,a\n{nodes}")
     edges = "".join(f"{i},{(i + 1) % 30},0.5,{i}\n" for i in range(30))
     Path("edges.csv").write_text(f"source,target,amount,since\n{edges}")
-    edge_type = "user/pays/user: {files: edges.csv, features: [amount], time: since}"
+    edge_type = "user/pays/user: {files: edges.csv}"
     for name, file in (("graph.yaml", "nodes.csv"), ("other.yaml", "other.csv")):
         table = f"{{files: {file}, label: label}}"
         Path(name).write_text(f"nodes: {{user: {table}}}\nedges: {{{edge_type}}}\n")
