@@ -73,8 +73,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         if context.is_main:
             shown = _listener(job, stack)
             stack.enter_context(contextlib.closing(forward_warnings(shown)))
-            listeners = [*build_loggers(plain["logger"], run, plain)]
-            listeners[:0] = [] if shown is None else [shown]
+            listeners = [] if shown is None else [shown]
+            listeners += build_loggers(plain["logger"], run, plain)
         exchange = stack.enter_context(build_exchange(config, everyone))
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)

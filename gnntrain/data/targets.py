@@ -25,17 +25,6 @@ from gnntrain.metrics import DEFAULT_METRICS, LabelKind
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 
 
-def infer_label_kind(labels: AnyArray) -> tuple[LabelKind, int]:
-    """The task and the number of classes of labels, see `GraphData.labels`.
-
-    A 0/1 matrix is multi-label; two classes are binary, more are multi-class.
-    """
-    if labels.ndim == 2:
-        return "multilabel", labels.shape[1]
-    num_classes = int(labels.max(initial=-1)) + 1
-    return "binary" if num_classes == 2 else "multiclass", num_classes
-
-
 def labelled_graph(
     dataset: str,
     src: IntArray,
@@ -45,8 +34,16 @@ def labelled_graph(
     features: AnyArray | FeatureRows | None,
     edge_weight: AnyArray | None = None,
 ) -> GraphData:
-    """A graph whose task, classes and metric follow from its labels."""
-    task, num_classes = infer_label_kind(labels)
+    """A graph whose task, classes and metric follow from its labels, see `GraphData.labels`.
+
+    A 0/1 matrix is multi-label; two classes are binary, more are multi-class.
+    """
+    task: LabelKind = "multilabel"
+    if labels.ndim == 2:
+        num_classes = labels.shape[1]
+    else:
+        num_classes = int(labels.max(initial=-1)) + 1
+        task = "binary" if num_classes == 2 else "multiclass"
     return GraphData(
         dataset=dataset,
         num_nodes=len(labels),

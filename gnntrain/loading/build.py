@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.types import AnyFanOuts, same_fan_outs
@@ -18,7 +18,7 @@ from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, stored_rows
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hotness import (
     dry_epochs,

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.features import as_tensor as as_tensor
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import Graph, Nodes
 from gnntrain.loading.transfer import send, send_all, staging
 

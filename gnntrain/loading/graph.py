@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph
-from gnntrain.loading.features import as_tensor
 from gnntrain.sampling.base import SampledSubgraph
 from gnntrain.sampling.block import Block, BlockNeeds
 

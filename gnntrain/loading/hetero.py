@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import selected
 from gnntrain.config import Config, FeaturesConfig
 from gnntrain.config.types import AnyFanOuts
@@ -20,7 +20,7 @@ from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import num_loader_threads
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, as_tensor, rows_of
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, rows_of
 from gnntrain.loading.hetero_batch import HeteroBatch, HeteroValues, hetero_batch
 from gnntrain.loading.hotness import dry_epochs
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan, WholeGraphLoader, in_edges

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import EdgeType, Graph, NodeType
-from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import take
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.block import Block, BlockNeeds

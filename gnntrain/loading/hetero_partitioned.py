@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import EdgeType, Graph, NodeType
@@ -17,7 +18,6 @@ from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.owners import Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.errors import UserError
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.hetero_batch import HeteroValues
 from gnntrain.loading.loader import SeedPlan

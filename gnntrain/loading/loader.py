@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Float32Array, Graph, IntArray
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import MiniBatch, mini_batch
-from gnntrain.loading.features import FeatureSource, as_tensor
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.streams import BatchStream

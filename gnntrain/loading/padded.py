@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
+from gnntrain.compute.features import as_tensor
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import BlockLoader
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import SampledSubgraph, SampleKey

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, same_fan_outs
 from gnntrain.data.graph import Graph, NodeType
@@ -24,7 +25,6 @@ from gnntrain.distributed.owners import (
     equal_ranges,
 )
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.sharded import MachineRows
 from gnntrain.sampling.base import SampledSubgraph, Sampler

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.distributed import cuda_runtime
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import CudaError
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.placement import in_words
 
 

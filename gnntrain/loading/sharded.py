@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.compute.features import LazyFeatures, addresses_of, as_tensor
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext, rank_range
@@ -31,7 +31,7 @@ from gnntrain.distributed.owners import (
 )
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.features import FeatureSource, ReadCounter, as_tensor, rows_of
+from gnntrain.loading.features import FeatureSource, ReadCounter, rows_of
 from gnntrain.loading.hotness import (
     DenseReadCounts,
     HashedReadCounts,

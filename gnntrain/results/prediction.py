@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
@@ -17,7 +17,6 @@ from gnntrain.data.node_list import read_nodes
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import UserError
 from gnntrain.inference import Inferred, load_best
-from gnntrain.loading.features import as_tensor
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
 from gnntrain.tasks import Column

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.data.ogb import ogb_evaluator
-from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import (
     RANKING_METRICS,
     LabelKind,

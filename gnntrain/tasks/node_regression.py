@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.devices import accelerator, float_type
-from gnntrain.loading.features import as_tensor
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
 from gnntrain.tasks.target_warnings import target_warnings

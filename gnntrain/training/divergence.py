@@ -49,7 +49,8 @@ def warn_of_constant(splits: Sequence[str], epoch: int) -> None:
     _log.warning(
         "The model of epoch %d gives all nodes of %s the same outputs: it tells none apart. Try a "
         "lower trainer.lr, another model.norm or model.activation; or are all features equal?",
-        *(epoch, ", ".join(splits)),
+        epoch,
+        ", ".join(splits),
     )
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import as_tensor, stored_rows
+from gnntrain.loading.features import stored_rows
 from gnntrain.loading.loader import Loader, whole_graph_block
 from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.block import Block

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import Edges, IntArray
 from gnntrain.data.parts import Part, Parts
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import in_edges
 from gnntrain.loading.sharded import answers_of

@@ -34,14 +34,14 @@ from gnntrain.build import (
     build_task,
     training_plan,
 )
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
 from gnntrain.config.types import same_fan_outs
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.features import as_tensor, stored_rows
+from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.loader import SeedPlan

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import EdgeType, Graph, NodeType
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.sampling.block import BlockNeeds
 from tests.hetero_graphs import SIZES, hetero_graph

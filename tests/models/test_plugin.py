@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from gnntrain import plugins
+from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
 from gnntrain.errors import UserError
-from gnntrain.loading.features import as_tensor
 from gnntrain.models import PlainModel, build_model
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
@@ -26,7 +27,6 @@ from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
 from gnntrain.models import GNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.block import Block

@@ -23,12 +23,12 @@ from gnntrain.build import (
     build_task,
     sampler_in_words,
 )
+from gnntrain.compute.features import as_tensor
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import as_tensor
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
