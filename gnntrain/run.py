@@ -209,8 +209,9 @@ def _tell_other_files(run: RunDirectory, config: Config) -> None:
     with contextlib.suppress(UserError):  # they are not here, nor do they need to be
         if config.distributed.graph != "partitioned" and has_changed(run, dataset):
             _log.warning(
-                "The files of %s hold other data today; the run %s stays with those that it was "
-                "begun with. A run of another name (run.name=NAME) trains on today's.",
+                "The files of %s hold other data today (or an older version read them); the run %s "
+                "stays with those that it was begun with. A run of another name (run.name=NAME) "
+                "trains on today's.",
                 dataset.name,
                 run.shown,
             )
