@@ -368,7 +368,13 @@ def _array(value: Any, what: str) -> AnyArray:
         return _of_tensor(value, what)
     if scipy.sparse.issparse(value):
         return densified(value, what)
-    return np.asarray(value)
+    array: AnyArray = np.asarray(value)
+    if array.dtype != object:
+        return array
+    if hasattr(value, "columns") and all(kind.kind in "biuf" for kind in value.dtypes):
+        # Numbers of several types.
+        return np.asarray(value.to_numpy(np.float64, na_value=np.nan))
+    return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
 
 
 def _of_tensor(tensor: Tensor, what: str) -> AnyArray:

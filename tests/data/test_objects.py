@@ -208,6 +208,18 @@ def test_lists_of_nodes_may_be_columns_of_pandas() -> None:
 
 TABLE = pd.DataFrame({"x": [0.5, 1, 2, 3], "y": [0, 1, 0, 1]}, index=[2, 0, 1, 3])
 
+
+def test_columns_of_several_types_of_numbers_and_of_texts_are_read() -> None:
+    x = pd.DataFrame({"age": [1, 2, 3, 4], "debt": [0.5, 1, 2, 3], "is_new": [True] * 4})
+    kind = pd.Series(list("abab"), dtype=object)
+    graph = read({"x": x.astype({"age": "Int64"}), "y": kind, "edge_index": EDGES})
+    assert isinstance(graph.features, np.ndarray)
+    assert np.array_equal(graph.features, x.astype(np.float32))
+    assert graph.class_names is not None
+    assert graph.class_names.tolist() == [b"a", b"b"]
+    assert graph.labels.tolist() == [0, 1, 0, 1]
+
+
 MISTAKES: dict[str, tuple[object, str]] = {
     "two graphs": ([small(), small()], "2 graphs"),
     "a batch of two": (Batch.from_data_list([small(), small()]), "2 graphs"),
