@@ -30,11 +30,14 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-import gnntrain as gnntrain  # isort: skip  # before torch: it says how torch's idle threads wait
-import pytest
-import torch
+from gnntrain.startup import set_variables  # isort: skip
 
-from tests import examples as examples  # before pytest loads the profile that is asked for
+set_variables()  # before torch is loaded, as the command does: idle threads do not spin
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from gnntrain.distributed import processes  # noqa: E402
+from tests import examples as examples  # noqa: E402  # before the profile is loaded
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda fd: None  # noqa: ARG005
@@ -49,6 +52,9 @@ if _WORKER and hasattr(os, "sched_setaffinity"):
     _OWN = _CORES[int(_WORKER.removeprefix("gw")) :: _NUM_WORKERS] or _CORES
     os.sched_setaffinity(0, _OWN)
     torch.set_num_threads(len(_OWN))
+    # One for all tests of the worker: each training from Python would start one, and stop it.
+    processes.start_server()
+    processes._started.clear()
 
 _LACKING = {
     "gpu": (
