@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnntrain import devices, models
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, fan_outs_text
 from gnntrain.data.graph import Graph, NodeType
@@ -31,10 +31,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
-from gnntrain.loading.hetero import HeteroLoaderBuilder
-from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.partitioned import PartitionedLoaderBuilder
 from gnntrain.models import GNN, AnyModel, HeteroGNN, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
@@ -49,7 +46,6 @@ from gnntrain.training.partitioned import PartitionedEvaluator
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
-AnyLoaderBuilder = LoaderBuilder | HeteroLoaderBuilder
 AnyLayerwiseEvaluator = LayerwiseEvaluator | HeteroLayerwiseEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
@@ -153,36 +149,27 @@ def build_loaders(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange | None = None,
-) -> AnyLoaderBuilder:
+) -> LoaderBuilder:
     """The builder of the rank's loaders, for training and for evaluation.
 
     Args:
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context, by_node=model.needs.edge_index)
-    owners_draw = isinstance(graph, PartitionedGraph) or config.distributed.servers > 0
-    if owners_draw and exchange is not None:
-        if model.is_hetero:
-            return HeteroPartitionedLoaderBuilder(
-                config, graph, context, model.needs, plan, exchange
-            )
-        return PartitionedLoaderBuilder(
-            config, graph, context, model.needs, plan, exchange, uses_graph=model.uses_graph
-        )
-    assert not isinstance(graph, PartitionedGraph), "the owners of a graph in parts must be asked"
-    if model.is_hetero:
-        return HeteroLoaderBuilder(
-            config, graph, context, model.needs, plan, task.targets, exchange
-        )
+    in_parts = isinstance(graph, PartitionedGraph)
+    owners_draw = exchange is not None and (in_parts or config.distributed.servers > 0)
+    assert owners_draw or not in_parts, "the owners of a graph in parts must be asked"
     return LoaderBuilder(
         config,
         graph,
         context,
         model.needs,
         plan,
-        task.targets,
+        as_tensor(graph.labels)[:0] if owners_draw else task.targets,
         uses_graph=model.uses_graph,
+        is_typed=model.is_hetero,
         exchange=exchange,
+        owners_draw=owners_draw,
     )
 
 
@@ -193,7 +180,7 @@ def build_server(
     graph: Graph,
     context: DistributedContext,
     exchange: Exchange,
-) -> AnyLoaderBuilder:
+) -> LoaderBuilder:
     """Serve what this server holds of the graph; return its own loaders, for evaluation.
 
     Args:
@@ -229,7 +216,7 @@ def build_evaluator(
     config: Config,
     task: Task,
     model: AnyModel,
-    loaders: AnyLoaderBuilder,
+    loaders: LoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
@@ -249,18 +236,18 @@ def build_evaluator(
     if isinstance(model, PlainModel):
         return build_module_evaluator(config, task, loaders, graph, context, scratch_dir)
     if isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
-        assert isinstance(loaders, PartitionedLoaderBuilder)
+        assert loaders.exchange is not None
         return PartitionedEvaluator(
             graph.parts,
-            loaders.owners,
+            loaders.owners[graph.target],
             loaders.exchange,
             context,
             build_buffers(config, context, scratch_dir),
             task=task,
-            features=loaders.features,
+            features=loaders.features[graph.target],
         )
     if isinstance(model, HeteroGNN) and isinstance(graph, PartitionedGraph):
-        assert isinstance(loaders, HeteroPartitionedLoaderBuilder)
+        assert loaders.exchange is not None
         return HeteroPartitionedEvaluator(
             graph,
             loaders.owners,
@@ -276,7 +263,7 @@ def build_evaluator(
 def build_module_evaluator(
     config: Config,
     task: Task,
-    loaders: AnyLoaderBuilder,
+    loaders: LoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
@@ -291,7 +278,7 @@ def build_module_evaluator(
 def build_layerwise(
     config: Config,
     task: Task,
-    loaders: AnyLoaderBuilder,
+    loaders: LoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
@@ -305,7 +292,7 @@ def build_layerwise(
     host = build_buffers(config, context, scratch_dir)
     reads_host = loaders.kernels.reads_host
     buffers = DeviceBuffers(context, host, reads_host=reads_host) if on_gpu else host
-    if isinstance(loaders, HeteroLoaderBuilder):
+    if loaders.is_typed:
         rows: dict[NodeType, LazyFeatures | FeatureSource] = {
             name: source if loaders.is_sharded else source.select()
             for name, source in loaders.features.items()
@@ -315,9 +302,9 @@ def build_layerwise(
         )
     features: LazyFeatures | FeatureSource | None = None
     if loaders.is_sharded:
-        features = loaders.features
+        features = loaders.features[graph.target]
     elif on_gpu:
-        features = loaders.features.select()
+        features = loaders.features[graph.target].select()
     return LayerwiseEvaluator(
         graph,
         context,
@@ -337,7 +324,7 @@ def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path
     return SharedBuffers(context, scratch_dir, int(limit * 2**30))
 
 
-def sampler_in_words(config: Config, loaders: AnyLoaderBuilder) -> str:
+def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
     """Description of the sampler for the console."""
     if config.sampler.name == "full":
         return "full graph"

@@ -63,7 +63,7 @@ from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
 from gnntrain.run_store import has_changed, is_object, object_dataset, prepare_store, record_of
-from gnntrain.sampling.hetero import resolved_fan_outs
+from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files

@@ -11,7 +11,6 @@ import platformdirs
 import torch
 
 from gnntrain.build import (
-    AnyLoaderBuilder,
     build_evaluator,
     build_exchange,
     build_loaders,
@@ -31,6 +30,7 @@ from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.models import AnyModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
@@ -251,7 +251,7 @@ def _info(
     job: Job,
     run: RunDirectory,
     graph: Graph,
-    loaders: AnyLoaderBuilder,
+    loaders: LoaderBuilder,
     trainer: Trainer,
     initial: InitialWeights | None,
 ) -> RunInfo:

@@ -40,12 +40,6 @@ SAMPLER_CLASSES: Mapping[str, str] = {
 }
 """Where the class of each sampler is; it is imported when it is used."""
 
-HETERO_SAMPLER_CLASSES: Mapping[str, str] = {
-    "numba": "gnntrain.sampling.hetero_cpu:HeteroCPUSampler",
-    "pyg": "gnntrain.sampling.hetero_pyg:HeteroPyGSampler",
-}
-"""Likewise, of typed graphs."""
-
 SAMPLER_NAMES = tuple(SAMPLER_CLASSES)
 
 DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {

@@ -24,16 +24,17 @@ class FusedCSC:
     Attributes:
         edge_types: The edge types, in the order of the arrays.
         num_nodes: Number of nodes of each type.
-        indptr: int64 `[Σ (num_dst + 1)]`; the offsets of a type count from its first edge.
-        indices: int32 or int64 `[num_edges]`, sources; ascending for each destination.
+        indptr: int64 `[Σ (num_dst + 1)]`; the offsets of a type count from its first edge. A NumPy
+            array; a tensor where a GPU samples.
+        indices: int32 or int64 `[num_edges]`, sources; ascending for each destination. Likewise.
         first_offset: int64 `[R + 1]`: where each edge type begins in `indptr`, and the end.
         first_edge: int64 `[R + 1]`: where each edge type begins in `indices`, and the end.
     """
 
     edge_types: tuple[EdgeType, ...]
     num_nodes: Mapping[NodeType, int]
-    indptr: Int64Array
-    indices: IntArray
+    indptr: Any
+    indices: Any
     first_offset: Int64Array
     first_edge: Int64Array
 

@@ -1,160 +1,170 @@
-"""The mini-batch: blocks, features and targets of one step."""
+"""The mini-batch: the nodes, hops and targets of one step."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
-from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.loading.features import FeatureSource
-from gnntrain.loading.graph import BatchValues
+from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.base import SampledSubgraph
-from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.sampling.block import Hop, Sample, edge_index_of
+
+_Value = TypeVar("_Value")
 
 
-class MiniBatch(Data):  # type: ignore[misc]  # PyG's classes carry no types
-    """One step's nodes as a PyG `Data`, and the blocks for the models of gnntrain.
+@dataclass(slots=True)
+class Batch:
+    """One step's nodes, and the blocks for the models of gnntrain.
+
+    Attributes have the names that they have in PyG's mini-batches: those by type of a `HeteroData`,
+    and of a graph with one type those of a `Data` (`x`, `edge_index`, `n_id`) as well.
 
     Attributes:
-        x: Features of all nodes, float32 `[num_nodes, num_features]`. If only
-            `rows` are set, they are read at the first access; models that take `rows` never read
-            them.
-        rows: The same as lazy rows; None if `x` is set.
+        n_id_dict: By node type, int64 `[num_nodes]`, ids within the type; of the target type the
+            seeds come first.
+        rows: Lazy feature rows of each node type that has features, of all its nodes.
+        hops: One a layer, the innermost first; the last one's destinations of the target type are
+            the seeds (or all nodes of the graph, see `seed_rows`).
         y: Targets of the seeds only, `[batch_size]` or `[batch_size, ...]`.
-        n_id: int64 `[num_nodes]`, the nodes' ids in the graph, the seeds first.
+        target: The node type of the seeds.
         batch_size: Number of seeds whose output is computed.
-        blocks: One `Block` a layer, the innermost first; the last one's destinations are the
-            seeds (or all nodes of the graph, see `seed_rows`).
-        seed_rows: int64 `[batch_size]`, the rows of the model's output that belong to the seeds;
-            None: all rows, in order.
         num_counted: Seeds that enter the loss: `batch_size`, or 0 if this rank has no seed in the
             step and borrows one to take part in the all-reduce.
         global_batch_size: Counted seeds of all ranks together.
-        sampled: The sampled subgraph; None for the whole graph.
-        num_sampled_nodes, num_sampled_edges: By hop, for PyG's `trim_to_layer`; not for the
-            whole graph.
+        seed_rows: int64 `[batch_size]`, the rows of the model's output that belong to the seeds;
+            None: the first ones, in order.
+        sample: The sample; None for the whole graph.
     """
 
-    blocks: tuple[Block, ...]
+    n_id_dict: dict[NodeType, Tensor]
+    rows: Mapping[NodeType, LazyFeatures]
+    hops: tuple[Hop, ...]
+    y: Tensor
+    target: NodeType
+    batch_size: int
     num_counted: int
     global_batch_size: int
+    seed_rows: Tensor | None = None
+    sample: Sample | None = None
+    _x: dict[NodeType, Tensor] = field(default_factory=dict, repr=False)
+    _edges: dict[EdgeType, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def is_padded(self) -> bool:
         """Whether the blocks are padded: the sampled sizes are in device memory."""
-        return self.sampled is not None and self.sampled.size is not None
+        return self.sample is not None and self.sample.size is not None
+
+    @property
+    def x_dict(self) -> dict[NodeType, Tensor]:
+        """The rows as float32 `[num_nodes, num_features]`, read at the first access."""
+        for node_type, rows in self.rows.items():
+            if node_type not in self._x:
+                self._x[node_type] = rows.whole()
+        return self._x
+
+    @property
+    def edge_index_dict(self) -> dict[EdgeType, Tensor]:
+        """int64 `[2, num_edges]` of each edge type, sources over destinations: the sample for PyG's
+        models, see `Sample`. Made at the first access: other models do not need it."""
+        if not self._edges and self.hops:
+            if self.sample is not None:
+                found = self.sample.edge_index()
+            else:  # the whole graph
+                blocks = self.hops[0].edges
+                found = {name: edge_index_of(own, 0, own.num_edges) for name, own in blocks.items()}
+            device = self.n_id_dict[self.target].device
+            self._edges = {name: edges.to(device) for name, edges in found.items()}
+        return self._edges
+
+    @property
+    def num_sampled_nodes_dict(self) -> dict[NodeType, list[int]]:
+        """By hop, for PyG's `trim_to_layer`; not for the whole graph."""
+        assert self.sample is not None, "the whole graph is not sampled"
+        return self.sample.num_sampled_nodes
+
+    @property
+    def num_sampled_edges_dict(self) -> dict[EdgeType, list[int]]:
+        """Likewise."""
+        assert self.sample is not None, "the whole graph is not sampled"
+        return self.sample.num_sampled_edges
 
     @property
     def x(self) -> Tensor:
-        if "x" not in self._store:
-            self._store["x"] = self._store["rows"].whole()
-        features: Tensor = self._store["x"]
-        return features
-
-    @x.setter
-    def x(self, features: Tensor) -> None:
-        self._store["x"] = features
-
-    # PyG's `Data` drops attributes that are None.
-    @property
-    def rows(self) -> LazyFeatures | None:
-        rows: LazyFeatures | None = self._store.get("rows")
-        return rows
+        """See `x_dict`, of the only node type."""
+        return _only(self.x_dict)
 
     @property
-    def seed_rows(self) -> Tensor | None:
-        rows: Tensor | None = self._store.get("seed_rows")
-        return rows
-
-    @property
-    def sampled(self) -> SampledSubgraph | None:
-        subgraph: SampledSubgraph | None = self._store.get("sampled")
-        return subgraph
+    def n_id(self) -> Tensor:
+        """See `n_id_dict`, of the only node type."""
+        return _only(self.n_id_dict)
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 `[2, num_edges]`, sources over destinations: the sampled subgraph for PyG's models.
+        """See `edge_index_dict`, of the only edge type."""
+        return _only(self.edge_index_dict)
 
-        Made at the first access: models that compute on `blocks` do not need it.
+    @property
+    def num_sampled_nodes(self) -> list[int]:
+        """See `num_sampled_nodes_dict`, of the only node type."""
+        return _only(self.num_sampled_nodes_dict)
+
+    @property
+    def num_sampled_edges(self) -> list[int]:
+        """See `num_sampled_edges_dict`, of the only edge type."""
+        return _only(self.num_sampled_edges_dict)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The batch with its tensors on a device; itself if they are there already.
+
+        Lazy rows are not moved: a `FeatureSource` gives them where the device reads them.
         """
-        if "edge_index" not in self._store:
-            self._store["edge_index"] = self._edges().to(self.x.device)
-        edges: Tensor = self._store["edge_index"]
-        return edges
+        device = torch.device(device)
+        tensors = [*self.n_id_dict.values(), self.y, *self._x.values(), *self._edges.values()]
+        if all(tensor.device.type == device.type for tensor in tensors):
+            return self
+        return replace(
+            self,
+            _x={name: rows.to(device) for name, rows in self._x.items()},
+            _edges={name: edges.to(device) for name, edges in self._edges.items()},
+        ).sent(device)
 
-    @edge_index.setter
-    def edge_index(self, edges: Tensor) -> None:
-        self._store["edge_index"] = edges
+    def sent(self, device: torch.device) -> Batch:
+        """This batch with its tensors on a device, by one copy for each type of numbers.
 
-    def _edges(self) -> Tensor:
-        if self.sampled is not None:
-            return self.sampled.edge_index
-        block = self.blocks[0]  # the whole graph
-        numbers = torch.arange(block.num_dst, device=block.indptr.device)
-        dst = numbers.repeat_interleave(block.indptr.diff(), output_size=block.num_edges)
-        return torch.stack([block.indices.long(), dst])
-
-    def on(self, device: torch.device) -> MiniBatch:
-        """This batch after its tensors have been copied to a device, see `send_all`.
-
-        `rows` and `x` are not copied: a `FeatureSource` gives them where the device reads them.
-        `sampled` stays where it is.
+        `x_dict` and `rows` are there already, and `sample` stays where it is.
         """
-        own = {key: value for key, value in self._store.items() if isinstance(value, Tensor)}
-        own.pop("x", None)
-        edges = [block.tensors for block in self.blocks]
-        given = [*own.values(), *(tensor for found in edges for tensor in found.values())]
-        sent = iter(send_all(given, device))
-        self._store.update({key: next(sent) for key in own})
-        self.blocks = tuple(
-            block.with_tensors({name: next(sent) for name in found})
-            for block, found in zip(self.blocks, edges, strict=True)
+        ids, edges = list(self.n_id_dict), list(self._edges)
+        seed_rows = [] if self.seed_rows is None else [self.seed_rows]
+        blocks = [block.tensors for hop in self.hops for block in hop.edges.values()]
+        tensors = [*self.n_id_dict.values(), self.y, *self._edges.values(), *seed_rows]
+        tensors += [tensor for block in blocks for tensor in block.values()]
+        moved = iter(send_all(tensors, device))
+        return replace(
+            self,
+            n_id_dict={name: next(moved) for name in ids},
+            y=next(moved),
+            _edges={name: next(moved) for name in edges},
+            seed_rows=next(moved) if seed_rows else None,
+            hops=tuple(
+                replace(
+                    hop,
+                    edges={
+                        name: block.with_tensors({key: next(moved) for key in block.tensors})
+                        for name, block in hop.edges.items()
+                    },
+                )
+                for hop in self.hops
+            ),
         )
-        return self
 
 
-def mini_batch(
-    graph: BatchValues,
-    features: FeatureSource,
-    subgraph: SampledSubgraph,
-    needs: BlockNeeds,
-    *,
-    num_counted: int,
-    global_batch_size: int,
-    device: torch.device,
-) -> MiniBatch:
-    """The mini-batch of a sampled subgraph, on a device.
-
-    Args:
-        graph: The graph's values, on the device of the subgraph.
-        features: Source of the feature rows.
-        subgraph: The sampled subgraph.
-        needs: The fields that the model reads.
-        num_counted, global_batch_size: See `MiniBatch`.
-        device: Where the model computes.
-    """
-    nodes, on_gpu = subgraph.nodes, devices.is_gpu(device)
-    if on_gpu and not features.waits:
-        (nodes,) = send_all([nodes], device)  # once for the features and the batch
-    rows = features.select(nodes, subgraph.size)
-    batch = MiniBatch(
-        x=None if needs.rows else rows.whole(),
-        rows=rows if needs.rows else None,
-        y=graph.targets_of(subgraph.nodes[: subgraph.num_seeds]),
-        n_id=nodes,
-        batch_size=subgraph.num_seeds,
-        blocks=graph.filled(subgraph, needs),
-        num_counted=num_counted,
-        global_batch_size=global_batch_size,
-        sampled=subgraph,
-        num_sampled_nodes=subgraph.num_sampled_nodes,
-        num_sampled_edges=subgraph.num_sampled_edges,
-    )
-    if not on_gpu:
-        return batch
-    if needs.edge_index:
-        batch.edge_index = subgraph.edge_index  # or the step would copy it, and wait
-    return batch.on(device)
+def _only(by_type: Mapping[NodeType, _Value] | Mapping[EdgeType, _Value]) -> _Value:
+    if len(by_type) != 1:
+        raise AttributeError(f"the batch has {len(by_type)} types: choose one by its name")
+    (value,) = by_type.values()
+    return value

@@ -1,8 +1,9 @@
-"""From a configuration to a rank's loaders, their sampler and the placement of the graph."""
+"""From a configuration to a rank's loaders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -13,30 +14,23 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
-from gnntrain.config.types import AnyFanOuts, same_fan_outs
+from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, stored_rows
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors
-from gnntrain.loading.hotness import (
-    dry_epochs,
-    hottest,
-    presampled,
-)
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
-from gnntrain.loading.placement import (
-    Placement,
-    Sizes,
-    measured_memory,
-    place,
-)
+from gnntrain.loading.hotness import DenseReadCounts, most_read_nodes, presampled
+from gnntrain.loading.loader import FullGraphLoader, SampledLoader, SeedPlan
+from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
+from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
 from gnntrain.loading.sharded import MachineRows
 from gnntrain.loading.wholegraph import WholeGraphFeatures
-from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
+from gnntrain.sampling.base import FanOuts, Int64Array, SampleKey, Sampler, resolved_fan_outs
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.registry import sampler_class
+from gnntrain.sampling.remote import RemoteSampler
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
@@ -48,71 +42,101 @@ class LoaderBuilder:
     All loaders share the graph's tensors, its feature rows, and one sampler for each fan-outs. On a
     GPU the first loader places them, which is a collective: all ranks make it.
 
+    The graph is whole here; or each machine has a range of the feature rows and asks the others for
+    theirs; or owners hold it in parts, and are asked for in-neighbours, rows and targets, so that
+    batches are made in host memory.
+
     Args:
         config: The whole configuration.
-        store: The graph.
+        graph: The graph. In parts, its targets are the parts' labels.
         context: This rank.
         needs: The fields that the model reads.
         plan: The training seeds.
-        targets: By node, see `Task.targets`.
+        targets: By node of the target type, see `Task.targets`.
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
-        exchange: Each machine reads a range of the feature rows, and asks the others for theirs;
-            None: each machine reads all rows.
+        is_typed: Whether it is a model of typed graphs: the CPU draws then, also for a GPU, which
+            holds all rows or none.
+        exchange: Asks other machines, and answers them; None: this machine reads all rows.
+        owners_draw: Whether the owners of the exchange hold the graph in parts.
 
     Attributes:
         kernels: Who computes the operators, and draws the batches: what this process has selected
             for the rank's device.
+        is_typed, exchange: See above.
+        owners: Who holds which nodes of each type, where owners hold the graph in parts.
+
+    Raises:
+        UserError: Nodes have no features, and the parts are of a version that does not say in
+            which order a model learns their rows.
     """
 
     def __init__(
         self,
         config: Config,
-        store: Graph,
+        graph: Graph,
         context: DistributedContext,
         needs: BlockNeeds,
         plan: SeedPlan,
         targets: Tensor,
         *,
         uses_graph: bool = True,
+        is_typed: bool = False,
         exchange: Exchange | None = None,
+        owners_draw: bool = False,
     ) -> None:
         self._config = config
         self.kernels = selected(context.device.type)
-        self._store = store
+        self._graph = graph
         self._context = context
         self._needs = needs
         self._plan = plan
         self._targets = targets
         self._uses_graph = uses_graph
-        self._exchange = exchange
+        self.is_typed = is_typed
+        self.exchange = exchange
         self._why_sharded: tuple[str, ...] = ()
         self._pinned = PinnedArrays()
-        self._samplers: dict[tuple[int, ...], Sampler] = {}
-        self._rows = None if exchange is None else self._machine_rows(exchange)
-        if self._rows is not None:
-            self._rows.serve()
+        self._samplers: dict[tuple[object, ...], Sampler] = {}
+        self._remote: RemoteValues | None = None
+        self._rows: MachineRows | None = None
+        if exchange is None:
+            return
+        if owners_draw:
+            parts, self.owners = held_parts(graph, exchange)
+            originals = originals_of(graph)
+            self._remote = RemoteValues(exchange, self.owners, graph.target, originals)
+            self._rows = MachineRows.of_parts(graph, parts, self.owners, exchange)
+            if parts:
+                serve_parts(exchange, parts)
+        else:
+            self._rows = MachineRows.of_ranges(graph, exchange)
+        self._rows.serve()
 
     def loader(
-        self, plan: SeedPlan, fan_outs: AnyFanOuts, features: FeatureSource | None = None
-    ) -> BlockLoader:
+        self,
+        plan: SeedPlan,
+        fan_outs: AnyFanOuts,
+        features: Mapping[NodeType, FeatureSource] | None = None,
+    ) -> SampledLoader:
         """Mini-batches of the seeds of `plan`.
 
         Args:
             plan: The seeds.
             fan_outs: As `sampler.fan_outs`.
-            features: Source of the feature rows; None: `self.features`.
+            features: Sources of the feature rows; None: `self.features`.
         """
         features = self.features if features is None else features
         config, on_gpu = self._config.sampler, devices.is_gpu(self._context.device)
-        overlaps = on_gpu or self._exchange is not None or self._context.num_machines > 1
+        overlaps = on_gpu or self.exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
         is_interpreted = self.samples_on_gpu and not on_gpu
         # Without streams torch expects one thread to use a GPU (MPS).
         has_one_queue = on_gpu and not devices.has_streams(self._context.device)
         # All ranks must start the same gathers, also where training ends early.
-        is_alone = is_interpreted or has_one_queue or isinstance(features, WholeGraphFeatures)
-        return BlockLoader(
+        gathers = any(isinstance(source, WholeGraphFeatures) for source in features.values())
+        is_alone = is_interpreted or has_one_queue or gathers
+        return SampledLoader(
             self.values,
             features,
             self.sampler(fan_outs),
@@ -123,7 +147,7 @@ class LoaderBuilder:
             device=self._context.device,
         )
 
-    def training_loader(self) -> BlockLoader | FullGraphLoader:
+    def training_loader(self) -> SampledLoader | FullGraphLoader:
         """Mini-batches of the training seeds, or the full graph.
 
         Raises:
@@ -131,10 +155,16 @@ class LoaderBuilder:
         """
         if self._config.sampler.name == "full":
             return self.whole_graph_loader(self._plan)
-        features = self._training_features()
+        features = self.features
+        if self._uses_wholegraph:
+            # Only training gathers so: all ranks make the same steps, but may evaluate alone.
+            features = {
+                name: WholeGraphFeatures(rows, self._context)
+                for name, rows in stored_rows(self._graph).items()
+            }
         loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
-        records = self._config.trainer.cuda_graph
-        if records and (not self.samples_on_gpu or features.waits):
+        waits = any(source.waits for source in features.values())
+        if self._config.trainer.cuda_graph and (not self.samples_on_gpu or waits):
             why = "; ".join(self.why_placed)
             raise UserError(
                 f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
@@ -146,20 +176,27 @@ class LoaderBuilder:
         """The whole graph as one batch, with the seeds of `plan`."""
         trains_so = self._config.sampler.name == "full" and devices.is_gpu(self._context.device)
         return FullGraphLoader(
-            (trains_so and self.graph_on_device) or self._placed_graph(),
-            self._whole_rows or self._placed_features(),
+            (trains_so and self.graph_on_device) or self._graph_copied(),
+            self._graph.schema,
+            self.features if self._has_whole_rows else self._rows_copied(),
             plan,
             num_layers=self._config.model.num_layers,
             needs=self._needs,
         )
 
-    def _placed_graph(self) -> GraphTensors:
-        store, device = self._store, self._context.device
-        return GraphTensors.of(store, self._needs, device, targets=self._targets)
+    def _graph_copied(self) -> GraphTensors:
+        """The graph's tensors on the device."""
+        return GraphTensors.of(
+            self._graph, self._needs, self._context.device, targets=self._targets
+        )
 
-    def _placed_features(self) -> FeatureSource:
-        rows, device = stored_rows(self._store), self._context.device
-        return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+    def _rows_copied(self) -> dict[NodeType, FeatureSource]:
+        """All rows on the device."""
+        device = self._context.device
+        return {
+            name: InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+            for name, rows in stored_rows(self._graph).items()
+        }
 
     @cached_property
     def graph_on_device(self) -> GraphTensors | None:
@@ -167,13 +204,12 @@ class LoaderBuilder:
         in host memory. Collective."""
         if self._as_one_batch is None:
             return self.graph if self.samples_on_gpu else None
-        return self._placed_graph() if self._as_one_batch.topology == "resident" else None
+        return self._graph_copied() if self._as_one_batch.topology == "resident" else None
 
-    @cached_property
-    def _whole_rows(self) -> FeatureSource | None:
-        """With full-graph training: all rows in the GPU's memory; None: they do not fit."""
-        is_resident = self._as_one_batch is not None and self._as_one_batch.features == "resident"
-        return self._placed_features() if is_resident else None
+    @property
+    def _has_whole_rows(self) -> bool:
+        """With full-graph training: whether all rows are in the GPU's memory."""
+        return self._as_one_batch is not None and self._as_one_batch.features == "resident"
 
     @cached_property
     def _as_one_batch(self) -> Placement | None:
@@ -187,16 +223,18 @@ class LoaderBuilder:
     @cached_property
     def backend(self) -> str:
         """The name of the sampler."""
-        asked = self._config.sampler.backend
-        if asked != "auto":
-            return asked
-        placement = self._placement
+        backend = self._config.sampler.backend
+        if self._remote is not None:
+            return "numba"
+        if backend != "auto":
+            return backend
+        placement = None if self.is_typed else self._placement
         return "numba" if placement is None or placement.topology == "host" else "triton"
 
     @property
     def samples_on_gpu(self) -> bool:
         """Whether the sampler runs on the GPU."""
-        return self._sampler_class.on_gpu
+        return self._remote is None and sampler_class(self.backend).on_gpu
 
     @property
     def why_placed(self) -> tuple[str, ...]:
@@ -208,87 +246,125 @@ class LoaderBuilder:
     @cached_property
     def graph(self) -> GraphTensors:
         """The graph's tensors where the sampler reads them."""
-        placement = self._placement
-        if not self.samples_on_gpu or placement is None:
-            return GraphTensors.of(self._store, self._needs, targets=self._targets)
-        device, indices = self._context.device, self._pinned.indices
-        return GraphTensors.of(self._store, self._needs, device, indices, self._targets)
-
-    def _training_features(self) -> FeatureSource:
-        """The feature rows of training's batches. Collective.
-
-        WholeGraph gathers only these: all ranks make the same steps, but may evaluate alone.
-        """
-        if self._uses_wholegraph:
-            return WholeGraphFeatures(stored_rows(self._store), self._context)
-        return self.features
-
-    @property
-    def _uses_wholegraph(self) -> bool:
-        return self._placement is not None and self._placement.features == "wholegraph"
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether this machine reads feature rows of others by calls to them."""
-        return self._exchange is not None
+        if not self.samples_on_gpu or self._placement is None:
+            return GraphTensors.of(self._graph, self._needs, targets=self._targets)
+        return GraphTensors.of(
+            self._graph,
+            self._needs,
+            self._context.device,
+            indices=self._pinned.indices,
+            targets=self._targets,
+        )
 
     @property
     def values(self) -> BatchValues:
         """The source of the batches' targets, weights, degrees and norms."""
-        return self.graph
+        return self.graph if self._remote is None else self._remote
+
+    @property
+    def _uses_wholegraph(self) -> bool:
+        placement = self._placement
+        return placement is not None and placement.features == "wholegraph"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this machine reads feature rows of others by calls to them."""
+        return self.exchange is not None
 
     @cached_property
-    def features(self) -> FeatureSource:
-        """The feature rows where the model reads them. Collective."""
+    def features(self) -> Mapping[NodeType, FeatureSource]:
+        """The rows of each node type with features, where the model reads them. Collective."""
         if self._rows is not None:
             keys = self._config.features
             if self._uses_wholegraph:  # only evaluation asks the exchange
                 keys = keys.model_copy(update={"cache_ratio": 0.0})
             sources, self._why_sharded = self._rows.sources(keys, self._presampled, self._context)
-            return sources[self._store.target]
-        if self._whole_rows is not None:
-            return self._whole_rows
+            return sources
+        if self._has_whole_rows:
+            return self._rows_copied()
         placement = self._placement
         if placement is None:
-            return InPlaceFeatures.of(self._store)
-        hot = self._hot_nodes(placement.num_cached) if placement.features == "cached" else None
-        pinned_rows = self._pinned.rows.get(self._store.target)
-        return place_features(stored_rows(self._store), placement, self._context, hot, pinned_rows)
+            return in_place(self._graph)
+        cached = None
+        if placement.features == "cached":
+            # Of the only node type.
+            counts = DenseReadCounts(self._graph.num_nodes)
+            num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
+            for nodes in self._presampled(num_epochs):
+                counts.add(nodes[self._graph.target].cpu().numpy())
+            found = most_read_nodes(counts, placement.num_cached, self._graph.num_nodes)
+            cached = as_tensor(found)
+        pinned = self._pinned.rows
+        return {
+            name: place_features(rows, placement, self._context, cached, pinned.get(name))
+            for name, rows in stored_rows(self._graph).items()
+        }
 
-    def _machine_rows(self, exchange: Exchange) -> MachineRows:
-        """The rows that this machine reads."""
-        return MachineRows.of_ranges(self._store, exchange)
+    def _presampled(self, num_epochs: int) -> Iterator[Mapping[NodeType, Tensor]]:
+        """The nodes of the training batches of the first epochs."""
+        sampler = self.sampler(self._config.sampler.fan_outs)
 
-    def _presampled(self, num_epochs: int) -> Iterator[dict[NodeType, Tensor]]:
-        target = self._store.target
-        for nodes in dry_epochs(self._draw, self._plan, num_epochs):
-            yield {target: nodes}
+        def draw(seeds: Int64Array, key: SampleKey) -> Mapping[NodeType, Tensor]:
+            return sampler.sample(as_tensor(seeds), key).nodes
+
+        return presampled(draw, self._plan, num_epochs)
 
     def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
-        key = same_fan_outs(fan_outs) if self._uses_graph else ()
+        # Evaluation's alone may be of more hops than the model has layers.
+        length = self._config.model.num_layers
+        if not isinstance(fan_outs, Mapping):
+            length = len(fan_outs)
+        by_type = resolved_fan_outs(fan_outs, self._graph.schema, length)
+        if not self._uses_graph:
+            by_type = dict.fromkeys(by_type, ())
+        key = tuple(by_type.values())
         if key not in self._samplers:
-            self._samplers[key] = self._sampler_class(
-                self.graph.indptr,
-                self.graph.indices,
-                key,
-                replace=self._config.sampler.replace,
-                edge_ids=self.graph.weight is not None,
-            )
+            self._samplers[key] = self._new_sampler(by_type)
         return self._samplers[key]
 
-    @cached_property
-    def _sampler_class(self) -> type[Sampler]:
-        return sampler_class(self.backend)
+    def _new_sampler(self, fan_outs: FanOuts) -> Sampler:
+        graph, config = self._graph, self._config.sampler
+        has_weight = any(edges.weight is not None for edges in graph.edges.values())
+        reads_weight = has_weight and self._needs.weight
+        if self._remote is not None:
+            assert self.exchange is not None
+            return RemoteSampler(
+                self.exchange,
+                self.owners,
+                graph.schema.edge_types,
+                graph.target,
+                fan_outs,
+                scope=config.fan_out_scope,
+                replace=config.replace,
+                needs=replace(self._needs, weight=reads_weight),
+            )
+        edges = graph.fused
+        if self.samples_on_gpu:
+            own = self.graph.only_edges
+            edges = replace(edges, indptr=own.indptr, indices=own.indices)
+        return sampler_class(self.backend)(
+            edges,
+            graph.target,
+            fan_outs,
+            scope=config.fan_out_scope,
+            replace=config.replace,
+            edge_ids=reads_weight,
+        )
 
     @cached_property
     def _placement(self) -> Placement | None:
         """The placement for a GPU; None: a CPU reads the store. Collective."""
         config = self._config
-        if not devices.is_gpu(self._context.device) and not self._draws_on_gpu:
+        on_gpu, features = devices.is_gpu(self._context.device), config.features
+        if self._remote is not None or not (on_gpu or self._draws_on_gpu):
             return None
-        features = config.features
-        if self._exchange is not None and features.placement != "wholegraph":
+        if self.is_typed:
+            if self.exchange is not None:
+                return None
+            # No cache: all rows or none.
+            features = FeaturesConfig(placement=features.placement, cache_bytes=0)
+        elif self.exchange is not None and features.placement != "wholegraph":
             features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
         choose = partial(
             place,
@@ -296,22 +372,24 @@ class LoaderBuilder:
             topology=config.sampler.topology,
             features=features,
             samples_on_gpu=self._draws_on_gpu,
-            reads_host=self.kernels.reads_host or not devices.is_gpu(self._context.device),
+            reads_host=self.kernels.reads_host or not on_gpu,
         )
         memory = measured_memory(self._context)
-        placement, self._pinned = place_and_pin(self._store, choose, memory, self._context)
+        if self.is_typed:
+            memory = replace(memory, has_peers=False)
+        placement, self._pinned = place_and_pin(self._graph, choose, memory, self._context)
         return placement
 
     def _sizes(self) -> Sizes:
-        store = self._store
+        nodes, edges, needs = self._graph.nodes, self._graph.edges.values(), self._needs
+        small = self._targets.nbytes + sum(own.indptr.nbytes for own in edges)
+        small += 4 * self._graph.num_nodes * needs.norm
+        small += sum(4 * len(own) for own in edges if needs.weight and own.weight is not None)
         return Sizes(
-            small=store.indptr.nbytes
-            + self._targets.nbytes
-            + 4 * store.num_nodes * self._needs.norm
-            + 4 * store.num_edges * (self._needs.weight and store.edge_weight is not None),
-            topology=store.indices.nbytes,
-            features=store.features.nbytes,
-            num_nodes=store.num_nodes,
+            small=small,
+            topology=sum(own.indices.nbytes for own in edges),
+            features=sum(own.features.nbytes for own in nodes.values()),
+            num_nodes=self._graph.num_nodes,
         )
 
     @property
@@ -321,30 +399,19 @@ class LoaderBuilder:
         Raises:
             UserError: The asked sampler is one of the kernels that this run does not use.
         """
-        asked, kernels = self._config.sampler.backend, self.kernels
-        if asked == "auto":
+        backend, kernels = self._config.sampler.backend, self.kernels
+        if self.is_typed:
+            return False
+        if backend == "auto":
             return kernels.samples_on_gpu
         is_on_gpu = devices.is_gpu(self._context.device)
-        if asked == "triton" and is_on_gpu and not kernels.samples_on_gpu:
+        if backend == "triton" and is_on_gpu and not kernels.samples_on_gpu:
             why = kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
             raise UserError(
                 f"sampler.backend=triton cannot be used on this GPU: {why}.",
                 "Leave it out: the CPU draws then.",
             )
-        return sampler_class(asked).on_gpu
-
-    def _hot_nodes(self, num_cached: int) -> Tensor:
-        """The nodes whose rows this rank's cache holds, ascending."""
-        if num_cached == 0:
-            return torch.empty(0, dtype=torch.int64)
-        num_epochs = self._config.features.presample_epochs
-        counts = presampled(self._draw, self._plan, self._store.num_nodes, num_epochs)
-        return hottest(counts, num_cached)
-
-    def _draw(self, seeds: Int64Array, key: SampleKey) -> Tensor:
-        """The nodes of a training batch."""
-        sampler = self.sampler(self._config.sampler.fan_outs)
-        return sampler.sample(as_tensor(seeds), key).nodes
+        return sampler_class(backend).on_gpu
 
 
 def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:

@@ -20,8 +20,8 @@ from gnntrain.loading.features import (
     CopiedFeatures,
     FeatureSource,
     InPlaceFeatures,
-    rows_of,
     slots_of,
+    stored_rows,
 )
 from gnntrain.loading.pinned import PinningError, device_addresses, pinned
 from gnntrain.loading.placement import Memory, Placement
@@ -94,9 +94,8 @@ def _pin(
     try:
         if placement.topology == "pinned":
             arrays.indices = pinned(store.indices, context)
-        for node_type, nodes in store.nodes.items() if placement.pins_rows else ():
-            if nodes.num_features:
-                arrays.rows[node_type] = pinned(rows_of(nodes), context)
+        for node_type, rows in stored_rows(store).items() if placement.pins_rows else ():
+            arrays.rows[node_type] = pinned(rows, context)
     except PinningError as error:
         # A new one: the traceback of this one holds what could not be pinned.
         return arrays, PinningError(error.message, error.hint)
@@ -107,7 +106,7 @@ def place_features(
     rows: Tensor,
     placement: Placement,
     context: DistributedContext,
-    hot: Tensor | None,
+    cached: Tensor | None,
     pinned_rows: Tensor | None = None,
 ) -> FeatureSource:
     """Place the rows of one node type as `placement` describes. Collective.
@@ -116,7 +115,7 @@ def place_features(
         rows: The store's.
         placement: The chosen placement.
         context: This rank.
-        hot: The nodes to cache, ascending; needed for the placement `cached`.
+        cached: The nodes to cache, ascending; needed for the placement `cached`.
         pinned_rows: Needed where `placement.pins_rows`.
     """
     device, kind = context.device, placement.features
@@ -128,21 +127,21 @@ def place_features(
     if kind == "sharded":
         return InPlaceFeatures(sharded_rows(exchanged_shards(rows, context), device), device)
     if placement.pins_rows:
-        assert hot is not None
+        assert cached is not None
         assert pinned_rows is not None
-        return InPlaceFeatures(cached_rows(pinned_rows, hot, device), device)
-    return CopiedFeatures(rows, device, hot if kind == "cached" else None)
+        return InPlaceFeatures(cached_rows(pinned_rows, cached, device), device)
+    return CopiedFeatures(rows, device, cached if kind == "cached" else None)
 
 
-def cached_rows(rows: Tensor, hot: Tensor, device: torch.device) -> LazyFeatures:
-    """All rows, those of the nodes `hot` (ascending) from a copy on the device.
+def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatures:
+    """All rows, those of the nodes `cached` (ascending) from a copy on the device.
 
     Args:
         rows: `[num_nodes, width]`, readable by the device.
     """
     return LazyFeatures(
-        rows=rows[hot.cpu()].to(device),
-        slots=slots_of(hot, len(rows), device),
+        rows=rows[cached.cpu()].to(device),
+        slots=slots_of(cached, len(rows), device),
         parts=device_addresses([rows], device),
         part_rows=len(rows),
         held=(rows,),

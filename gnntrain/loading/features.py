@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
-from gnntrain.data.graph import Graph, Nodes
+from gnntrain.data.graph import Graph, Nodes, NodeType
 from gnntrain.loading.transfer import send, send_all, staging
 
 Array = npt.NDArray[Any]
@@ -19,15 +19,15 @@ Array = npt.NDArray[Any]
 _HOST = torch.device("cpu")
 
 
-def stored_rows(store: Graph) -> Tensor:
-    """The store's rows, in the stored precision, as views of its mapped pages."""
-    return rows_of(store.only_nodes)
-
-
 def rows_of(nodes: Nodes) -> Tensor:
-    """The rows of the nodes of one type, likewise."""
+    """The stored rows of the nodes of one type, in their precision, as views of mapped pages."""
     rows = as_tensor(nodes.features)
     return rows.view(torch.bfloat16) if nodes.feature_dtype == "bfloat16" else rows
+
+
+def stored_rows(graph: Graph) -> dict[NodeType, Tensor]:
+    """The rows of each node type that has features, see `rows_of`."""
+    return {name: rows_of(nodes) for name, nodes in graph.nodes.items() if nodes.num_features}
 
 
 class FeatureSource(Protocol):
@@ -65,11 +65,6 @@ class InPlaceFeatures:
         self._device = device
         self._reads = torch.zeros(2, dtype=torch.int64, device=device)
 
-    @classmethod
-    def of(cls, store: Graph) -> InPlaceFeatures:
-        """A CPU reads the store's mapped pages, which all ranks of a machine share."""
-        return cls(LazyFeatures(stored_rows(store)), _HOST)
-
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`."""
         if nodes is None:
@@ -88,33 +83,42 @@ class InPlaceFeatures:
         self._reads.zero_()
         return hits, reads
 
-    def _count(self, is_hot: Tensor, size: Tensor | None) -> None:
+    def _count(self, is_cached: Tensor, size: Tensor | None) -> None:
         """Count the reads on the device, without synchronisation."""
-        wanted = torch.ones_like(is_hot)
+        wanted = torch.ones_like(is_cached)
         if size is not None:
-            wanted = torch.arange(len(is_hot), device=is_hot.device) < size
-        self._reads += torch.stack([(is_hot & wanted).sum(), wanted.sum()])
+            wanted = torch.arange(len(is_cached), device=is_cached.device) < size
+        self._reads += torch.stack([(is_cached & wanted).sum(), wanted.sum()])
+
+
+def in_place(graph: Graph) -> dict[NodeType, FeatureSource]:
+    """The rows where a CPU reads them: on the store's mapped pages, which all ranks of a machine
+    share."""
+    return {
+        name: InPlaceFeatures(LazyFeatures(rows), _HOST)
+        for name, rows in stored_rows(graph).items()
+    }
 
 
 class CopiedFeatures:
-    """Rows that the host copies from the store, batch by batch; hot rows may be cached on the GPU.
+    """Rows that the host copies from the store, batch by batch; some rows may be cached on the GPU.
 
     For nodes in host memory the host does not wait for the GPU.
 
     Args:
         rows: `[num_nodes, num_features]`, the store's.
         device: The GPU that reads.
-        hot: int64, ascending: the nodes whose rows are kept on the GPU.
+        cached: int64, ascending: the nodes whose rows are kept on the GPU.
     """
 
     waits = True
 
-    def __init__(self, rows: Tensor, device: torch.device, hot: Tensor | None = None) -> None:
+    def __init__(self, rows: Tensor, device: torch.device, cached: Tensor | None = None) -> None:
         self._rows = rows
         self._device = device
         self._cache: tuple[Tensor, Tensor] | None = None
-        if hot is not None:
-            self._cache = rows[hot.cpu()].to(device), slots_of(hot, len(rows), _HOST)
+        if cached is not None:
+            self._cache = rows[cached.cpu()].to(device), slots_of(cached, len(rows), _HOST)
         self._reads = ReadCounter()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
@@ -125,16 +129,18 @@ class CopiedFeatures:
         wanted = nodes.cpu()
         if self._cache is None:
             return LazyFeatures(self._sent(wanted))
-        cached, slots = self._cache
+        cached_rows, slots = self._cache
         slots = slots.index_select(0, wanted)
-        is_hot = slots >= 0
-        cold = wanted[~is_hot]
-        self._reads.add(len(wanted) - len(cold), len(wanted))
-        places = [is_hot.nonzero().flatten(), slots[is_hot].long(), (~is_hot).nonzero().flatten()]
-        hot_places, hot_slots, cold_places = send_all(places, self._device)
-        out = cached.new_empty(len(wanted), cached.shape[1])
-        out[hot_places] = cached.index_select(0, hot_slots)
-        out[cold_places] = self._sent(cold)
+        is_cached = slots >= 0
+        others = wanted[~is_cached]
+        self._reads.add(len(wanted) - len(others), len(wanted))
+        positions = is_cached.nonzero().flatten(), (~is_cached).nonzero().flatten()
+        hits, hit_slots, misses = send_all(
+            [positions[0], slots[is_cached].long(), positions[1]], self._device
+        )
+        out = cached_rows.new_empty(len(wanted), cached_rows.shape[1])
+        out[hits] = cached_rows.index_select(0, hit_slots)
+        out[misses] = self._sent(others)
         return LazyFeatures(out)
 
     def take_reads(self) -> tuple[int, int]:
@@ -167,8 +173,8 @@ class ReadCounter:
         return taken
 
 
-def slots_of(hot: Tensor, num_nodes: int, device: torch.device) -> Tensor:
-    """Each node's row in a cache of the nodes `hot`; −1: not cached. int32 `[num_nodes]`."""
+def slots_of(cached: Tensor, num_nodes: int, device: torch.device) -> Tensor:
+    """Each node's row in a cache of the nodes `cached`; −1: not cached. int32 `[num_nodes]`."""
     slots = torch.full((num_nodes,), -1, dtype=torch.int32, device=device)
-    slots[hot.to(device)] = torch.arange(len(hot), dtype=torch.int32, device=device)
+    slots[cached.to(device)] = torch.arange(len(cached), dtype=torch.int32, device=device)
     return slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,9 +11,16 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import Graph
-from gnntrain.sampling.base import SampledSubgraph
-from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.data.graph import (
+    Edges,
+    EdgeType,
+    Float32Array,
+    Graph,
+    Int64Array,
+    IntArray,
+    NodeType,
+)
+from gnntrain.sampling.block import Block, BlockNeeds, Hop, Sample
 
 _HOST = torch.device("cpu")
 _INT32_MAX = 2**31 - 1
@@ -26,13 +34,64 @@ class BatchValues(Protocol):
         """The device that makes batches."""
         ...
 
-    def targets_of(self, nodes: Tensor) -> Tensor:
-        """The targets of `nodes` (int64 `[n]`), see `Task.targets`."""
+    def targets_of(self, seeds: Tensor) -> Tensor:
+        """The targets of seeds (int64 `[n]`), see `Task.targets`."""
         ...
 
-    def filled(self, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
-        """The subgraph's blocks with the weights, degrees and norms that the model reads."""
+    def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
+        """The nodes of each type as a model's rows for them are numbered."""
         ...
+
+    def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
+        """The sample's hops with the weights, degrees and norms that the model reads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeTensors:
+    """The in-edges of one type on the device that makes mini-batches.
+
+    Attributes:
+        indptr: int64 `[num_dst + 1]`.
+        indices: int32 or int64 `[num_edges]`.
+        num_src: Number of nodes of the source type.
+        norm: float32 `[num_nodes]`, or None if the model does not read it, see `Block`.
+        weight: float32 `[num_edges]`, or None likewise.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    num_src: int
+    norm: Tensor | None = None
+    weight: Tensor | None = None
+
+    def in_edges(self, start: int, stop: int, ends: tuple[int, int] | None = None) -> Block:
+        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
+
+        Its edges are views where possible. Norms are left to the caller.
+
+        Args:
+            start, stop: See above.
+            ends: `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
+        """
+        first, last = ends or self.indptr[[start, stop]].tolist()
+        sources = self.indices[first:last]
+        if last - first > _INT32_MAX:  # torch's CSR needs offsets and indices of one type
+            sources = sources.long()
+        return Block(
+            indptr=(self.indptr[start : stop + 1] - first).to(sources.dtype),
+            indices=sources,
+            num_src=self.num_src,
+            dst_offset=start,
+            weight=None if self.weight is None else self.weight[first:last],
+        )
+
+    def degrees(self, nodes: Tensor) -> Tensor:
+        """The in-edges of `nodes` (int64 `[n]`) in the whole graph: float32 `[n]`."""
+        starts, ends = take(self.indptr, nodes), take(self.indptr[1:], nodes)
+        if self.indptr.device.type != "cpu":
+            return (ends - starts).float()
+        return as_tensor((ends.numpy() - starts.numpy()).astype(np.float32))  # as in `take`
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,109 +102,101 @@ class GraphTensors:
     in its memory; `indices` may be in pinned host memory instead.
 
     Attributes:
-        indptr: int64 `[num_nodes + 1]`.
-        indices: int32 or int64 `[num_edges]`.
-        targets: By node, see `Task.targets`.
-        norm: float32 `[num_nodes]`, or None if the model does not read it, see `Block`.
-        weight: float32 `[num_edges]`, or None likewise.
+        edges: The edges of each type.
+        targets: By node of the target type, see `Task.targets`.
+        device: See above.
     """
 
-    indptr: Tensor
-    indices: Tensor
+    edges: Mapping[EdgeType, EdgeTensors]
     targets: Tensor
-    norm: Tensor | None
-    weight: Tensor | None
+    device: torch.device = _HOST
 
     @classmethod
     def of(
         cls,
-        store: Graph,
+        graph: Graph,
         needs: BlockNeeds,
         device: torch.device = _HOST,
+        *,
         indices: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> GraphTensors:
-        """Put a store's arrays on a device.
+        """Put a graph's arrays on a device.
 
         Args:
-            store: The graph.
+            graph: The graph.
             needs: The fields that the model reads.
             device: The device that makes batches.
-            indices: The store's, in memory that the device can read; None: copy them to the device.
-            targets: By node, on the CPU; None: the store's labels.
+            indices: Those of the only edge type, in memory that the device can read; None: copy
+                them to the device.
+            targets: By node, on the CPU; None: the graph's labels.
         """
-        weight = store.edge_weight if needs.weight else None
+
+        def tensors(name: EdgeType, own: Edges) -> EdgeTensors:
+            weight = own.weight if needs.weight else None
+            norm = own.gcn_norm if needs.norm else None
+            return EdgeTensors(
+                as_tensor(own.indptr).to(device),
+                as_tensor(own.indices).to(device) if indices is None else indices,
+                len(graph.nodes[name[0]]),
+                None if norm is None else as_tensor(norm).to(device),
+                None if weight is None else as_tensor(weight).to(device),
+            )
+
         return cls(
-            indptr=as_tensor(store.indptr).to(device),
-            indices=as_tensor(store.indices).to(device) if indices is None else indices,
-            targets=(as_tensor(store.labels) if targets is None else targets).to(device),
-            norm=as_tensor(store.gcn_norm).to(device) if needs.norm else None,
-            weight=None if weight is None else as_tensor(weight).to(device),
+            {name: tensors(name, own) for name, own in graph.edges.items()},
+            (as_tensor(graph.labels) if targets is None else targets).to(device),
+            torch.empty(0, device=device).device,
         )
 
     @property
-    def device(self) -> torch.device:
-        """See `BatchValues.device`."""
-        return self.indptr.device
+    def only_edges(self) -> EdgeTensors:
+        """Those of the only edge type."""
+        (edges,) = self.edges.values()
+        return edges
 
-    @property
-    def num_nodes(self) -> int:
-        return len(self.indptr) - 1
-
-    def in_edges(self, start: int, stop: int, first: int, last: int) -> Block:
-        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
-
-        Its edges are views where possible. Norms are left to the caller.
-
-        Args:
-            start, stop: See above.
-            first, last: `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
-        """
-        sources = self.indices[first:last]
-        if last - first > _INT32_MAX:  # torch's CSR needs offsets and indices of one type
-            sources = sources.long()
-        return Block(
-            indptr=(self.indptr[start : stop + 1] - first).to(sources.dtype),
-            indices=sources,
-            num_src=self.num_nodes,
-            dst_offset=start,
-            weight=None if self.weight is None else self.weight[first:last],
-        )
-
-    def targets_of(self, nodes: Tensor) -> Tensor:
+    def targets_of(self, seeds: Tensor) -> Tensor:
         """See `BatchValues.targets_of`."""
-        return take(self.targets, nodes)
+        return take(self.targets, seeds)
 
-    def filled(self, subgraph: SampledSubgraph, needs: BlockNeeds) -> tuple[Block, ...]:
+    def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
+        """See `BatchValues.row_ids`."""
+        return sample.nodes
+
+    def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
         """See `BatchValues.filled`."""
-        nodes = subgraph.nodes
-        norm = take(self.norm, nodes) if needs.norm and self.norm is not None else None
-        # The first block has all other blocks' destinations.
-        most = subgraph.blocks[0].num_dst if subgraph.blocks else 0
-        degree = self.degrees(nodes[:most]) if needs.degree else None
+        norms: dict[EdgeType, Tensor] = {}
+        degrees: dict[EdgeType, Tensor] = {}
+        if sample.hops:  # the first has the nodes of all others
+            for name, block in sample.hops[0].edges.items():
+                own = self.edges[name]
+                if needs.norm and own.norm is not None:
+                    norms[name] = take(own.norm, sample.nodes[name[0]])
+                if needs.degree:
+                    degrees[name] = own.degrees(sample.nodes[name[2]][: block.num_dst])
         return tuple(
             replace(
-                block,
-                weight=self._weight(block) if needs.weight else None,
-                degree=None if degree is None else degree[: block.num_dst],
-                norm=None if norm is None else norm[: block.num_src],
-                edge_ids=None,  # they stay in `sampled`, which does not move to a GPU with a batch
+                hop,
+                edges={
+                    name: replace(
+                        block,
+                        weight=self._weight(name, block),
+                        degree=degrees[name][: block.num_dst] if needs.degree else None,
+                        norm=norms[name][: block.num_src] if name in norms else None,
+                        edge_ids=None,  # they stay in the sample, which does not move to a GPU
+                    )
+                    for name, block in hop.edges.items()
+                },
             )
-            for block in subgraph.blocks
+            for hop in sample.hops
         )
 
-    def _weight(self, block: Block) -> Tensor | None:
-        if self.weight is None:
+    def _weight(self, edge_type: EdgeType, block: Block) -> Tensor | None:
+        weight = self.edges[edge_type].weight
+        if weight is None:
             return None
         assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
-        return take(self.weight, block.edge_ids)
-
-    def degrees(self, nodes: Tensor) -> Tensor:
-        """The in-edges of `nodes` (int64 `[n]`) in the whole graph: float32 `[n]`."""
-        starts, ends = take(self.indptr, nodes), take(self.indptr[1:], nodes)
-        if self.device.type != "cpu":
-            return (ends - starts).float()
-        return as_tensor((ends.numpy() - starts.numpy()).astype(np.float32))  # as in `take`
+        return take(weight, block.edge_ids)
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
@@ -157,3 +208,23 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     if values.device.type != "cpu":
         return values[index]
     return torch.from_numpy(values.numpy()[index.numpy()])
+
+
+def in_edges(
+    indptr: Int64Array, indices: IntArray, weight: Float32Array | None, start: int, stop: int
+) -> Block:
+    """The block of the in-edges of the nodes `start … stop − 1` of an adjacency, see `Edges`.
+
+    Its indices and weights are views where possible. `num_src` and `dst_offset` are left to the
+    caller.
+    """
+    first, last = int(indptr[start]), int(indptr[stop])
+    # torch's CSR needs offsets and indices of one type
+    fits = last - first <= np.iinfo(np.int32).max
+    sources = indices[first:last].astype(indices.dtype if fits else np.int64, copy=False)
+    return Block(
+        indptr=as_tensor((indptr[start : stop + 1] - first).astype(sources.dtype)),
+        indices=as_tensor(sources),
+        num_src=0,
+        weight=None if weight is None else as_tensor(weight[first:last]),
+    )

@@ -1,4 +1,4 @@
-"""Hot nodes: the nodes whose rows batches read most, to be cached on a GPU or a machine.
+"""The nodes whose rows batches read most, to be cached on a GPU or a machine.
 
 SALIENT++ (Kaler et al., 2023) and GNNLab (Yang et al., 2022) found that sampling some epochs in
 advance predicts reads better than degrees do: reads depend on the training nodes and the fan-outs.
@@ -7,58 +7,32 @@ advance predicts reads better than degrees do: reads depend on the training node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.kernels import count_in_table, new_table, put_counts
 
-# Epochs sampled in advance must differ from training's.
-_ADVANCE_STREAM = 0x484F5453
-
 _NODES_AT_ONCE = 1 << 22
 _LEAST_COUNTED = 1 << 12
 
 _Nodes = TypeVar("_Nodes")
 
-Draw = Callable[[Int64Array, SampleKey], _Nodes]
-"""Samples a batch's nodes, int64, each once, from its seeds and key."""
-
 
 def presampled(
-    draw: Draw[Tensor],
-    plan: SeedPlan,
-    num_nodes: int,
-    num_epochs: int,
-) -> Tensor:
-    """The number of a rank's batches that would read each node's row.
+    draw: Callable[[Int64Array, SampleKey], _Nodes], plan: SeedPlan, num_epochs: int
+) -> Iterator[_Nodes]:
+    """The nodes of the batches that training draws in its first epochs, batch by batch.
 
     Args:
-        draw: See `Draw`.
+        draw: Samples a batch's nodes from its seeds and key.
         plan: The rank's seeds.
-        num_nodes: Of the graph.
         num_epochs: Epochs to sample in advance.
-
-    Returns:
-        int64 `[num_nodes]`, on the device of `draw`'s nodes.
     """
-    plan = replace(plan, seed=plan.seed ^ _ADVANCE_STREAM)
-    counts: Tensor | None = None
-    for nodes in dry_epochs(draw, plan, num_epochs):
-        if counts is None:
-            counts = torch.zeros(num_nodes, dtype=torch.int64, device=nodes.device)
-        counts.index_add_(0, nodes, torch.ones_like(nodes))
-    return torch.zeros(num_nodes, dtype=torch.int64) if counts is None else counts
-
-
-def dry_epochs(draw: Draw[_Nodes], plan: SeedPlan, num_epochs: int) -> Iterator[_Nodes]:
-    """The nodes of the batches that training draws in its first epochs, batch by batch."""
     for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
         order = plan.order(epoch)
         for step in range(plan.num_steps):
@@ -147,40 +121,33 @@ class HashedReadCounts:
         put_counts(nodes, counts, self._table, self._shift)
 
 
-def hottest_on_machine(
-    counts: ReadCounts, num_rows: int, num_nodes: int, context: DistributedContext
+def most_read_nodes(
+    counts: ReadCounts, num_rows: int, num_nodes: int, context: DistributedContext | None = None
 ) -> Int64Array:
-    """The `num_rows` nodes that the ranks of this machine, together, read most.
-
-    Collective among these ranks. Of nodes that were read equally often, those with smaller numbers.
+    """The `num_rows` nodes that were read most. Of those read equally often, the first ones.
 
     Args:
         counts: This rank's.
-        num_rows: The same on all ranks.
+        num_rows: The same on all ranks of the machine.
         num_nodes: Of the graph.
-        context: This rank.
+        context: Sum the reads of the ranks of its machine: collective among these; None: those of
+            this rank alone.
 
     Returns:
         int64 `[n]`, ascending, the same on these ranks; fewer than `num_rows` if fewer were read.
     """
-    hot, hot_reads = np.empty((2, 0), np.int64)
+    found, found_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
-        stop = min(start + _NODES_AT_ONCE, num_nodes)
-        own = torch.from_numpy(counts.between(start, stop)).to(context.device)
-        summed = context.machine_sum(own).cpu().numpy()
-        read = np.flatnonzero(summed)
-        hot, hot_reads = np.append(hot, read + start), np.append(hot_reads, summed[read])
-        kept = most_read(hot_reads, num_rows)
-        hot, hot_reads = hot[kept], hot_reads[kept]
-    return hot
+        reads = counts.between(start, min(start + _NODES_AT_ONCE, num_nodes))
+        if context is not None:
+            reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
+        read = np.flatnonzero(reads)
+        found, found_reads = np.append(found, read + start), np.append(found_reads, reads[read])
+        kept = most_read(found_reads, num_rows)
+        found, found_reads = found[kept], found_reads[kept]
+    return found
 
 
 def most_read(counts: Int64Array, number: int) -> Int64Array:
     """The positions of the `number` largest counts, ascending; of equal ones the first."""
     return np.sort(np.argsort(-counts, kind="stable")[:number])
-
-
-def hottest(counts: Tensor, num_rows: int) -> Tensor:
-    """The `num_rows` nodes with the largest counts, int64, ascending; equal ones by number."""
-    order = torch.sort(counts, descending=True, stable=True).indices
-    return order[:num_rows].sort().values

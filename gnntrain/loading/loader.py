@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import Float32Array, Graph, IntArray
+from gnntrain.data.graph import GraphSchema, NodeType
 from gnntrain.distributed.context import rank_range
-from gnntrain.loading.batch import MiniBatch, mini_batch
+from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors
-from gnntrain.loading.hetero_batch import HeteroBatch
 from gnntrain.loading.streams import BatchStream
+from gnntrain.loading.transfer import send_all
 from gnntrain.phases import Phases
-from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey, Sampler
-from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds
+from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
+from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
 
-Batch = TypeVar("Batch")
-Subgraph = TypeVar("Subgraph")
-Drawn = TypeVar("Drawn", covariant=True)
-Made = TypeVar("Made", bound="AnyBatch")
-
-AnyBatch = MiniBatch | HeteroBatch
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ class Loader(ABC):
         return self.plan.num_steps
 
     @abstractmethod
-    def __iter__(self) -> Iterator[AnyBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """The batches from the current position to the end of the epoch."""
 
     def set_epoch(self, epoch: int) -> None:
@@ -152,9 +146,9 @@ class Loader(ABC):
         self._epoch, self._step = state["epoch"], state["step"]
 
 
-def made_ahead(
-    make: Callable[[int], Batch], steps: range, *, threads: int, prefetch: int
-) -> Iterator[Batch]:
+def prefetched(
+    make: Callable[[int], _Made], steps: range, *, threads: int, prefetch: int
+) -> Iterator[_Made]:
     """The results of `make` for each step, in order, computed ahead by background threads.
 
     Args:
@@ -165,7 +159,7 @@ def made_ahead(
     if threads == 0:
         yield from map(make, steps)
         return
-    pending: deque[Future[Batch]] = deque()
+    pending: deque[Future[_Made]] = deque()
     todo = iter(steps)
 
     def submit(num_batches: int) -> None:
@@ -185,16 +179,7 @@ def made_ahead(
                 future.cancel()
 
 
-class Draws(Protocol[Drawn]):
-    """A sampler, of graphs with one type or of typed ones, see `Sampler`."""
-
-    @property
-    def thread_safe(self) -> bool: ...
-
-    def sample(self, seeds: Tensor, key: SampleKey) -> Drawn: ...
-
-
-class SampledLoader(Loader, Generic[Subgraph, Made]):
+class SampledLoader(Loader):
     """Samples one rank's mini-batches of an epoch, made ahead by background threads.
 
     On a GPU the loader uses a stream of its own: a batch is sampled there, or copied there from the
@@ -202,9 +187,11 @@ class SampledLoader(Loader, Generic[Subgraph, Made]):
     step).
 
     Args:
+        values: The graph's values, on the sampler's device.
+        features: Source of the feature rows of each node type that has some.
         sampler: Samples the neighbourhoods.
         plan: The seeds of each step.
-        made_on: The sampler's device.
+        needs: The fields that the model reads.
         threads: Background threads that make batches; 0 makes them in the caller's thread, on its
             stream, which a sampler needs that is not thread-safe.
         prefetch: Batches made ahead.
@@ -213,30 +200,35 @@ class SampledLoader(Loader, Generic[Subgraph, Made]):
 
     def __init__(
         self,
-        sampler: Draws[Subgraph],
+        values: BatchValues,
+        features: Mapping[NodeType, FeatureSource],
+        sampler: Sampler,
         plan: SeedPlan,
         *,
-        made_on: torch.device,
-        threads: int,
-        prefetch: int,
-        device: torch.device | None,
+        needs: BlockNeeds = NO_NEEDS,
+        threads: int = 1,
+        prefetch: int = 2,
+        device: torch.device | None = None,
     ) -> None:
         self._threads = threads if sampler.thread_safe else 0
-        super().__init__(plan, Phases(made_on, background=self._threads > 0))
+        super().__init__(plan, Phases(values.device, background=self._threads > 0))
+        self._values = values
+        self._features = features
+        self._needs = needs
         self.sampler = sampler
-        self.device = made_on if device is None else device
+        self.device = values.device if device is None else device
         self._prefetch = prefetch
-        self._stream = BatchStream[Made](self.device, is_side=self._threads > 0)
+        self._stream = BatchStream[Batch](self.device, is_side=self._threads > 0)
 
-    def __iter__(self) -> Iterator[Made]:
+    def __iter__(self) -> Iterator[Batch]:
         """The batches from the current position to the end of the epoch."""
         order, epoch = self.plan.order(self._epoch), self._epoch
 
-        def make(step: int) -> tuple[Made, Any]:
+        def make(step: int) -> tuple[Batch, Any]:
             return self._stream.make(lambda: self._batch(order, epoch, step))
 
         steps = range(self._step, len(self))
-        for made in made_ahead(make, steps, threads=self._threads, prefetch=self._prefetch):
+        for made in prefetched(make, steps, threads=self._threads, prefetch=self._prefetch):
             self._step += 1
             yield self._stream.take(made)
             del made  # or it would live on while the next is waited for
@@ -248,106 +240,57 @@ class SampledLoader(Loader, Generic[Subgraph, Made]):
             self._step += 1
             yield self.plan.rank_batch(order, step), self.plan.key(self._epoch, step)
 
-    @abstractmethod
-    def fill(self, subgraph: Subgraph, num_counted: int, global_batch_size: int) -> Made:
-        """The mini-batch of a sampled subgraph; see `MiniBatch` for the numbers."""
-
-    def _batch(self, order: Int64Array, epoch: int, step: int) -> Made:
-        own = self.plan.rank_batch(order, step)
-        with self.phases("sample"):
-            subgraph = self.sampler.sample(as_tensor(own.seeds), self.plan.key(epoch, step))
-        with self.phases("gather"):
-            return self.fill(subgraph, own.num_counted, own.global_batch_size)
-
-
-class BlockLoader(SampledLoader[SampledSubgraph, MiniBatch]):
-    """Samples the mini-batches of a graph with one type.
-
-    Unlike PyG's `NeighborLoader` it makes `Block`s for the models of gnntrain; PyG's models take
-    its batches as well.
-
-    Args:
-        graph: The graph's values, on the sampler's device.
-        features: Source of the feature rows.
-        sampler, plan, threads, prefetch, device: See `SampledLoader`.
-        needs: The fields that the model reads.
-    """
-
-    def __init__(
-        self,
-        graph: BatchValues,
-        features: FeatureSource,
-        sampler: Sampler,
-        plan: SeedPlan,
-        *,
-        needs: BlockNeeds = NO_NEEDS,
-        threads: int = 1,
-        prefetch: int = 2,
-        device: torch.device | None = None,
-    ) -> None:
-        made_on = graph.device
-        super().__init__(
-            sampler, plan, made_on=made_on, threads=threads, prefetch=prefetch, device=device
-        )
-        self._graph = graph
-        self._features = features
-        self._needs = needs
-
-    def fill(
-        self, subgraph: SampledSubgraph, num_counted: int, global_batch_size: int
-    ) -> MiniBatch:
-        """See `SampledLoader.fill`."""
-        return mini_batch(
-            self._graph,
-            self._features,
-            subgraph,
-            self._needs,
+    def fill(self, sample: Sample, num_counted: int, global_batch_size: int) -> Batch:
+        """The mini-batch of a sample, on `device`; see `Batch` for the numbers."""
+        on_gpu, needs, values = devices.is_gpu(self.device), self._needs, self._values
+        n_id = dict(values.row_ids(sample))
+        if on_gpu and not any(source.waits for source in self._features.values()):
+            # once for the features and the batch
+            n_id = dict(zip(n_id, send_all(list(n_id.values()), self.device), strict=True))
+        batch = Batch(
+            n_id_dict=n_id,
+            rows={
+                name: source.select(n_id[name], sample.size)
+                for name, source in self._features.items()
+            },
+            hops=values.filled(sample, needs),
+            y=values.targets_of(sample.nodes[sample.target][: sample.num_seeds]),
+            target=sample.target,
+            batch_size=sample.num_seeds,
             num_counted=num_counted,
             global_batch_size=global_batch_size,
-            device=self.device,
+            sample=sample,
         )
+        if not needs.rows:
+            _ = batch.x_dict  # here, not in the step
+        if needs.edge_index:
+            _ = batch.edge_index_dict
+        return batch.sent(self.device) if on_gpu else batch
 
     def take_reads(self) -> tuple[int, int]:
         """See `Loader.take_reads`."""
-        return self._features.take_reads()
+        reads = [source.take_reads() for source in self._features.values()]
+        return sum(hits for hits, _ in reads), sum(number for _, number in reads)
+
+    def _batch(self, order: Int64Array, epoch: int, step: int) -> Batch:
+        own = self.plan.rank_batch(order, step)
+        with self.phases("sample"):
+            sample = self.sampler.sample(as_tensor(own.seeds), self.plan.key(epoch, step))
+        with self.phases("gather"):
+            return self.fill(sample, own.num_counted, own.global_batch_size)
 
 
-class WholeGraphLoader(Loader, Generic[Made]):
+class FullGraphLoader(Loader):
     """Full-graph training: one step an epoch, over all nodes.
 
     Every rank computes the whole graph and takes its own seeds into the loss, so the result is the
     same on any number of ranks, and the work is not divided.
 
     Args:
-        plan: The seeds of the rank.
-    """
-
-    def __init__(self, plan: SeedPlan) -> None:
-        super().__init__(plan, Phases())
-        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
-        self._num_counted = len(own)
-        self._seeds = as_tensor(own if len(own) else plan.seeds[:1])
-
-    @abstractmethod
-    def _fresh(self) -> Made:
-        """The batch of the whole graph."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[Made]:
-        """The whole graph, once."""
-        if self._step == 0:
-            self._step = 1
-            yield self._fresh()
-
-
-class FullGraphLoader(WholeGraphLoader[MiniBatch]):
-    """Full-graph training on a graph with one type.
-
-    Args:
         graph: The graph on the model's device.
-        features: Source of the feature rows, which that device reads.
+        schema: Its types.
+        features: Source of the feature rows of each node type that has some, which that device
+            reads.
         plan: The seeds of the rank.
         num_layers: Layers of the model.
         needs: The fields that the model reads. A plain PyG model, which might write to the
@@ -357,69 +300,49 @@ class FullGraphLoader(WholeGraphLoader[MiniBatch]):
     def __init__(
         self,
         graph: GraphTensors,
-        features: FeatureSource,
+        schema: GraphSchema,
+        features: Mapping[NodeType, FeatureSource],
         plan: SeedPlan,
         *,
         num_layers: int,
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
-        super().__init__(plan)
+        super().__init__(plan, Phases())
+        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
+        seed_rows = as_tensor(own if len(own) else plan.seeds[:1]).to(graph.device)
+        sizes = schema.num_nodes
+        blocks = {
+            name: replace(
+                edges.in_edges(0, sizes[name[2]], (0, len(edges.indices))), norm=edges.norm
+            )
+            for name, edges in graph.edges.items()
+        }
         self._copies_features = needs.edge_index
-        seed_rows = self._seeds.to(graph.device)
-        rows = features.select()
-        block = graph.in_edges(0, graph.num_nodes, 0, len(graph.indices))
-        self._batch = MiniBatch(
-            x=None if needs.rows else rows.whole(),
-            rows=rows if needs.rows else None,
+        self._batch = Batch(
+            n_id_dict={t: torch.arange(size, device=graph.device) for t, size in sizes.items()},
+            rows={name: source.select() for name, source in features.items()},
+            hops=(Hop(blocks, num_dst=sizes, num_src=sizes),) * num_layers,
             y=graph.targets[seed_rows],
-            n_id=torch.arange(graph.num_nodes, device=graph.device),
+            target=schema.target,
             batch_size=len(seed_rows),
-            blocks=(replace(block, norm=graph.norm),) * num_layers,
-            seed_rows=seed_rows,
-            num_counted=self._num_counted,
+            num_counted=len(own),
             global_batch_size=len(plan.seeds),
-            sampled=None,
+            seed_rows=seed_rows,
         )
+        # Made once, not in each epoch.
+        if not needs.rows:
+            _ = self._batch.x_dict
         if needs.edge_index:
-            self._batch.edge_index  # noqa: B018  # made once, not in each epoch
+            _ = self._batch.edge_index_dict
 
-    def _fresh(self) -> MiniBatch:
-        batch = self._batch
-        if self._copies_features:
-            batch = copy.copy(batch)
-            batch.x = batch.x.clone()
-        return batch
+    def __len__(self) -> int:
+        return 1
 
-
-def whole_graph_block(
-    store: Graph, needs: BlockNeeds, start: int = 0, stop: int | None = None
-) -> Block:
-    """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
-
-    Its indices and weights are the store's mapped pages, not copies.
-    """
-    stop = store.num_nodes if stop is None else stop
-    weight = store.edge_weight if needs.weight else None
-    block = in_edges(store.indptr, store.indices, weight, start, stop)
-    norm = as_tensor(store.gcn_norm) if needs.norm else None
-    return replace(block, num_src=store.num_nodes, dst_offset=start, norm=norm)
-
-
-def in_edges(
-    indptr: Int64Array, indices: IntArray, weight: Float32Array | None, start: int, stop: int
-) -> Block:
-    """The block of the in-edges of the nodes `start … stop − 1` of an adjacency, see `Edges`.
-
-    Its indices and weights are views where possible. `num_src` and `dst_offset` are left to the
-    caller.
-    """
-    first, last = int(indptr[start]), int(indptr[stop])
-    # torch's CSR needs offsets and indices of one type
-    fits = last - first <= np.iinfo(np.int32).max
-    sources = indices[first:last].astype(indices.dtype if fits else np.int64, copy=False)
-    return Block(
-        indptr=as_tensor((indptr[start : stop + 1] - first).astype(sources.dtype)),
-        indices=as_tensor(sources),
-        num_src=0,
-        weight=None if weight is None else as_tensor(weight[first:last]),
-    )
+    def __iter__(self) -> Iterator[Batch]:
+        """The whole graph, once."""
+        if self._step == 0:
+            self._step = 1
+            batch = self._batch
+            if self._copies_features:
+                batch = replace(batch, _x={name: x.clone() for name, x in batch.x_dict.items()})
+            yield batch

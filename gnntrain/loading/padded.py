@@ -12,10 +12,11 @@ from torch import Tensor
 from gnntrain import devices
 from gnntrain.compute.features import as_tensor
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import BlockLoader
+from gnntrain.loading.batch import Batch
+from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import Sample
 
 
 @runtime_checkable
@@ -26,7 +27,7 @@ class PaddingSampler(Protocol):
         """The key in the form of `sample_padded`, in host memory."""
         ...
 
-    def sample_padded(self, seeds: Tensor, keys: Tensor) -> SampledSubgraph:
+    def sample_padded(self, seeds: Tensor, keys: Tensor) -> Sample:
         """Sample; all tensors have their largest possible size."""
         ...
 
@@ -38,7 +39,7 @@ class SeedBatch:
     Attributes:
         seeds: int64 `[batch_size]`, on the device.
         keys: int32, on the device, see `GPUSampler.hop_keys`.
-        num_counted, global_batch_size: As in `MiniBatch`.
+        num_counted, global_batch_size: As in `Batch`.
     """
 
     seeds: Tensor
@@ -60,7 +61,7 @@ class PaddedBatches:
         UserError: The loader's sampler cannot pad.
     """
 
-    def __init__(self, loader: BlockLoader) -> None:
+    def __init__(self, loader: SampledLoader) -> None:
         if not isinstance(loader.sampler, PaddingSampler):
             raise UserError(
                 f"{type(loader.sampler).__name__} cannot draw batches of a fixed size",
@@ -79,14 +80,14 @@ class PaddedBatches:
                 own.global_batch_size,
             )
 
-    def make(self, step: SeedBatch) -> MiniBatch:
+    def make(self, step: SeedBatch) -> Batch:
         """The padded batch of a step.
 
         Raises:
             UserError: The host copies the features, or the largest size is too large.
         """
-        subgraph = self._sampler.sample_padded(step.seeds, step.keys)
-        return self._loader.fill(subgraph, step.num_counted, step.global_batch_size)
+        sample = self._sampler.sample_padded(step.seeds, step.keys)
+        return self._loader.fill(sample, step.num_counted, step.global_batch_size)
 
     def _sent(self, tensor: Tensor) -> Tensor:
         """Copy a small tensor to the device, without synchronisation."""

@@ -20,6 +20,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, addresses_of, as_tensor
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph, NodeType
+from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import (
     AnyArray,
@@ -36,7 +37,7 @@ from gnntrain.loading.hotness import (
     DenseReadCounts,
     HashedReadCounts,
     ReadCounts,
-    hottest_on_machine,
+    most_read_nodes,
 )
 from gnntrain.loading.placement import in_words, most_cached
 from gnntrain.loading.transfer import send_all
@@ -236,6 +237,22 @@ class MachineRows:
         own = {name: [graph.nodes[name].features[made._own_range(name)]] for name in made.own}
         return replace(made, own=own)
 
+    @classmethod
+    def of_parts(
+        cls,
+        graph: Graph,
+        parts: Sequence[Part],
+        owners: Mapping[NodeType, NodeOwners],
+        exchange: Exchange,
+    ) -> MachineRows:
+        """The rows of a machine that holds `parts`, see `remote.held_parts`."""
+        own = {
+            name: [part.graph.nodes[name].features for part in parts]
+            for name, width in graph.schema.num_features.items()
+            if width
+        }
+        return cls(graph, owners, own, exchange, in_parts=True)
+
     def serve(self) -> None:
         """Answer other machines that ask for rows of this one."""
         for name, rows in self.own.items():
@@ -295,7 +312,7 @@ class MachineRows:
                     read, own = nodes[name].cpu().numpy(), self._own_range(name)
                     of_type.add(read[(read < own.start) | (read >= own.stop)])
         return {
-            name: hottest_on_machine(counts[name], number, sizes[name], context)
+            name: most_read_nodes(counts[name], number, sizes[name], context)
             for name, number in numbers.items()
         }
 

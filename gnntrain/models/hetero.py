@@ -24,8 +24,7 @@ from gnntrain.models.dropout import Dropout
 from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.pyg_hetero import PyGLayer, typed_pyg_model
 from gnntrain.models.pyg_model import PyGModel
-from gnntrain.sampling.block import Block, BlockNeeds
-from gnntrain.sampling.hetero import HeteroBlock
+from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""
@@ -129,7 +128,7 @@ class HeteroConv(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, h: Mapping[NodeType, InputRows], block: HeteroBlock, node_types: Sequence[NodeType]
+        self, h: Mapping[NodeType, InputRows], block: Hop, node_types: Sequence[NodeType]
     ) -> dict[NodeType, Tensor]:
         """The outputs for all destinations of some types of a mini-batch.
 
@@ -293,7 +292,7 @@ class HeteroGNN(nn.Module):
         self,
         x: Mapping[NodeType, Rows],
         n_id: Mapping[NodeType, Tensor],
-        blocks: Sequence[HeteroBlock],
+        blocks: Sequence[Hop],
     ) -> Tensor:
         """Compute the outputs of the seeds, the destinations of the target type in the last block.
 
@@ -338,9 +337,7 @@ class HeteroGNN(nn.Module):
             rows = self.act(self.projections[node_type](rows))
         return rows
 
-    def layer(
-        self, i: int, h: Mapping[NodeType, InputRows], block: HeteroBlock
-    ) -> dict[NodeType, Tensor]:
+    def layer(self, i: int, h: Mapping[NodeType, InputRows], block: Hop) -> dict[NodeType, Tensor]:
         """Layer `i`'s output for the destinations of `block`.
 
         Args:

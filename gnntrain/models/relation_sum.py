@@ -13,8 +13,7 @@ from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_s
 from gnntrain.models.embedding import LearntRows
 from gnntrain.models.hetero import HeteroConv, InputRows, LayerTypes, Rows, SourceKey
 from gnntrain.models.relation_linear import RelationLinear, RelationTerm, relation_linear
-from gnntrain.sampling.block import Block, BlockNeeds
-from gnntrain.sampling.hetero import HeteroBlock
+from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 
 class Root(NamedTuple):
@@ -56,7 +55,7 @@ class RelationSumConv(HeteroConv):
         return F.linear(rows, self.relation_weight(edge_type))
 
     def forward(
-        self, h: Mapping[NodeType, InputRows], block: HeteroBlock, node_types: Sequence[NodeType]
+        self, h: Mapping[NodeType, InputRows], block: Hop, node_types: Sequence[NodeType]
     ) -> dict[NodeType, Tensor]:
         narrows = any(map(self.source, self.types.edge_types))
         is_whole = sum(block.num_src.values()) <= 2 * sum(block.num_dst.values())
@@ -69,7 +68,7 @@ class RelationSumConv(HeteroConv):
         return dict(zip(node_types, outputs, strict=True))
 
     def _part(
-        self, node_type: NodeType, block: HeteroBlock, places: Mapping[NodeType, int]
+        self, node_type: NodeType, block: Hop, places: Mapping[NodeType, int]
     ) -> RelationLinear:
         terms = [
             RelationTerm(

@@ -28,14 +28,11 @@ from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
 from gnntrain.inventory.machine import nearest_folder
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.hetero_batch import HeteroBatch
-from gnntrain.loading.loader import AnyBatch, Loader
+from gnntrain.loading.batch import Batch
+from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel, HeteroGNN
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
-from gnntrain.sampling.block import Block
-from gnntrain.sampling.hetero import HeteroBlock
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import SplitMetrics
@@ -64,20 +61,18 @@ class BatchSize:
     row_gradient_bytes: int = 0
 
     @classmethod
-    def of(cls, batch: AnyBatch, graph: Graph, model: AnyModel) -> BatchSize:
+    def of(cls, batch: Batch, graph: Graph, model: AnyModel) -> BatchSize:
         """Measure a batch of `graph` for `model`."""
         nodes = {t: rows.num_features * rows.features.itemsize for t, rows in graph.nodes.items()}
-        if isinstance(batch, HeteroBatch):
-            # Each row once: of rows that a convolution aggregates in place it is more.
-            sizes = {t: len(ids) for t, ids in batch.n_id_dict.items()}
-        else:
-            sizes = {graph.target: batch.n_id.numel()}
+        # Each row once: of rows that a convolution of typed graphs aggregates in place it is more.
+        sizes = {t: len(ids) for t, ids in batch.n_id_dict.items()}
         num_nodes = sum(sizes.values())
-        if isinstance(batch, MiniBatch) and batch.rows is not None and batch.blocks:
+        if not model.is_hetero and model.needs.rows and batch.hops:
             # Lazy rows are read by the first layer: one for each edge and each destination.
-            sizes = {graph.target: batch.blocks[0].num_edges + batch.blocks[0].num_dst}
-        blocks: Sequence[Block | HeteroBlock] = batch.blocks
-        num_edges = [block.num_edges for block in reversed(blocks)]
+            sizes = {
+                t: batch.hops[0].num_edges + num_dst for t, num_dst in batch.hops[0].num_dst.items()
+            }
+        num_edges = [hop.num_edges for hop in reversed(batch.hops)]
         bytes_read = sum(nodes[t] * size for t, size in sizes.items())
         row_gradients = 0
         if isinstance(model, HeteroGNN | PlainHeteroModel):

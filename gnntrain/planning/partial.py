@@ -15,7 +15,7 @@ from torch import Tensor
 from gnntrain.data.graph import NodeType
 from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, AnyModel, PlainModel
 from gnntrain.training.buffers import SharedBuffers
@@ -166,7 +166,7 @@ class _SomeBatches(Loader):
         """See `Loader.set_epoch`."""
         self._loader.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[MiniBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """The batches, as they are."""
         rounds: list[tuple[float, float]] = []
         began = round_began = self._clock.now()

@@ -1,22 +1,35 @@
-"""The interface of samplers: a sampler takes seeds and a key, and returns a subgraph."""
+"""The interface of samplers: a sampler takes seeds and a key, and returns a sample."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from gnntrain.sampling.block import Block
+from gnntrain.config.problems import meant_or
+from gnntrain.config.types import AnyFanOuts
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.errors import UserError
+from gnntrain.sampling.block import Sample
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
+
+
+DEFAULT = "default"
+"""Stands for all edge types whose fan-outs are not given."""
+
+FanOutScope = Literal["relation", "node"]
+"""See `Sampler`."""
+
+FanOuts = Mapping[EdgeType, tuple[int, ...]]
+"""In-neighbours of each edge type to draw for a node, the hop next to the seeds first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,96 +49,25 @@ class SampleKey:
     by_node: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SampledSubgraph:
-    """A sampled multi-hop neighbourhood, in host or device memory.
-
-    The models of gnntrain compute on `blocks`, one a layer. For PyG's models the subgraph is also
-    one directed graph, in which every node has the in-edges of its first draw: `edge_index`,
-    `edge_ids`, `num_sampled_nodes` and `num_sampled_edges` mean what they mean in PyG's
-    mini-batches, and `torch_geometric.utils.trim_to_layer` works on them. With fan-outs of −1 this
-    view is complete: all draws of a node are equal.
-
-    On a GPU the tensors may be views of larger buffers, filled on the current stream; another
-    stream must wait for it.
-
-    Attributes:
-        nodes: int64 `[num_nodes]`, global ids in order of discovery, the seeds first and as given.
-        num_seeds: Number of seeds.
-        blocks: One `Block` a hop, in the order of a model's layers: the hop farthest from the seeds
-            first. The destinations of a block are the first `num_dst` of `nodes`, its sources the
-            first `num_src`. Every hop draws again for *all* nodes found so far, so that a layer's
-            output for a node does not depend on the rest of the batch. (Exception: PyG's way, see
-            `pyg.blocks_of`.)
-        num_sampled_edges: For each hop, the one next to the seeds first: the edges to the nodes
-            that the hop before found (or to the seeds).
-        size: If `nodes` is padded: the number of sampled nodes, int64 on the device.
-    """
-
-    nodes: Tensor
-    num_seeds: int
-    blocks: tuple[Block, ...]
-    num_sampled_edges: list[int]
-    size: Tensor | None = None
-
-    @property
-    def num_sampled_nodes(self) -> list[int]:
-        """The number of seeds, then of the nodes that each hop found."""
-        known = [self.num_seeds, *(block.num_src for block in reversed(self.blocks))]
-        return [known[0], *(after - before for before, after in pairwise(known))]
-
-    @property
-    def edge_index(self) -> Tensor:
-        """int64 `[2, sum(num_sampled_edges)]`: local sources, local destinations; computed
-        at every access, without synchronisation.
-        """
-        edges = [self.nodes.new_empty(2, 0)]
-        for block, oldest, num_new in self._new_edges():
-            numbers = torch.arange(oldest, block.num_dst, device=self.nodes.device)
-            destinations = numbers.repeat_interleave(
-                block.indptr[oldest:].diff(), output_size=num_new
-            )
-            sources = block.indices[block.num_edges - num_new :].long()
-            edges.append(torch.stack([sources, destinations]))
-        return torch.cat(edges, 1)
-
-    @property
-    def edge_ids(self) -> Tensor | None:
-        """int64, the positions in the graph's `indices` of the edges of `edge_index`.
-
-        None: the sampler was made without `edge_ids`.
-        """
-        ids = [self.nodes.new_empty(0)]
-        for block, _, num_new in self._new_edges():
-            if block.edge_ids is None:
-                return None
-            ids.append(block.edge_ids[block.num_edges - num_new :])
-        return torch.cat(ids)
-
-    def _new_edges(self) -> Iterator[tuple[Block, int, int]]:
-        """By hop: the block, its first destination without an earlier draw, its new edges."""
-        oldest = 0
-        for block, num_new in zip(reversed(self.blocks), self.num_sampled_edges, strict=True):
-            yield block, oldest, num_new
-            oldest = block.num_dst
-
-
 class Sampler(ABC):
-    """Draws the neighbourhood of seed nodes.
+    """Draws the neighbourhood of seed nodes of one type.
 
     A package adds a sampler by an entry point of the group `gnntrain.samplers` that names a
     subclass; `sampler.backend` chooses it by the entry point's name. See `sampling.registry`.
 
     Args:
-        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
-        indices: int32 or int64 `[num_edges]`, the source node of each edge. Both are only read.
-        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
-        replace: Draw with replacement.
-        edge_ids: Also return each edge's position in `indices`.
+        edges: The in-edges of all types. They are only read.
+        target: The node type of the seeds.
+        fan_outs: In-neighbours to draw for a node, by edge type; −1 takes all.
+        scope: Whether a fan-out is for the in-edges of a node of one edge type (relation), or of
+            all edge types together (node): all edge types into a node type then have the same.
+        replace: Draw with replacement: where there are in-edges, exactly the fan-out is taken.
+        edge_ids: Also return each edge's position among those of its type.
 
     Attributes:
-        on_gpu: Whether it samples on a GPU: `indptr` is then in its memory, `indices` there or in
-            pinned host memory. Otherwise both are in host memory, mapped from the store.
+        on_gpu: Whether it samples on a GPU. It is made for graphs of one edge type alone, and the
+            arrays of `edges` are then tensors: `indptr` in the GPU's memory, `indices` there or in
+            pinned host memory. Otherwise they are NumPy arrays, mapped from the store.
         thread_safe: Whether `sample` may be called in background threads, several at a time.
     """
 
@@ -135,19 +77,80 @@ class Sampler(ABC):
     @abstractmethod
     def __init__(
         self,
-        indptr: Tensor,
-        indices: Tensor,
-        fan_outs: Sequence[int],
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
         *,
+        scope: FanOutScope = "relation",
         replace: bool = False,
         edge_ids: bool = False,
     ) -> None: ...
 
     @abstractmethod
-    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
+    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`.
 
         Args:
-            seeds: Integers `[num_seeds]`, global node ids.
-            key: Key of the draw. Equal seeds and keys give equal subgraphs.
+            seeds: Integers `[num_seeds]`, nodes of the target type.
+            key: Key of the draw. Equal seeds and keys give equal samples.
         """
+
+
+def resolved_fan_outs(
+    given: AnyFanOuts, schema: GraphSchema, num_layers: int, key: str = "sampler.fan_outs"
+) -> FanOuts:
+    """The fan-outs of each edge type of a graph.
+
+    Args:
+        given: One list for all edge types; or lists by edge type, and `default` for all others. An
+            edge type is `author/writes/paper`, or `writes` where no other has this relation.
+        schema: The types of the graph.
+        num_layers: The length of each list.
+        key: The key that gives them, for messages.
+
+    Raises:
+        UserError: No edge type has a name that is given, or several have it, or it is given twice;
+            an edge type has no fan-outs; or a list is of another length.
+    """
+    if not isinstance(given, Mapping):
+        given = {DEFAULT: given}
+    for name, fan_outs in given.items():
+        if len(fan_outs) != num_layers:
+            raise UserError(
+                f"{key}: the fan-outs of {name} are {list(fan_outs)}, not one number a layer.",
+                f"The model has {num_layers} layers.",
+            )
+    own = [(_edge_type(name, schema, key), name) for name in given if name != DEFAULT]
+    names = dict(own)
+    for edge_type, name in own:
+        if names[edge_type] != name:
+            raise UserError(
+                f"{key} has {'/'.join(edge_type)} twice: as {name} and as {names[edge_type]}.",
+                "Give one of them.",
+            )
+    lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in given]
+    if lacking:
+        raise UserError(
+            f"{key} has no fan-outs for {', '.join(map('/'.join, lacking))}.",
+            f"Add theirs, or {DEFAULT}, which stands for all others.",
+        )
+    return {edge: tuple(given[names.get(edge, DEFAULT)]) for edge in schema.edge_types}
+
+
+def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:
+    """The edge type of this name, or of this relation."""
+    found = [edge for edge in schema.edge_types if name in ("/".join(edge), edge[1])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(map("/".join, found))
+        raise UserError(
+            f"{key}: {name} is the relation of {len(found)} edge types.",
+            f"Write one of {several}.",
+        )
+    edge_types = ["/".join(edge) for edge in schema.edge_types]
+    known = [*edge_types, *(edge[1] for edge in schema.edge_types), DEFAULT]
+    raise UserError(
+        f"{key}: {name} is no edge type of the graph.",
+        meant_or(name, known, f"The edge types are {', '.join(edge_types)}."),
+    )

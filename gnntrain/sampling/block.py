@@ -1,15 +1,17 @@
-"""A block: the bipartite adjacency of one layer, the sampled edges of one hop, in CSC form."""
+"""A sample: nodes by type and, for each hop, a block of edges in CSC form by edge type."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute import ops
+from gnntrain.data.graph import EdgeType, NodeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,9 @@ class BlockNeeds:
 
     Attributes:
         norm, weight, degree: In its blocks beside the edges, see `Block`.
-        rows: Lazy features (`loading.batch.MiniBatch.rows`) instead of `x`.
-        edge_index: PyG's `edge_index` instead of blocks: for a plain PyG model, which might also
-            write to the features.
+        rows: Lazy features (`loading.batch.Batch.rows`) instead of `x_dict`.
+        edge_index: PyG's `edge_index_dict` instead of blocks: for a plain PyG model, which might
+            also write to the features.
     """
 
     norm: bool = False
@@ -116,3 +118,108 @@ class BlockNeeds:
 
 
 NO_NEEDS = BlockNeeds()
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The in-edges of some destination nodes of each type: one layer's message passing.
+
+    The destinations of a type are the first `num_dst` of its `num_src` source nodes.
+
+    Attributes:
+        edges: A bipartite block for each edge type of the graph: its sources number the nodes of
+            the source type, its destinations are those of the destination type.
+        num_dst: Number of destinations of each node type.
+        num_src: Number of sources of each node type.
+    """
+
+    edges: Mapping[EdgeType, Block]
+    num_dst: Mapping[NodeType, int]
+    num_src: Mapping[NodeType, int]
+
+    @property
+    def num_edges(self) -> int:
+        return sum(block.num_edges for block in self.edges.values())
+
+    def into(self, node_type: NodeType) -> dict[EdgeType, Block]:
+        """The blocks whose destinations are of `node_type`."""
+        return {edge: block for edge, block in self.edges.items() if edge[2] == node_type}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sampled multi-hop neighbourhood, in host or device memory.
+
+    The models of gnntrain compute on `hops`, one a layer. For PyG's models the sample is also one
+    directed graph, in which every node has the in-edges of its first draw: `edge_index`,
+    `num_sampled_nodes` and `num_sampled_edges` mean what they mean in PyG's mini-batches, and
+    `torch_geometric.utils.trim_to_layer` works on them. With fan-outs of −1 this view is complete:
+    all draws of a node are equal.
+
+    On a GPU the tensors may be views of larger buffers, filled on the current stream; another
+    stream must wait for it.
+
+    Attributes:
+        nodes: By node type, int64 `[num_nodes]`: ids within the type, in order of discovery; of the
+            target type the seeds come first, as given.
+        target: The node type of the seeds.
+        num_seeds: Number of seeds.
+        hops: In the order of a model's layers: the hop farthest from the seeds first. Every hop
+            draws again for *all* nodes found so far, so that a layer's output for a node does not
+            depend on the rest of the batch. (Exception: PyG's way, see `pyg.PyGSampler`.)
+        size: If `nodes` is padded: the number of sampled nodes, int64 on the device.
+        new_edges: `num_sampled_edges`, if known without reading blocks; else None.
+    """
+
+    nodes: Mapping[NodeType, Tensor]
+    target: NodeType
+    num_seeds: int
+    hops: tuple[Hop, ...]
+    size: Tensor | None = None
+    new_edges: Mapping[EdgeType, list[int]] | None = None
+
+    @property
+    def num_sampled_nodes(self) -> dict[NodeType, list[int]]:
+        """By node type: the number of seeds, then of the nodes that each hop found."""
+        none = dict.fromkeys(self.nodes, 0)
+        seeds = none | {self.target: self.num_seeds}
+        known = [none, seeds, *(hop.num_src for hop in reversed(self.hops))]
+        return {
+            name: [after[name] - before[name] for before, after in pairwise(known)]
+            for name in self.nodes
+        }
+
+    @property
+    def num_sampled_edges(self) -> dict[EdgeType, list[int]]:
+        """By edge type, for each hop, the one next to the seeds first: the edges to the nodes that
+        the hop before found (or to the seeds)."""
+        if self.new_edges is not None:
+            return dict(self.new_edges)
+        numbers: dict[EdgeType, list[int]] = {}
+        oldest: Mapping[NodeType, int] = dict.fromkeys(self.nodes, 0)
+        for hop in reversed(self.hops):
+            for name, block in hop.edges.items():
+                num_new = block.num_edges - int(block.indptr[oldest[name[2]]])
+                numbers.setdefault(name, []).append(num_new)
+            oldest = hop.num_dst
+        return numbers
+
+    def edge_index(self) -> dict[EdgeType, Tensor]:
+        """By edge type, int64 `[2, sum(num_sampled_edges)]`: local sources, local destinations."""
+        found: dict[EdgeType, Tensor] = {}
+        for name, numbers in self.num_sampled_edges.items():
+            parts, oldest = [], 0
+            for hop, num_new in zip(reversed(self.hops), numbers, strict=True):
+                block = hop.edges[name]
+                parts.append(edge_index_of(block, oldest, num_new))
+                oldest = block.num_dst
+            found[name] = torch.cat(parts, 1)
+        return found
+
+
+def edge_index_of(block: Block, oldest: int, num_edges: int) -> Tensor:
+    """The last edges of a block, all those to its destinations from `oldest` on, as PyG has them:
+    int64 `[2, num_edges]`."""
+    numbers = torch.arange(oldest, block.num_dst, device=block.indptr.device)
+    dst = numbers.repeat_interleave(block.indptr[oldest:].diff(), output_size=num_edges)
+    return torch.stack([block.indices[block.num_edges - num_edges :].long(), dst])

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import (
+    FanOuts,
+    FanOutScope,
     Int32Array,
     Int64Array,
-    SampledSubgraph,
     SampleKey,
     Sampler,
 )
-from gnntrain.sampling.block import Block
+from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
     SCAN_LIMIT,
     IndexArray,
-    count_edges,
-    draw_hop,
+    count_hetero_edges,
+    draw_by_node,
+    draw_hetero_hop,
     hop_key,
+    number_sources,
     register_seeds,
 )
 
@@ -35,9 +41,12 @@ MAX_DEGREE = 2**32 - 1
 MAX_HOP_EDGES = 2**31 - 1  # the limit of a block's int32 offsets
 NOT_WANTED: Int64Array = np.empty(0, np.int64)
 
+_Value = TypeVar("_Value")
+
 
 class CPUSampler(Sampler):
-    """Draws in-neighbours uniformly, in compiled code that releases the GIL.
+    """Draws in-neighbours uniformly, each edge type by its own fan-out, in compiled code that
+    releases the GIL.
 
     At each hop all nodes found so far draw again, each by its own key (see `kernels`): the result
     depends on neither threads nor ranks nor the other nodes of the batch. `sample` may be called
@@ -45,111 +54,134 @@ class CPUSampler(Sampler):
     node of the graph, kept for the next call.
 
     Args:
-        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
-        indices: int32 or int64 `[num_edges]`, the source node of each edge; every value must be
-            a node. Both may be read-only memory maps; neither is copied.
-        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
-        replace: Draw with replacement: every node that has in-edges takes exactly the fan-out.
-        edge_ids: Also return each edge's position in `indices`.
+        edges, target, fan_outs, scope, replace, edge_ids: See `Sampler`. The arrays may be
+            read-only memory maps; they are not copied.
 
     Raises:
-        UserError: The arrays are no CSC, or a fan-out is neither −1 nor at least 1.
+        UserError: The arrays are no CSC, a fan-out is neither −1 nor at least 1, or edge types
+            that share a fan-out have different ones.
     """
 
     def __init__(
         self,
-        indptr: Tensor,
-        indices: Tensor,
-        fan_outs: Sequence[int],
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
         *,
+        scope: FanOutScope = "relation",
         replace: bool = False,
         edge_ids: bool = False,
     ) -> None:
-        self._indptr, self._indices = read_only_csc(indptr.numpy(), indices.numpy())
-        self._fan_outs = checked_fan_outs(fan_outs)
+        self._edges = InEdges(edges)
+        self._sizes: Int64Array = np.array([*edges.num_nodes.values()], np.int64)
+        self._target = target
+        self._fan_outs = fan_outs_by_hop(edges.edge_types, fan_outs, scope)
+        self._scope = scope
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[_Scratch] = deque()
 
-    @property
-    def num_nodes(self) -> int:
-        return len(self._indptr) - 1
-
-    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
+    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`.
 
         Args:
-            seeds: Integers `[num_seeds]`, global node ids. A repeated seed keeps its positions,
-                each with its own (equal) in-edges; edges from it start at its first position.
+            seeds: Integers `[num_seeds]`, nodes of the target type. A repeated seed keeps its
+                positions, each with its own (equal) in-edges; edges from it start at its first
+                position.
             key: Key of the draw. Equal keys give equal in-neighbours for any seeds.
 
         Raises:
-            UserError: A seed is not a node of the graph.
-            RunError: The batch has more than 2^30 nodes, or a hop 2^31 edges or more.
+            UserError: A seed is not a node of the target type.
+            RunError: The batch has more than 2^30 nodes of a type, or a hop 2^31 edges or more.
         """
-        given = checked_seeds(seeds.numpy(), self.num_nodes)
+        target = self._edges.node_types.index(self._target)
+        own = checked_seeds(seeds.numpy(), int(self._sizes[target]))
         try:
             scratch = self._idle.pop()
         except IndexError:
-            scratch = _Scratch(self.num_nodes, self._indices.dtype)
-        subgraph = self._draw(scratch, given, key)
+            scratch = _Scratch(self._sizes, self._edges.indices.dtype)
+        scratch.start_batch(own, target)
+        hops = [
+            self._draw_hop(scratch, fan_outs, numba_hop_key(key, hop))
+            for hop, fan_outs in enumerate(self._fan_outs)
+        ]
+        nodes = self._by_type(map(torch.from_numpy, scratch.finish_batch()))
         # Not reached after an error, when the scratch may hold numbers of half a batch.
         self._idle.append(scratch)
-        return subgraph
+        return Sample(nodes, self._target, len(own), tuple(reversed(hops)))
 
-    def _draw(self, scratch: _Scratch, seeds: Int64Array, key: SampleKey) -> SampledSubgraph:
-        scratch.start_batch(seeds)
-        blocks: list[Block] = []
-        num_new_edges: list[int] = []
-        oldest = 0
-        for hop, fan_out in enumerate(self._fan_outs):
-            block = self._draw_hop(scratch, fan_out, numba_hop_key(key, hop))
-            blocks.append(block)
-            num_new_edges.append(block.num_edges - int(block.indptr[oldest]))
-            oldest = block.num_dst
-        nodes = torch.from_numpy(scratch.finish_batch())
-        return SampledSubgraph(nodes, len(seeds), tuple(reversed(blocks)), num_new_edges)
-
-    def _draw_hop(self, scratch: _Scratch, fan_out: int, key: np.uint64) -> Block:
-        """The in-edges of the known nodes."""
-        num_dst = scratch.num_nodes
-        indptr = np.zeros(num_dst + 1, np.int64)
-        starts, degrees = scratch.destination_buffers(num_dst)
-        destinations = scratch.nodes[:num_dst]
-        most = count_edges(
-            self._indptr, destinations, fan_out, self._replace, starts, degrees, indptr
-        )
-        num_edges = int(indptr[-1])
-        scratch.reserve(num_edges, most, fan_out)
-        indices = np.empty(num_edges, np.int32)
-        edge_ids = np.empty(num_edges, np.int64) if self._edge_ids else NOT_WANTED
-        scratch.num_nodes = draw_hop(
-            self._indices,
-            scratch.nodes[:num_dst],
-            key,
-            fan_out < 0,
-            self._replace,
-            starts,
-            degrees,
-            indptr,
-            scratch.positions,
-            scratch.sources,
-            scratch.table,
-            scratch.local,
-            scratch.base,
-            scratch.nodes,
-            scratch.num_nodes,
-            indices,
-            edge_ids,
-        )
-        return Block(
-            # Of the indices' type, as torch's CSR tensors require.
-            torch.from_numpy(indptr.astype(np.int32)),
+    def _draw_hop(self, scratch: _Scratch, fan_outs: Int64Array, key: np.uint64) -> Hop:
+        """The in-edges of all nodes known so far."""
+        edges, replace = self._edges, self._replace
+        num_dst = self._by_type(scratch.num_nodes.tolist())
+        drawn = edges.destinations(scratch.nodes, scratch.room, scratch.num_nodes, scratch)
+        shares = self._scope == "node"
+        if shares:
+            ids = edges.draw_by_node(drawn, drawn.nodes, fan_outs, key, replace, scratch)
+        else:
+            most = edges.count(drawn, fan_outs, replace)
+            scratch.reserve_edges(most, min(most, int(fan_outs.max())))
+        num_edges = drawn.num_edges
+        scratch.reserve_sources(num_edges, edges.ends[0])
+        first_drawn = starts_of(num_edges)
+        indices = np.empty(first_drawn[-1], np.int32)
+        numbering = scratch.local, scratch.first_node, scratch.base
+        known = scratch.nodes, scratch.room, scratch.num_nodes
+        if shares:
+            number_sources(
+                edges.indices,
+                edges.first_edge,
+                edges.ends,
+                first_drawn,
+                ids,
+                scratch.sources,
+                *numbering,
+                *known,
+                indices,
+            )
+        else:
+            ids = np.empty(first_drawn[-1], np.int64) if self._edge_ids else NOT_WANTED
+            draw_hetero_hop(
+                edges.indices,
+                edges.first_edge,
+                edges.ends,
+                key,
+                fan_outs,
+                replace,
+                drawn.rows,
+                drawn.starts,
+                drawn.degrees,
+                drawn.offsets,
+                first_drawn,
+                scratch.positions,
+                scratch.sources,
+                scratch.table,
+                *numbering,
+                *known,
+                indices,
+                ids,
+            )
+        num_src = self._by_type(scratch.num_nodes.tolist())
+        # All blocks are views of these. Offsets are of the indices' type, as torch's CSR requires.
+        indptr, sources = (
+            torch.from_numpy(drawn.offsets.astype(np.int32)),
             torch.from_numpy(indices),
-            scratch.num_nodes,
-            edge_ids=torch.from_numpy(edge_ids) if self._edge_ids else None,
-            max_in_edges=fan_out if fan_out >= 0 else None,
         )
+        edge_ids = torch.from_numpy(ids) if self._edge_ids else None
+        blocks = {}
+        for r, edge_type in enumerate(edges.edge_types):
+            own = slice(first_drawn[r], first_drawn[r + 1])
+            blocks[edge_type] = Block(
+                indptr[drawn.rows[r] : drawn.rows[r + 1]],
+                sources[own],
+                num_src[edge_type[0]],
+                edge_ids=None if edge_ids is None else edge_ids[own],
+                max_in_edges=int(fan_outs[r]) if fan_outs[r] >= 0 else None,
+            )
+        return Hop(blocks, num_dst, num_src)
+
+    def _by_type(self, values: Iterable[_Value]) -> dict[NodeType, _Value]:
+        return dict(zip(self._edges.node_types, values, strict=True))
 
 
 class HopBuffers:
@@ -187,45 +219,248 @@ class HopBuffers:
 class _Scratch(HopBuffers):
     """Buffers of one call in flight, reused by later calls.
 
-    `local[node] - base` is the number of a node in the present batch, negative if it has none.
-    Every batch starts with a base above all numbers written before, so nothing is ever cleared
-    (but once in some ten thousand batches, before the base leaves int32).
+    `local[first_node[type] + node] - base` is the number of a node in the present batch, negative
+    if it has none. Every batch starts with a base above all numbers written before, so nothing is
+    ever cleared (but once in some ten thousand batches, before the base leaves int32).
+
+    Args:
+        sizes: int64 `[T]`, number of nodes of each type.
+        index_dtype: Of the graph's `indices`.
+
+    Attributes:
+        local, first_node, base, nodes, room, num_nodes: See `kernels.draw_hetero_hop`.
     """
 
-    def __init__(self, num_nodes: int, index_dtype: np.dtype[np.integer]) -> None:
+    def __init__(self, sizes: Int64Array, index_dtype: np.dtype[np.integer]) -> None:
         super().__init__(index_dtype)
-        self.local: Int32Array = np.zeros(num_nodes, np.int32)
+        self.first_node = starts_of(sizes)
+        self.local: Int32Array = np.zeros(self.first_node[-1], np.int32)
         self.base = 1
-        self.num_nodes = 0
         self.nodes: Int64Array = np.empty(0, np.int64)
+        self.room: Int64Array = np.zeros(len(sizes) + 1, np.int64)
+        self.num_nodes = np.zeros_like(sizes)
 
-    def start_batch(self, seeds: Int64Array) -> None:
+    def start_batch(self, seeds: Int64Array, target: int) -> None:
         if self.base > MAX_BATCH_NODES:
             self.local.fill(0)
             self.base = 1
-        self.num_nodes = 0
-        self._reserve_nodes(len(seeds))
-        register_seeds(seeds, self.nodes, self.local, self.base)
-        self.num_nodes = len(seeds)
+        self.num_nodes[:] = 0
+        num_new = np.zeros_like(self.num_nodes)
+        num_new[target] = len(seeds)
+        self._reserve_nodes(num_new)
+        local = self.local[self.first_node[target] :]
+        register_seeds(seeds, self.nodes[self.room[target] :], local, self.base)
+        self.num_nodes[target] = len(seeds)
 
-    def finish_batch(self) -> Int64Array:
-        """The batch's nodes, in an array of their own."""
-        self.base += self.num_nodes
-        return self.nodes[: self.num_nodes].copy()
+    def finish_batch(self) -> list[Int64Array]:
+        """The batch's nodes of each type, in arrays of their own."""
+        self.base += int(self.num_nodes.max(initial=0))
+        return [nodes.copy() for nodes in self._known()]
 
-    def reserve(self, num_edges: int, most: int, fan_out: int) -> None:
-        """Make room for a hop of `num_edges`, at most `most` of them at one destination."""
-        check_hop_edges(num_edges)
-        self._reserve_nodes(min(num_edges, len(self.local)))
-        self.reserve_edges(most, fan_out)
+    def reserve_sources(self, num_edges: Int64Array, ends: Int64Array) -> None:
+        """Make room for the new nodes of a hop.
 
-    def _reserve_nodes(self, num_new: int) -> None:
+        Args:
+            num_edges: Drawn edges of each edge type.
+            ends: The source type of each edge type.
+        """
+        check_hop_edges(int(num_edges.sum()))
+        num_new = np.zeros_like(self.num_nodes)
+        np.add.at(num_new, ends, num_edges)
+        self._reserve_nodes(np.minimum(num_new, np.diff(self.first_node)))
+
+    def _reserve_nodes(self, num_new: Int64Array) -> None:
         needed = self.num_nodes + num_new + 1
-        check_batch_nodes(needed - 1)
-        if needed > len(self.nodes):
-            nodes = np.empty(_roomy(needed), np.int64)
-            nodes[: self.num_nodes] = self.nodes[: self.num_nodes]
-            self.nodes = nodes
+        check_batch_nodes(int(needed.max(initial=1)) - 1)
+        room = np.diff(self.room)
+        if (needed > room).any():
+            known = self._known()
+            self.room = starts_of(np.where(needed > room, needed + needed // 4, room))
+            self.nodes = np.empty(self.room[-1], np.int64)
+            for first, nodes in zip(self.room[:-1], known, strict=True):
+                self.nodes[first : first + len(nodes)] = nodes
+
+    def _known(self) -> list[Int64Array]:
+        return [
+            self.nodes[first : first + count]
+            for first, count in zip(self.room[:-1], self.num_nodes, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """The destinations of one hop, see `kernels.draw_hetero_hop`.
+
+    Attributes:
+        nodes, room: The destinations of each type.
+        rows, starts, degrees, offsets: Of the destinations of each edge type.
+    """
+
+    nodes: Int64Array
+    room: Int64Array
+    rows: Int64Array
+    starts: Int64Array
+    degrees: Int64Array
+    offsets: Int64Array
+
+    @property
+    def num_edges(self) -> Int64Array:
+        """Drawn edges of each edge type, int64 `[R]`."""
+        return self.offsets[self.rows[1:] - 1]
+
+
+class InEdges:
+    """The in-edges of all types, as the kernels take them.
+
+    Args:
+        edges: The edges; not copied.
+
+    Attributes:
+        node_types, edge_types: The types, numbered by their places here.
+        indptr, first_offset, indices, first_edge: See `FusedCSC`; read-only.
+        ends: int64 `[2, R]`, see `kernels.draw_hetero_hop`.
+
+    Raises:
+        UserError: What an edge type has is no CSC, see `read_only_csc`.
+    """
+
+    def __init__(self, edges: FusedCSC) -> None:
+        for number in range(len(edges.edge_types)):
+            read_only_csc(*edges.part(number))
+        self.node_types: tuple[NodeType, ...] = tuple(edges.num_nodes)
+        self.edge_types = edges.edge_types
+        self.indptr: Int64Array = read_only(edges.indptr, np.int64)
+        self.indices: IndexArray = read_only(edges.indices)
+        self.first_offset = edges.first_offset
+        self.first_edge = edges.first_edge
+        self.ends: Int64Array = np.array(
+            [[self.node_types.index(edge[end]) for edge in edges.edge_types] for end in (0, 2)],
+            np.int64,
+        )
+        self._into: Int64Array = np.argsort(self.ends[1], kind="stable")
+        types = np.arange(len(self.node_types) + 1)
+        self._first_into: Int64Array = np.searchsorted(self.ends[1][self._into], types)
+
+    def destinations(
+        self, nodes: Int64Array, room: Int64Array, num_dst: Int64Array, buffers: HopBuffers
+    ) -> Destinations:
+        """The destinations of a hop, nothing of them known yet.
+
+        Args:
+            nodes, room: See `Destinations`.
+            num_dst: Number of destinations of each node type.
+            buffers: Has the arrays that only this hop needs.
+        """
+        rows = starts_of(num_dst[self.ends[1]] + 1)
+        starts, degrees = buffers.destination_buffers(int(rows[-1]))
+        return Destinations(nodes, room, rows, starts, degrees, np.zeros(rows[-1], np.int64))
+
+    def count(self, hop: Destinations, fan_outs: Int64Array, replace: bool) -> int:
+        """Fill the hop's arrays; the most edges of a type that one destination takes.
+
+        Args:
+            hop: The destinations.
+            fan_outs: int64 `[R]`.
+            replace: Draw with replacement.
+        """
+        return count_hetero_edges(
+            self.indptr,
+            self.first_offset,
+            self.ends,
+            hop.nodes,
+            hop.room,
+            fan_outs,
+            replace,
+            hop.rows,
+            hop.starts,
+            hop.degrees,
+            hop.offsets,
+        )
+
+    def draw_by_node(
+        self,
+        hop: Destinations,
+        ids: Int64Array,
+        fan_outs: Int64Array,
+        key: np.uint64,
+        replace: bool,
+        buffers: HopBuffers,
+    ) -> Int64Array:
+        """Draw in-edges where all edge types into a node share a fan-out; fill the hop's arrays.
+
+        Args:
+            hop: The destinations.
+            ids: Their ids for the keys, at the places of `hop.nodes`.
+            fan_outs: int64 `[R]`.
+            key: Of the hop.
+            replace: Draw with replacement.
+            buffers: See `destinations`.
+
+        Returns:
+            int64: the positions of the drawn edges among those of their type, type by type; there
+            may be room for more.
+        """
+        self.count(hop, np.full_like(fan_outs, -1), False)
+        degrees = np.zeros(len(self.node_types), np.int64)
+        np.add.at(degrees, self.ends[1], hop.num_edges)
+        of_types = np.full_like(degrees, -1)
+        of_types[self.ends[1]] = fan_outs
+        num_dst = np.zeros_like(degrees)
+        num_dst[self.ends[1]] = np.diff(hop.rows) - 1
+        draws = np.where(of_types < 0, degrees, num_dst * of_types)
+        if not replace:
+            draws = np.minimum(draws, degrees)
+        most = int(min(of_types.max(), draws.max()))
+        buffers.reserve_edges(most, most)
+        drawn: Int64Array = np.empty(draws.sum(), np.int64)
+        positions = np.empty_like(drawn)
+        hop.offsets[:] = 0
+        draw_by_node(
+            self._first_into,
+            self._into,
+            key,
+            of_types,
+            replace,
+            ids,
+            hop.room,
+            hop.rows,
+            hop.starts,
+            hop.degrees,
+            buffers.table,
+            hop.offsets,
+            drawn,
+            positions,
+        )
+        return positions
+
+
+def starts_of(lengths: npt.NDArray[np.integer]) -> Int64Array:
+    """Where segments of these lengths begin that lie one after the other, and the end."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def fan_outs_by_hop(
+    edge_types: Sequence[EdgeType], fan_outs: FanOuts, scope: FanOutScope
+) -> list[Int64Array]:
+    """For each hop the fan-outs of the edge types, int64 `[R]`.
+
+    Raises:
+        UserError: A fan-out is neither −1 nor at least 1; or edge types that share one have
+            different ones.
+    """
+    checked = {edge_type: checked_fan_outs(fan_outs[edge_type]) for edge_type in edge_types}
+    shared: dict[NodeType, tuple[int, ...]] = {}
+    for edge_type, own in checked.items():
+        of_type = shared.setdefault(edge_type[2], own)
+        if scope == "node" and own != of_type:
+            raise UserError(
+                f"{'/'.join(edge_type)} has fan-outs {list(own)}, and another edge type into "
+                f"{edge_type[2]} has {list(of_type)}",
+                "With scope 'node' all edge types into a node type share their fan-outs.",
+            )
+    return [np.array(hop, np.int64) for hop in zip(*checked.values(), strict=True)]
 
 
 def check_batch_nodes(num_nodes: int) -> None:

@@ -13,10 +13,12 @@ import torch
 import triton
 from torch import Tensor
 
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import NodeType
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
-from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
-from gnntrain.sampling.block import Block
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler
+from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.cpu import checked_fan_outs, checked_seeds, numba_hop_key
 from gnntrain.sampling.gpu_checks import check_place, checked_max_degree
 from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
@@ -46,39 +48,45 @@ class GPUSampler(Sampler):
     one int32 for every node of the graph on the device, kept for the next call.
 
     Args:
-        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
-        indices: int32 or int64 `[num_edges]`, the source node of each edge; every value must be
-            a node. Both contiguous, on the device, or in pinned host memory, which the GPU then
-            reads over the bus. Neither is copied.
-        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
-        replace: Draw with replacement: every node that has in-edges takes exactly the fan-out.
-        edge_ids: Also return each edge's position in `indices`.
+        edges: Of one type, in tensors: contiguous, on the device, or in pinned host memory, which
+            the GPU then reads over the bus. They are not copied.
+        target, fan_outs, replace, edge_ids: See `Sampler`.
+        scope: Of one edge type both are the same.
         device: The device to sample on; by default that of `indptr`. "cpu" works only in Triton's
             interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
-        UserError: The tensors are no CSC or lie where the device cannot read them, or a fan-out is
-            neither −1 nor at least 1.
+        UserError: The graph has several edge types; the tensors are no CSC or lie where the device
+            cannot read them; or a fan-out is neither −1 nor at least 1.
     """
 
     on_gpu = True
 
     def __init__(
         self,
-        indptr: Tensor,
-        indices: Tensor,
-        fan_outs: Sequence[int],
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
         *,
+        scope: FanOutScope = "relation",  # noqa: ARG002
         replace: bool = False,
         edge_ids: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
+        if len(edges.edge_types) > 1:
+            raise UserError(
+                f"sampler.backend=triton cannot draw from {len(edges.edge_types)} edge types",
+                "Leave it out: the CPU draws then.",
+            )
+        (self._edge_type,) = edges.edge_types
+        self._target = target
+        indptr, indices = edges.indptr, edges.indices
         # An empty tensor's device has the index that "cuda" stands for.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
         check_place(self._device, indptr, indices)
         self._max_degree = checked_max_degree(indptr, indices)
         self._indptr, self._indices = indptr, indices
-        self._fan_outs = checked_fan_outs(fan_outs)
+        self._fan_outs = checked_fan_outs(fan_outs[self._edge_type])
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[Tensor] = deque()
@@ -86,9 +94,9 @@ class GPUSampler(Sampler):
 
     @property
     def num_nodes(self) -> int:
-        return self._indptr.numel() - 1
+        return len(self._indptr) - 1
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
+    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`, on the current stream.
 
         Args:
@@ -118,7 +126,7 @@ class GPUSampler(Sampler):
         keys = np.array([numba_hop_key(key, hop) for hop in hops], np.uint64)
         return torch.from_numpy(keys.view(np.int32))
 
-    def sample_padded(self, seeds: Tensor, keys: Tensor) -> SampledSubgraph:
+    def sample_padded(self, seeds: Tensor, keys: Tensor) -> Sample:
         """Sample without synchronisation, so that a CUDA graph can capture it.
 
         All tensors have the largest size that the number of seeds and the fan-outs allow. They
@@ -139,10 +147,10 @@ class GPUSampler(Sampler):
             batch = _Batch(seeds, self._padded_local, num_hops, self.num_nodes, is_padded=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
-            blocks = tuple(hop.padded() for hop in reversed(hops))
             # The largest case: every hop takes its full fan-out and finds new nodes only.
             most = [hop.indices.numel() for hop in hops]
-            return SampledSubgraph(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
+            blocks = [hop.padded() for hop in hops]
+            return self._sample(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
 
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
@@ -223,9 +231,7 @@ class GPUSampler(Sampler):
                 positions = positions * (number < offsets[-1])
         return positions
 
-    def _finished(
-        self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor
-    ) -> SampledSubgraph:
+    def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor) -> Sample:
         batch.forget()
         sizes = _read(batch.sizes)
         # The device has finished. Not reached after an error, when `local` may hold half a batch.
@@ -236,8 +242,25 @@ class GPUSampler(Sampler):
         num_edges, num_old = sizes[len(hops) + 1 : -1 : 2], sizes[len(hops) + 2 : -1 : 2]
         blocks = [hop.trimmed(known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
         num_new = [every - old for every, old in zip(num_edges, num_old, strict=True)]
-        nodes = batch.nodes[: known[-1]]
-        return SampledSubgraph(nodes, known[0], tuple(reversed(blocks)), num_new)
+        return self._sample(batch.nodes[: known[-1]], known[0], blocks, num_new)
+
+    def _sample(
+        self,
+        nodes: Tensor,
+        num_seeds: int,
+        blocks: Sequence[Block],
+        num_new: list[int],
+        size: Tensor | None = None,
+    ) -> Sample:
+        """The sample of these blocks, the hop next to the seeds first."""
+        node_type, edge_type = self._target, self._edge_type
+        hops = [
+            Hop({edge_type: block}, {node_type: block.num_dst}, {node_type: block.num_src})
+            for block in reversed(blocks)
+        ]
+        return Sample(
+            {node_type: nodes}, node_type, num_seeds, tuple(hops), size, {edge_type: num_new}
+        )
 
 
 @dataclass(frozen=True, slots=True)

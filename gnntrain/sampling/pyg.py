@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from weakref import WeakValueDictionary
@@ -12,13 +12,14 @@ import torch
 import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler.base import HeteroSamplerOutput
 
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE, Edges, Graph, Nodes
+from gnntrain.data.graph import Edges, EdgeType, Graph, Nodes, NodeType
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
-from gnntrain.sampling.block import Block
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler
+from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
 
 
@@ -33,50 +34,127 @@ class PyGSampler(Sampler):
     step, and, unlike with the built-in samplers, a draw depends on the number of ranks.
 
     Args:
-        indptr: int64 `[num_nodes + 1]`, where each node's in-edges start in `indices`.
-        indices: int32 or int64 `[num_edges]`, the source node of each edge.
-        fan_outs: In-neighbours a node, the hop next to the seeds first; −1 takes all.
-        replace: Draw with replacement.
+        edges, target, fan_outs, replace: See `Sampler`.
+        scope: "relation": PyG's samplers have no other.
         edge_ids: Ignored: PyG always returns the edges' positions.
 
     Raises:
-        UserError: Neither pyg-lib nor torch-sparse is installed.
+        UserError: Neither pyg-lib nor torch-sparse is installed; or another scope.
     """
 
     thread_safe = False
 
     def __init__(
         self,
-        indptr: Tensor,
-        indices: Tensor,
-        fan_outs: Sequence[int],
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
         *,
+        scope: FanOutScope = "relation",
         replace: bool = False,
         edge_ids: bool = False,  # noqa: ARG002
     ) -> None:
-        self._num_hops = len(fan_outs)
         require_pyg_backend()
+        if scope != "relation":
+            raise UserError(
+                f"sampler.backend=pyg cannot draw with sampler.fan_out_scope={scope}",
+                "PyG's fan-outs are those of a relation; sampler.backend=numba has both.",
+            )
+        self._edges = edges
+        self._target = target
+        checked = {name: list(checked_fan_outs(fan_outs[name])) for name in edges.edge_types}
+        self._num_hops = len(checked[edges.edge_types[0]])
+        self._has_types = len(edges.num_nodes) > 1 or len(checked) > 1
         # PyG's sampler keeps only the tensors; other samplers share the object as long as it lives.
-        num_nodes, num_edges = {NODE: len(indptr) - 1}, [len(indices)]
-        edges = FusedCSC.cut([EDGE], num_nodes, num_edges, indptr.numpy(), indices.numpy())
         self._graph = shared_graph(edges)
-        num_neighbors = list(checked_fan_outs(fan_outs))
-        self._sampler = NeighborSampler((self._graph, self._graph), num_neighbors, replace=replace)
+        self._sampler = NeighborSampler(
+            (self._graph, self._graph),
+            checked if self._has_types else checked[edges.edge_types[0]],
+            replace=replace,
+        )
+        if self._has_types:
+            # PyG keeps them in the order of a set, another one in every process; draws follow it.
+            self._sampler.node_types = list(edges.num_nodes)
+            self._sampler.edge_types = list(edges.edge_types)
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:
+    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`.
 
         Args:
-            seeds: int64 `[num_seeds]`, global node ids, each once.
+            seeds: int64 `[num_seeds]`, nodes of the target type, each once.
             key: Key of the draw, together with the first seed.
 
         Raises:
             UserError: A seed occurs twice (pyg-lib would return edges that are not there).
         """
-        refuse_repeated(seeds)
-        with seeded(key.seed, key.epoch, key.step, *seeds[:1].tolist()):
-            drawn = self._sampler.sample_from_nodes(NodeSamplerInput(None, seeds))
-        return subgraph_of(drawn, len(seeds), self._num_hops)
+        num_repeated = len(seeds) - len(np.unique(seeds.numpy()))
+        if num_repeated > 0:
+            raise UserError(
+                f"{num_repeated} of {len(seeds)} seeds are repetitions",
+                "Give each seed once, or use sampler.backend=numba.",
+            )
+        inputs = NodeSamplerInput(None, seeds, input_type=self._target if self._has_types else None)
+        with seeded(key.seed, key.epoch, key.step, *seeds[:1].tolist()), _one_thread():
+            drawn = self._sampler.sample_from_nodes(inputs)
+        return sample_of(drawn, self._edges, self._target, len(seeds), self._num_hops)
+
+
+def sample_of(
+    drawn: SamplerOutput | HeteroSamplerOutput,
+    edges: FusedCSC,
+    target: NodeType,
+    num_seeds: int,
+    num_hops: int,
+) -> Sample:
+    """The sample that one of PyG's samplers drew.
+
+    Each node draws once, when it is found; later hops use the same edges again, as PyG's trimmed
+    models do: the blocks of all hops are views of one CSC.
+
+    Args:
+        drawn: As pyg-lib and torch-sparse fill it: edges of a type by destination, nodes of a type
+            numbered as they are found. No seed occurs twice.
+        edges: The graph that was drawn from.
+        target: The type of the seeds.
+        num_seeds: The first of its nodes.
+        num_hops: Number of hops.
+    """
+    if isinstance(drawn, SamplerOutput):  # of one type, for which PyG has no names
+        (node_type,), (edge_type,) = edges.num_nodes, edges.edge_types
+        nodes = {node_type: drawn.node.long()}
+        found = {edge_type: (drawn.row, drawn.col, drawn.edge)}
+    else:
+        nodes = {name: drawn.node[name].long() for name in edges.num_nodes}
+        found = {
+            name: (drawn.row[name], drawn.col[name], drawn.edge[name]) for name in edges.edge_types
+        }
+    # torch-sparse does not count by hop: derive the counts from the node numbers.
+    known = [dict.fromkeys(edges.num_nodes, 0) | {target: num_seeds}]
+    for _ in range(num_hops):
+        before, after = known[-1], dict(known[-1])
+        for name, (row, col, _) in found.items():
+            num_edges = int(np.searchsorted(col.numpy(), before[name[2]]))
+            last = int(row[:num_edges].numpy().max(initial=-1))
+            after[name[0]] = max(after[name[0]], last + 1)
+        known.append(after)
+    blocks: list[dict[EdgeType, Block]] = [{} for _ in range(num_hops)]
+    for name, (row, col, edge) in found.items():
+        check_hop_edges(len(row))
+        last = known[-2][name[2]] if num_hops else 0
+        indptr = np.zeros(last + 1, np.int32)
+        np.cumsum(np.bincount(col.numpy(), minlength=last), out=indptr[1:])
+        offsets, indices, edge_ids = torch.from_numpy(indptr), row.to(torch.int32), edge.long()
+        for hop, (before, after) in enumerate(pairwise(known)):
+            num_dst = before[name[2]]
+            num_edges = int(indptr[num_dst])
+            blocks[hop][name] = Block(
+                offsets[: num_dst + 1],
+                indices[:num_edges],
+                after[name[0]],
+                edge_ids=edge_ids[:num_edges],
+            )
+    hops = [Hop(own, *sizes) for own, sizes in zip(blocks, pairwise(known), strict=True)]
+    return Sample(nodes, target, num_seeds, tuple(reversed(hops)))
 
 
 _shared: WeakValueDictionary[tuple[int, int, bool], PyGGraph] = WeakValueDictionary()
@@ -92,55 +170,6 @@ def shared_graph(edges: FusedCSC) -> PyGGraph:
         by_type = {name: Edges(*edges.part(i)) for i, name in enumerate(edges.edge_types)}
         graph = _shared[key] = PyGGraph(Graph(nodes, by_type))
     return graph
-
-
-def subgraph_of(drawn: SamplerOutput, num_seeds: int, num_hops: int) -> SampledSubgraph:
-    """The subgraph that one of PyG's samplers drew.
-
-    Each node draws once, when it is found; later hops use the same edges again, as PyG's trimmed
-    models do.
-
-    Args:
-        drawn: As pyg-lib and torch-sparse fill it: edges by destination, nodes numbered as they are
-            found. No seed occurs twice.
-        num_seeds: The first of the nodes.
-        num_hops: Number of hops.
-    """
-    sources, destinations = drawn.row.numpy(), drawn.col.numpy()
-    num_known, ends = [num_seeds], [0]
-    for _ in range(num_hops):
-        # torch-sparse does not count by hop: derive the counts from the node numbers.
-        ends.append(int(np.searchsorted(destinations, num_known[-1])))
-        num_known.append(int(sources[: ends[-1]].max(initial=num_known[-1] - 1)) + 1)
-    blocks = blocks_of(drawn.row, drawn.col, drawn.edge, num_known[:-1], num_known[1:])
-    num_new_edges = [int(after - before) for before, after in pairwise(ends)]
-    return SampledSubgraph(drawn.node.long(), num_seeds, blocks, num_new_edges)
-
-
-def blocks_of(
-    row: Tensor, col: Tensor, edge: Tensor, num_dst: Sequence[int], num_src: Sequence[int]
-) -> tuple[Block, ...]:
-    """The blocks of edges as PyG draws them: each node once, when it is found.
-
-    All blocks are views of one CSC; older destinations bring the edges that they drew earlier.
-
-    Args:
-        row, col: Local numbers of sources and destinations, by destination.
-        edge: Positions of the edges.
-        num_dst: For each hop, the destinations known before it.
-        num_src: For each hop, the sources known after it.
-    """
-    check_hop_edges(len(row))
-    last = num_dst[-1] if num_dst else 0
-    indptr = np.zeros(last + 1, np.int32)
-    np.cumsum(np.bincount(col.numpy(), minlength=last), out=indptr[1:])
-    offsets, indices, edge_ids = torch.from_numpy(indptr), row.to(torch.int32), edge.long()
-    blocks = []
-    for known, found in zip(num_dst, num_src, strict=True):
-        num_edges = int(indptr[known])
-        ids = edge_ids[:num_edges]
-        blocks.append(Block(offsets[: known + 1], indices[:num_edges], found, edge_ids=ids))
-    return tuple(reversed(blocks))
 
 
 def require_pyg_backend() -> None:
@@ -166,10 +195,12 @@ def seeded(*key: int) -> Iterator[None]:
         yield
 
 
-def refuse_repeated(seeds: Tensor) -> None:
-    num_repeated = len(seeds) - len(np.unique(seeds.numpy()))
-    if num_repeated > 0:
-        raise UserError(
-            f"{num_repeated} of {len(seeds)} seeds are repetitions",
-            "Give each seed once, or use sampler.backend=numba.",
-        )
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread: pyg-lib's threads draw from one generator, in any order."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

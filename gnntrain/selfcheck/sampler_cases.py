@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.selection import SAMPLER
-from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EDGE, NODE
+from gnntrain.sampling.base import SampleKey, Sampler
+from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
 from gnntrain.selfcheck.comparing import milliseconds
@@ -64,41 +67,42 @@ def _tried(draws: _Draws, device: torch.device) -> Outcome:
     return Outcome()
 
 
-def _graph(num_nodes: int, num_edges: int, index: torch.dtype) -> tuple[Tensor, Tensor]:
+def _graph(num_nodes: int, num_edges: int, index: torch.dtype) -> FusedCSC:
     """In-edges: a tenth of all into node 0, none into the last nodes."""
     draw = torch.Generator().manual_seed(0)
     ends = torch.randint(0, num_nodes - num_nodes // 10, (2, num_edges), generator=draw)
     ends[0, : num_edges // 10] = 0
     counts = torch.bincount(ends[0], minlength=num_nodes)
-    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return indptr, ends[1].to(index)
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).numpy()
+    indices = ends[1].to(index).numpy()
+    return FusedCSC.cut([EDGE], {NODE: num_nodes}, [num_edges], indptr, indices)
 
 
-def _samplers(
-    graph: tuple[Tensor, Tensor], draws: _Draws, device: torch.device
-) -> tuple[Sampler, Any]:
+def _samplers(graph: FusedCSC, draws: _Draws, device: torch.device) -> tuple[Sampler, Any]:
     from gnntrain.sampling.gpu import GPUSampler  # imports Triton
 
+    arguments = NODE, {EDGE: tuple(draws.fan_outs)}
     options: dict[str, Any] = {"replace": draws.replace, "edge_ids": True}
-    on_gpu = GPUSampler(graph[0].to(device), graph[1].to(device), draws.fan_outs, **options)
-    return CPUSampler(*graph, draws.fan_outs, **options), on_gpu
+    indptr, indices = (torch.from_numpy(own).to(device) for own in (graph.indptr, graph.indices))
+    placed = replace(graph, indptr=indptr, indices=indices)
+    return CPUSampler(graph, *arguments, **options), GPUSampler(placed, *arguments, **options)
 
 
-def _check_equal(found: SampledSubgraph, wanted: SampledSubgraph) -> None:
-    _refuse_other("nodes", found.nodes, wanted.nodes)
+def _check_equal(found: Sample, wanted: Sample) -> None:
+    _refuse_other("nodes", found.nodes[NODE], wanted.nodes[NODE])
     counts = [(x.num_seeds, x.num_sampled_nodes, x.num_sampled_edges) for x in (found, wanted)]
     if counts[0] != counts[1]:
         raise WrongResultError(f"{counts[0]} nodes and edges instead of {counts[1]}")
-    for one, other in zip(found.blocks, wanted.blocks, strict=True):
-        for item in fields(one):
-            if isinstance(getattr(other, item.name), Tensor):
-                _refuse_other(item.name, getattr(one, item.name), getattr(other, item.name))
+    for one, other in zip(found.hops, wanted.hops, strict=True):
+        for name, tensor in other.edges[EDGE].tensors.items():
+            _refuse_other(name, getattr(one.edges[EDGE], name), tensor)
 
 
-def _check_padded(found: SampledSubgraph, wanted: SampledSubgraph) -> None:
+def _check_padded(found: Sample, wanted: Sample) -> None:
     """Check that the tensors begin with what is wanted, and that the rest is 0, without edges."""
-    _refuse_longer("nodes", found.nodes, wanted.nodes, 0)
-    for one, other in zip(found.blocks, wanted.blocks, strict=True):
+    _refuse_longer("nodes", found.nodes[NODE], wanted.nodes[NODE], 0)
+    for hop, expected in zip(found.hops, wanted.hops, strict=True):
+        one, other = hop.edges[EDGE], expected.edges[EDGE]
         assert one.edge_ids is not None
         assert other.edge_ids is not None
         _refuse_longer("indptr", one.indptr, other.indptr, other.num_edges)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.batch import Batch
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.training.snapshot import EpochTotals
 
@@ -39,7 +39,7 @@ class CUDAGraphStep:
     def __init__(
         self,
         batches: PaddedBatches,
-        update: Callable[[MiniBatch, EpochTotals], object],
+        update: Callable[[Batch, EpochTotals], object],
         optimizer: Optimizer,
         device: torch.device,
         record: Record | None = None,

@@ -15,7 +15,8 @@ from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import stored_rows
-from gnntrain.loading.loader import Loader, whole_graph_block
+from gnntrain.loading.graph import in_edges
+from gnntrain.loading.loader import Loader
 from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Columns, NodeClassification, Task
@@ -171,7 +172,7 @@ class LayerwiseEvaluator(LayerwiseInference):
     ) -> None:
         self._store = store
         self._task = task or NodeClassification(store)
-        self._stored = LazyFeatures(stored_rows(store))
+        self._stored = LazyFeatures(next(iter(stored_rows(store).values())))
         self._graph = graph
         self._norm_on_device: Tensor | None = None
         size, rank = context.world_size if all_ranks else 1, context.rank
@@ -235,8 +236,11 @@ class LayerwiseEvaluator(LayerwiseInference):
         needs, graph, device = model.needs, self._graph, self._context.device
         first, last = int(self._store.indptr[a]), int(self._store.indptr[b])
         if graph is None:
-            return whole_graph_block(self._store, replace(needs, norm=False), a, b).to(device)
-        block = graph.in_edges(a, b, first, last).to(device, non_blocking=True)
+            store = self._store
+            weight = store.edge_weight if needs.weight else None
+            block = in_edges(store.indptr, store.indices, weight, a, b)
+            return replace(block, num_src=store.num_nodes, dst_offset=a).to(device)
+        block = graph.only_edges.in_edges(a, b, (first, last)).to(device, non_blocking=True)
         return block if needs.weight else replace(block, weight=None)
 
     def _norm_of(self, nodes: Tensor) -> Tensor:

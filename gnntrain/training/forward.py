@@ -1,17 +1,17 @@
-"""Calling a model on a mini-batch: a `GNN` or a plain PyG model."""
+"""Calling a model on a mini-batch: a `GNN`, a `HeteroGNN` or a plain PyG model."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.hetero_batch import HeteroBatch
-from gnntrain.loading.loader import AnyBatch
-from gnntrain.models import AnyModel, HeteroGNN, PlainModel
+from gnntrain.loading.batch import Batch
+from gnntrain.models import AnyModel, PlainModel
 
 
 class OnBatch(nn.Module):
-    """Wraps a model: takes a `MiniBatch`, returns the outputs of its seeds.
+    """Wraps a model: takes a `Batch`, returns the outputs of its seeds.
 
     DDP and `torch.compile` wrap this module.
     """
@@ -20,25 +20,20 @@ class OnBatch(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: AnyBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Logits of the seeds, `[batch_size, num_outputs]`."""
-        out = self._typed(batch) if isinstance(batch, HeteroBatch) else self._plain(batch)
-        return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]
-
-    def _plain(self, batch: MiniBatch) -> Tensor:
-        rows: Tensor
-        if isinstance(self.model, PlainModel):
-            rows = self.model(batch.x, batch.edge_index)
-        else:
-            rows = self.model(batch.x if batch.rows is None else batch.rows, batch.blocks)
-        return rows
-
-    def _typed(self, batch: HeteroBatch) -> Tensor:
+        model: Any = self.model
         # A batch of the whole graph has all nodes, in order.
-        n_id = {} if batch.sampled is None else batch.n_id_dict
-        rows: Tensor
-        if isinstance(self.model, HeteroGNN):
-            rows = self.model(batch.rows, n_id, batch.blocks)
+        n_id = {} if batch.sample is None else batch.n_id_dict
+        out: Tensor
+        if isinstance(model, PlainModel):
+            if model.is_hetero:
+                out = model(batch.x_dict, n_id, batch.edge_index_dict)
+            else:
+                out = model(batch.x, batch.edge_index)
+        elif model.is_hetero:
+            out = model(batch.rows, n_id, batch.hops)
         else:
-            rows = self.model(batch.x_dict, n_id, batch.edge_index_dict)
-        return rows
+            (x,) = (batch.rows if model.needs.rows else batch.x_dict).values()
+            out = model(x, [block for hop in batch.hops for block in hop.edges.values()])
+        return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]

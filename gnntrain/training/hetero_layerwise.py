@@ -16,7 +16,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Edges, EdgeType, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import rows_of
-from gnntrain.loading.loader import in_edges
+from gnntrain.loading.graph import in_edges
 from gnntrain.models import AnyModel
 from gnntrain.models.hetero import HeteroConv, HeteroGNN, SourceKey
 from gnntrain.sampling.block import Block

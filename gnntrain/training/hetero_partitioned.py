@@ -14,8 +14,8 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.parts import Part
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.owners import NodeOwners
-from gnntrain.loading.hetero_partitioned import originals_of
-from gnntrain.loading.loader import in_edges
+from gnntrain.loading.graph import in_edges
+from gnntrain.loading.remote import originals_of
 from gnntrain.loading.sharded import answers_of
 from gnntrain.models import AnyModel, HeteroGNN
 from gnntrain.sampling.block import Block

@@ -10,7 +10,7 @@ import torch
 from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
 from gnntrain.errors import RunError, TransientError
-from gnntrain.loading.loader import Loader, WholeGraphLoader
+from gnntrain.loading.loader import FullGraphLoader, Loader
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.hetero_layerwise import HeteroLayerwiseInference
 from gnntrain.training.layerwise import LayerwiseInference
@@ -59,7 +59,7 @@ def lacking_memory(error: BaseException) -> str | None:
 
 def training_hint(loader: Loader, config: TrainerConfig) -> str:
     """The keys to lower if a training step runs out of memory."""
-    if isinstance(loader, WholeGraphLoader):
+    if isinstance(loader, FullGraphLoader):
         return "Set sampler=neighbor, which trains in mini-batches, or lower model.hidden_channels."
     return (
         f"Lower trainer.batch_size (now {config.batch_size}), sampler.fan_outs or "

@@ -28,11 +28,10 @@ from gnntrain.data.graph import EdgeType, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.batch import Batch
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures
-from gnntrain.loading.hetero import HeteroLoaderBuilder
-from gnntrain.loading.loader import AnyBatch, SeedPlan
+from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.tasks import Task
@@ -81,7 +80,7 @@ class ModuleEvaluator:
     def __init__(
         self,
         task: Task,
-        loaders: LoaderBuilder | HeteroLoaderBuilder,
+        loaders: LoaderBuilder,
         graph: Graph,
         context: DistributedContext,
         buffers: SharedBuffers,
@@ -158,7 +157,7 @@ class ModuleEvaluator:
 
     def _by_batch(
         self,
-        compute: Callable[[AnyBatch], Tensor],
+        compute: Callable[[Batch], Tensor],
         hops: int,
         plan: SeedPlan,
         rows: Tensor | None = None,
@@ -167,16 +166,15 @@ class ModuleEvaluator:
         graph's features."""
         device = self._context.device
         if rows is None:
-            loader: Iterable[AnyBatch] = self._loaders.loader(plan, _all_of(hops))
+            loader: Iterable[Batch] = self._loaders.loader(plan, _all_of(hops))
         else:
-            assert isinstance(self._loaders, LoaderBuilder)
             on_gpu = devices.is_gpu(device)
             source: FeatureSource = (
                 CopiedFeatures(rows, device)
                 if on_gpu
                 else InPlaceFeatures(LazyFeatures(rows), device)
             )
-            loader = self._loaders.loader(plan, _all_of(hops), source)
+            loader = self._loaders.loader(plan, _all_of(hops), {self._graph.target: source})
         for batch in loader:
             yield compute(batch.to(device)).float().cpu()
 
@@ -349,9 +347,8 @@ def _path(
     return x, {name: torch.stack([nodes[:-1], nodes[1:]]) for name in graph.schema.edge_types}
 
 
-def _on_batch(layer: Layer) -> Callable[[AnyBatch], Tensor]:
-    def compute(batch: AnyBatch) -> Tensor:
-        assert isinstance(batch, MiniBatch)
+def _on_batch(layer: Layer) -> Callable[[Batch], Tensor]:
+    def compute(batch: Batch) -> Tensor:
         return layer(batch.x, batch.edge_index)[: batch.batch_size]
 
     return compute

@@ -16,8 +16,8 @@ from gnntrain.data.graph import Edges, IntArray
 from gnntrain.data.parts import Part, Parts
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
+from gnntrain.loading.graph import in_edges
 from gnntrain.loading.hotness import most_read
-from gnntrain.loading.loader import in_edges
 from gnntrain.loading.sharded import answers_of
 from gnntrain.models import GNN, AnyModel
 from gnntrain.sampling.base import Int64Array

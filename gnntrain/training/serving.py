@@ -23,7 +23,7 @@ from gnntrain.errors import Interrupted, RunError, signal_of
 from gnntrain.loading.sharded import ROWS
 from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
-from gnntrain.sampling.partitioned import DRAW
+from gnntrain.sampling.remote import DRAW
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import Evaluator, SplitMetrics, why_estimated
 from gnntrain.training.snapshot import EpochTotals

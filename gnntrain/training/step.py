@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.loader import AnyBatch, BlockLoader, Loader
+from gnntrain.loading.batch import Batch
+from gnntrain.loading.loader import Loader, SampledLoader
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.phases import Phases
 from gnntrain.training.cuda_graph import CUDAGraphStep, Record
@@ -44,11 +45,11 @@ class PlainStep:
         self._device = context.device
         self._phases = phases
 
-    def batches(self) -> Iterator[AnyBatch]:
+    def batches(self) -> Iterator[Batch]:
         """The loader's batches."""
         return iter(self._loader)
 
-    def __call__(self, batch: AnyBatch, totals: EpochTotals) -> None:
+    def __call__(self, batch: Batch, totals: EpochTotals) -> None:
         """See `Step`."""
         with self._phases("transfer"):
             batch = batch.to(self._device)  # where the loader has not done so
@@ -63,7 +64,7 @@ class ReplayedStep:
 
     Args:
         update: Moves the weights.
-        loader: A `BlockLoader` whose sampler can pad.
+        loader: A `SampledLoader` whose sampler can pad.
         context: This rank.
         phases: Where the time of each part is noted.
         record: How to record; by default as a CUDA graph.
@@ -77,7 +78,7 @@ class ReplayedStep:
         phases: Phases,
         record: Record | None = None,
     ) -> None:
-        batches = PaddedBatches(cast(BlockLoader, loader))
+        batches = PaddedBatches(cast(SampledLoader, loader))
         self._replay = CUDAGraphStep(batches, update, update.optimizer, context.device, record)
         self._phases = phases
 

@@ -77,7 +77,7 @@ class Trainer:
         checkpoint_config: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
         record: How a step is recorded with `config.cuda_graph`, see `CUDAGraphStep`; the loader is
-            then a `BlockLoader` whose sampler can pad.
+            then a `SampledLoader` whose sampler can pad.
 
     Attributes:
         result: The result so far.

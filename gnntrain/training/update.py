@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.loader import AnyBatch
+from gnntrain.loading.batch import Batch
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.phases import Phases
@@ -108,7 +107,7 @@ class Update:
         """The learning rate of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def __call__(self, batch: AnyBatch, totals: EpochTotals) -> bool:
+    def __call__(self, batch: Batch, totals: EpochTotals) -> bool:
         """Update the weights and add to the totals; False if the step was skipped."""
         totals.step += 1
         self.optimizer.zero_grad(set_to_none=True)
@@ -125,11 +124,12 @@ class Update:
             if not self._take_step(rows):
                 return False
         totals.count(loss_sum.detach())
-        if isinstance(batch, MiniBatch) and batch.is_padded:
-            for block in batch.blocks:
-                totals.edges += block.indptr[-1]
+        if batch.is_padded:
+            for hop in batch.hops:
+                for block in hop.edges.values():
+                    totals.edges += block.indptr[-1]
         else:
-            totals.num_edges += sum(block.num_edges for block in batch.blocks)
+            totals.num_edges += sum(hop.num_edges for hop in batch.hops)
         return True
 
     def _take_step(self, rows: Sequence[nn.Parameter]) -> bool:

@@ -1,0 +1,161 @@
+"""A graph in parts: a rank asks the owners of nodes for its mini-batches, and an owner answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import as_tensor
+from gnntrain.data.graph import EdgeType, Graph, NodeType
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.parts import Part
+from gnntrain.distributed.context import rank_range
+from gnntrain.distributed.owners import Caller, NodeOwners, RowAnswers, ask_rows, equal_ranges
+from gnntrain.errors import UserError
+from gnntrain.sampling.block import BlockNeeds, Hop, Sample
+from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
+
+_HOST = torch.device("cpu")
+
+TARGETS = "targets"
+"""The name of the call that asks an owner for targets."""
+
+
+def norm_call(edge_type: EdgeType) -> str:
+    """The name of the call that asks an owner for `Graph.gcn_norm`."""
+    return f"norm/{'/'.join(edge_type)}"
+
+
+def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
+    """Serve draws, targets and norms of consecutive parts."""
+    graph = parts[0].graph
+    ranges = {
+        name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
+        for name in graph.nodes
+    }
+    draws = [
+        PartDraws(
+            part.graph.fused,
+            part.originals,
+            {name: own.weight for name, own in part.graph.edges.items()},
+        )
+        for part in parts
+    ]
+    exchange.serve(DRAW, DrawAnswers(draws, ranges, tuple(graph.edges)))
+    labels = RowAnswers([part.graph.labels for part in parts], ranges[graph.target])
+    exchange.serve(TARGETS, labels)
+    for name in graph.edges:
+        norms = [part.graph.edges[name].gcn_norm for part in parts]
+        found = [norm for norm in norms if norm is not None]
+        if found:
+            exchange.serve(norm_call(name), RowAnswers(found, ranges[name[2]]))
+
+
+def held_parts(
+    graph: Graph, exchange: Exchange
+) -> tuple[Sequence[Part], dict[NodeType, NodeOwners]]:
+    """The parts that this rank holds, and who holds which nodes of each type.
+
+    Args:
+        graph: In parts, of which this rank's are open; or a whole graph, of which each owner
+            answers for a range of nodes of each type.
+        exchange: The owners.
+    """
+    num_owners = exchange.num_owners
+    if isinstance(graph, PartitionedGraph):
+        parts = graph.parts
+        firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
+        cuts = [*firsts, parts.num_parts]
+        by_type = parts.starts_by_type.items()
+        return parts.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
+    sizes, own = graph.schema.num_nodes, exchange.owner
+    owners = {name: equal_ranges(size, num_owners) for name, size in sizes.items()}
+    if own is None:
+        return (), owners
+    ranges = {name: range(*of.starts[own : own + 2].tolist()) for name, of in owners.items()}
+    return (Part.of(graph, own, ranges),), owners
+
+
+def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
+    """The original number of each node, by type, where a partition has numbered nodes anew whose
+    rows a model learns; int64.
+
+    Raises:
+        UserError: The parts do not say it.
+    """
+    if not isinstance(graph, PartitionedGraph):
+        return {}
+    originals = graph.parts.originals
+    for name, width in graph.schema.num_features.items():
+        if width == 0 and name not in originals:
+            raise UserError(
+                f"{graph.path} does not say in which order rows of {name} are learnt.",
+                "Give the nodes features, such as a column of ones, or train on the whole graph: "
+                "distributed.graph=replicated.",
+            )
+    return {name: as_tensor(numbers) for name, numbers in originals.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteValues:
+    """The values of nodes of a graph in parts: asked of their owners, see `BatchValues`.
+
+    Attributes:
+        caller: Asks the owners.
+        owners: Who holds which nodes of each type.
+        target: The type of the seeds.
+        originals: See `originals_of`.
+    """
+
+    caller: Caller
+    owners: Mapping[NodeType, NodeOwners]
+    target: NodeType
+    originals: Mapping[NodeType, Tensor]
+    device: torch.device = _HOST
+
+    def targets_of(self, seeds: Tensor) -> Tensor:
+        """See `BatchValues.targets_of`."""
+        return self._ask(TARGETS, self.target, seeds)
+
+    def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
+        """See `BatchValues.row_ids`: the original numbers of nodes whose rows a model learns."""
+        originals = self.originals
+        return {
+            name: originals[name][nodes] if name in originals else nodes
+            for name, nodes in sample.nodes.items()
+        }
+
+    def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
+        """See `BatchValues.filled`; the owners have given weights with the draws, and degrees with
+        those of the last hop, the first here, which has the nodes of all others."""
+        if not sample.hops:
+            return ()
+        widest, norms = sample.hops[0].edges, {}
+        if needs.norm:
+            norms = {t: self._ask(norm_call(t), t[0], sample.nodes[t[0]]) for t in widest}
+        degrees = {name: block.degree for name, block in widest.items() if block.degree is not None}
+        return tuple(
+            replace(
+                hop,
+                edges={
+                    name: replace(
+                        block,
+                        degree=degrees[name][: block.num_dst] if name in degrees else None,
+                        norm=norms[name][: block.num_src] if name in norms else None,
+                    )
+                    for name, block in hop.edges.items()
+                },
+            )
+            for hop in sample.hops
+        )
+
+    def _ask(self, name: str, node_type: NodeType, nodes: Tensor) -> Tensor:
+        return as_tensor(ask_rows(self.caller, self.owners[node_type], name, nodes.numpy()))
