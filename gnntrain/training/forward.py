@@ -21,7 +21,7 @@ class OnBatch(nn.Module):
         self.model = model
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits of the seeds, `[batch_size, num_outputs]`."""
+        """Outputs of the examples, `[batch_size, num_outputs]`."""
         model: Any = self.model
         # A batch of the whole graph has all nodes, in order.
         n_id = {} if batch.sample is None else batch.n_id_dict
@@ -36,4 +36,8 @@ class OnBatch(nn.Module):
         else:
             (x,) = (batch.rows if model.needs.rows else batch.x_dict).values()
             out = model(x, [block for hop in batch.hops for block in hop.edges.values()])
-        return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]
+        if batch.seed_rows is not None:
+            out = out[batch.seed_rows]
+        if batch.pairs is not None:
+            out = model.head(out, batch.pairs)
+        return out[: batch.batch_size]
