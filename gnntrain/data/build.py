@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from gnntrain.data.checks import check_graph
 from gnntrain.data.csc import ColumnBlock, EdgeList, column_blocks, gcn_norm, with_loops
 from gnntrain.data.graph import (
     JSON,
-    NODE,
     SPLITS,
     AnyArray,
     EdgeType,
@@ -44,24 +42,21 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_files import with_checksums, write_seal
 from gnntrain.data.store_meta import (
-    ARRAYS,
     FORMAT,
-    HETERO_VERSION,
     META_FILE,
     VERSION,
     ArrayMeta,
     EdgeTypeMeta,
-    HeteroNodeTypeMeta,
-    HeteroStoreMeta,
     NodeTypeMeta,
     StoreError,
     StoreMeta,
     canonical_json,
     digest_of,
     read_meta,
+    with_checksums,
     write_description,
+    write_seal,
 )
 from gnntrain.data.store_place import (
     clear_place,
@@ -244,14 +239,13 @@ def _write_arrays(
     small = {"labels": _stored_labels(data)}
     for name in SPLITS:
         small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    is_typed = not data.is_homogeneous
     for number, (name, of_type) in enumerate(data.nodes.items()):
-        suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
-        file = directory / f"features{suffix}.npy"
+        where = "" if data.is_homogeneous else f"node type {name}: "
+        file = directory / f"features_{number}.npy"
         least = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
         arrays[file.stem] = _write_features(file, of_type, options, least, data.dataset, where)
         if of_type.ids is not None:
-            small[f"node_ids{suffix}"] = _stored_names(of_type.ids)
+            small[f"node_ids_{number}"] = _stored_names(of_type.ids)
     if data.class_names is not None:
         small["class_names"] = _stored_names(data.class_names)
     for name, array in small.items():
@@ -383,63 +377,46 @@ def _write_meta(
     num_edges: Mapping[EdgeType, int],
     lowest: Mapping[NodeType, float] | None,
 ) -> StoreMeta:
-    common: dict[str, Any] = {
-        "format": FORMAT,
-        "made_by": f"gnntrain {__version__}",
-        "dataset": data.dataset,
-        "task": data.task,
-        "metric": data.metric,
-        "ogb_name": data.ogb_name,
-        "num_classes": data.num_classes,
-        "edge_types": tuple(
+    node_types = tuple(
+        NodeTypeMeta(
+            name=name,
+            num_nodes=nodes.num_nodes,
+            num_features=nodes.num_features,
+            feature_names=None if nodes.feature_names is None else tuple(nodes.feature_names),
+            preprocessing=nodes.preprocessing,
+        )
+        for name, nodes in data.nodes.items()
+    )
+    meta = StoreMeta(
+        format=FORMAT,
+        version=VERSION,
+        made_by=f"gnntrain {__version__}",
+        dataset=data.dataset,
+        task=data.task,
+        metric=data.metric,
+        ogb_name=data.ogb_name,
+        num_classes=data.num_classes,
+        node_types=node_types,
+        edge_types=tuple(
             EdgeTypeMeta(name=name, num_edges=number) for name, number in num_edges.items()
         ),
-        "identity": json.loads(canonical_json(dict(identity))),
-        "options": options.to_dict(),
-        "arrays": with_checksums(directory, arrays),
-        "summary": summary_of(data, options),
-        "lowest": lowest,
-        "digest": "",
-    }
-    meta: StoreMeta
-    if data.is_homogeneous:
-        only = data.nodes[NODE]
-        kind = NodeTypeMeta(name=NODE, num_nodes=only.num_nodes, num_features=only.num_features)
-        names = _names(only)
-        meta = StoreMeta(
-            version=VERSION,
-            node_types=(kind,),
-            feature_names=names,
-            preprocessing=only.preprocessing,
-            **common,
-        )
-    else:
-        kinds = tuple(
-            HeteroNodeTypeMeta(
-                name=name,
-                num_nodes=nodes.num_nodes,
-                num_features=nodes.num_features,
-                feature_names=_names(nodes),
-                preprocessing=nodes.preprocessing,
-            )
-            for name, nodes in data.nodes.items()
-        )
-        meta = HeteroStoreMeta(
-            version=HETERO_VERSION, node_types=kinds, target=data.target, **common
-        )
+        target=data.target,
+        identity=json.loads(canonical_json(dict(identity))),
+        options=options.to_dict(),
+        arrays=with_checksums(directory, arrays),
+        summary=summary_of(data, options),
+        lowest=None if lowest is None else dict(lowest),
+        digest="",
+    )
     write_description(directory / META_FILE, meta)
     return read_meta(directory)
-
-
-def _names(nodes: NodeData) -> tuple[str, ...] | None:
-    return None if nodes.feature_names is None else tuple(nodes.feature_names)
 
 
 def _needed_bytes(data: HeteroGraphData, options: PrepareOptions) -> int:
     """Bytes on disk, with all edges counted, also those to be merged."""
     sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
     an_index, a_feature = index_dtype(max(sizes.values())), stored_feature_dtype(options)
-    needed = len(ARRAYS) * len(sizes) * HEADER_BYTES + (1 << 16)
+    needed = (8 + 2 * len(sizes)) * HEADER_BYTES + (1 << 16)
     for (_, _, destination), edges in _edge_lists(data, options).items():
         num_edges = len(edges.src) * (1 + edges.mirror) + sizes[destination] * edges.fill_loops
         needed += num_edges * (an_index.itemsize + 4 * (edges.weight is not None))

@@ -107,7 +107,7 @@ def _find_problems(data: HeteroGraphData) -> Iterator[str]:
         ends = (edge_type[0], edge_type[2])
         found = [_no_type(name, data) for name in ends if name not in data.nodes]
         found = found or [*_edge_problems(edges, *(data.nodes[name].num_nodes for name in ends))]
-        if edges.weight is not None and (len(data.edges) > 1 or ends[0] != ends[1]):
+        if edges.weight is not None and (len(data.edges) > 1 or len(data.nodes) > 1):
             found.append("it has weights, which only a graph of one node and edge type may have")
         if edges.symmetric and ends[0] != ends[1]:
             found.append("it is symmetric, but joins two node types")

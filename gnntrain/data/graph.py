@@ -107,14 +107,24 @@ class Edges:
 
 
 class FusedEdges(dict[EdgeType, Edges]):
-    """The edges of each type, without weights: views of one `FusedCSC`.
+    """The edges of each type: views of one `FusedCSC`.
 
     Args:
         fused: The edges of all types.
+        weight: `Edges.weight`, of a graph of one edge type alone.
+        gcn_norm: `Edges.gcn_norm`, likewise.
     """
 
-    def __init__(self, fused: FusedCSC) -> None:
-        super().__init__((name, Edges(*fused.part(r))) for r, name in enumerate(fused.edge_types))
+    def __init__(
+        self,
+        fused: FusedCSC,
+        weight: Float32Array | None = None,
+        gcn_norm: Float32Array | None = None,
+    ) -> None:
+        super().__init__(
+            (name, Edges(*fused.part(r), weight, gcn_norm))
+            for r, name in enumerate(fused.edge_types)
+        )
         self.fused = fused
 
 

@@ -42,13 +42,15 @@ NORM = "norm"
 
 def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
     """Serve draws, targets and norms of consecutive parts."""
-    ranges = NodeOwners(np.cumsum([0, *(len(part.nodes) for part in parts)]))
+    graphs = [part.graph for part in parts]
+    ranges = NodeOwners(np.cumsum([0, *(graph.num_nodes for graph in graphs)]))
     draws = [
-        PartDraws(part.indptr, part.indices, part.original, part.edge_weight) for part in parts
+        PartDraws(graph.indptr, graph.indices, part.originals[graph.target], graph.edge_weight)
+        for part, graph in zip(parts, graphs, strict=True)
     ]
     exchange.serve(DRAW, DrawAnswers(draws, ranges))
-    exchange.serve(TARGETS, RowAnswers([part.labels for part in parts], ranges))
-    exchange.serve(NORM, RowAnswers([part.gcn_norm for part in parts], ranges))
+    exchange.serve(TARGETS, RowAnswers([graph.labels for graph in graphs], ranges))
+    exchange.serve(NORM, RowAnswers([graph.gcn_norm for graph in graphs], ranges))
 
 
 def held_parts(
@@ -66,7 +68,7 @@ def held_parts(
         parts = graph.parts
         firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
         cuts = [*firsts, parts.num_parts]
-        by_type = parts.starts_by_type.items()
+        by_type = parts.starts.items()
         return parts.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
     sizes, own = graph.schema.num_nodes, exchange.owner
     owners = {name: equal_ranges(size, num_owners) for name, size in sizes.items()}
