@@ -288,11 +288,9 @@ def _tell_unlike(
     if reads_weights and has_weights != signature.has_edge_weight:
         here, there = ("no ", "") if signature.has_edge_weight else ("", "no ")
         told.append(f"Edges have {here}weights, and had {there}weights in training.")
-    by_type = graph.meta.preprocessing_by_type
     for name, known in signature.statistics.items():
         of_type = f"{name}." if graph.is_hetero else ""
-        made_by = graph.meta.preprocessing if by_type is None else by_type.get(name)
-        sentences = known.unlike(graph.nodes[name], made_by)
+        sentences = known.unlike(graph.nodes[name], graph.meta.preprocessing.get(name))
         told += [of_type + sentence for sentence in sentences]
     if told and strict:
         raise UserError(

@@ -5,7 +5,7 @@ Nothing heavy is imported until a graph is built.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from gnntrain.config import (
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
+from gnntrain.data.graph import JSON, GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
@@ -33,7 +33,7 @@ class DatasetBuilder(Protocol):
         """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Build the graph: reads, downloads and computes.
 
         Raises:
@@ -106,12 +106,9 @@ class ObjectBuilder:
 
     def identity(self) -> dict[str, JSON]:
         """The graph's name and a digest of its content: the same object finds its store again."""
-        # Raised when the same content is stored in another way. 2: weights of self loops.
-        is_weighted = isinstance(self._graph, GraphData) and self._graph.edge_weight is not None
-        reading = {"reading": 2} if is_weighted else {}
-        return {"dataset": self._graph.dataset, "content": self._digest, **reading}
+        return {"dataset": self._graph.dataset, "content": self._digest}
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """The graph."""
         return self._graph
 
@@ -140,7 +137,7 @@ class PackageBuilder:
             "quantities": self._config.quantities,
         }
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Call the package.
 
         Raises:
@@ -159,15 +156,17 @@ class PackageBuilder:
                 "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
                 "HeteroGraphData.",
             ) from error
-        return replace(graph, dataset=name)
+        graph = copy(graph)
+        graph.dataset = name
+        return graph
 
-    def _graph(self, made: Any) -> AnyGraphData:
+    def _graph(self, made: Any) -> HeteroGraphData:
         """The graph that a package made, or the first of its data set."""
         from torch_geometric.data import Data, HeteroData
 
         from gnntrain.data.objects import from_pyg, from_pyg_hetero
 
-        if isinstance(made, GraphData | HeteroGraphData):
+        if isinstance(made, HeteroGraphData):
             return made
         first = made if isinstance(made, Data | HeteroData) else made[0]
         config = self._config

@@ -29,7 +29,7 @@ import numpy as np
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
-    AnyGraphData,
+    EdgeData,
     EdgeType,
     FeatureRows,
     GraphData,
@@ -116,7 +116,7 @@ class OGBBuilder(PublishedBuilder):
                 "Move that folder away to have the right one downloaded.",
             )
 
-    def read(self, folder: Path) -> AnyGraphData:
+    def read(self, folder: Path) -> HeteroGraphData:
         self._check_release(folder)
         read = _read_binary if self._meta["binary"] == "True" else _read_tables
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
@@ -166,7 +166,7 @@ class HeteroOGBBuilder(OGBBuilder):
                 name: NodeData(size, features if name == _PAPER else None)
                 for name, size in sizes.items()
             },
-            edges={name: _read_ends(raw / _folder(name), sizes, name) for name in _MAG},
+            edges={name: EdgeData(*_read_ends(raw / _folder(name), sizes, name)) for name in _MAG},
             target=_PAPER,
             labels=_class_numbers(labels),
             num_classes=int(self._meta["num classes"]),

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gnntrain.config.published import PUBLISHED, Published
-from gnntrain.data.graph import AnyGraphData
+from gnntrain.data.graph import HeteroGraphData
 from gnntrain.data.large_raw import LARGE_READERS
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
@@ -39,7 +38,7 @@ class PyGBuilder(PublishedBuilder):
     def download(self, scratch: Path) -> Path:
         return _RawFiles.of(self.published, scratch, download=True).folder
 
-    def read(self, raw_dir: Path) -> AnyGraphData:
+    def read(self, raw_dir: Path) -> HeteroGraphData:
         read_large = LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)
@@ -49,9 +48,10 @@ class PyGBuilder(PublishedBuilder):
 
         made = _processed(self.published, raw_dir)
         convert = from_pyg_hetero if isinstance(made, HeteroData) else from_pyg
-        graph: AnyGraphData = convert(made, self.dataset, split=self.split)
+        graph: HeteroGraphData = convert(made, self.dataset, split=self.split)
         read = graph.summary or DataSummary()
-        return replace(graph, summary=DataSummary(split=read.split))
+        graph.summary = DataSummary(split=read.split)
+        return graph
 
 
 def layout_of(dataset: str) -> RawLayout:

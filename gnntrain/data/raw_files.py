@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.graph import JSON, AnyGraphData
+from gnntrain.data.graph import JSON, HeteroGraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 from gnntrain.paths import user_cache
@@ -75,7 +75,7 @@ class PublishedBuilder(ABC):
         """The identity of the graph, without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Read the raw files, downloaded if need be.
 
         Raises:
@@ -104,7 +104,7 @@ class PublishedBuilder(ABC):
         """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
 
     @abstractmethod
-    def read(self, raw_dir: Path) -> AnyGraphData:
+    def read(self, raw_dir: Path) -> HeteroGraphData:
         """Read the raw files, which lie in `raw_dir`."""
 
 

@@ -45,7 +45,15 @@ from gnntrain.data.file_target_columns import (
     split_columns,
 )
 from gnntrain.data.file_targets import Targets, no_targets, read_targets
-from gnntrain.data.graph import EdgeType, HeteroGraphData, Int64Array, IntArray, NodeData, NodeType
+from gnntrain.data.graph import (
+    EdgeData,
+    EdgeType,
+    HeteroGraphData,
+    Int64Array,
+    IntArray,
+    NodeData,
+    NodeType,
+)
 from gnntrain.data.label_leaks import warn_of_label_leaks
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.preprocessing import Preprocessing
@@ -166,7 +174,7 @@ class _Reader:
         return HeteroGraphData(
             dataset=self.config.name,
             nodes=made,
-            edges=lists,
+            edges={name: EdgeData(*ends) for name, ends in lists.items()},
             target=target,
             labels=targets.labels,
             num_classes=targets.num_classes,

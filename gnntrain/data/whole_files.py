@@ -18,7 +18,7 @@ from gnntrain.data.array_files import load_arrays
 from gnntrain.data.arrow_tables import GRAPHML_SUFFIX
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.file_graph import read_graph
-from gnntrain.data.graph import AnyGraphData
+from gnntrain.data.graph import HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type
 from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.tables import refuse_beyond_memory, unreadable
@@ -38,7 +38,7 @@ def read_whole_graph(
     *,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
-) -> AnyGraphData:
+) -> HeteroGraphData:
     """The graph in a file.
 
     Args:

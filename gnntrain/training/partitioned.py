@@ -134,7 +134,8 @@ class RankNodes:
     @classmethod
     def of(cls, part: Part, place: int, count: int) -> RankNodes:
         """The nodes of the rank number `place` of the machine's `count`."""
-        return cls.balanced(part, part.nodes.start, part.indptr, place, count)
+        (nodes,) = part.ranges.values()
+        return cls.balanced(part, nodes.start, part.graph.indptr, place, count)
 
     @classmethod
     def balanced(
@@ -250,8 +251,8 @@ class PartitionedEvaluator(LayerwiseInference):
         ranks = context.machine_ranks
         place, count = context.rank - ranks[0], len(ranks)
         self._computed = [RankNodes.of(part, place, count) for part in parts.opened]
-        width = parts.meta.num_features
-        super().__init__(context, buffers, features, width, parts.nodes)
+        (width,), (nodes,) = parts.meta.graph_schema.num_features.values(), parts.ranges.values()
+        super().__init__(context, buffers, features, width, nodes)
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN`."""
@@ -281,7 +282,7 @@ class PartitionedEvaluator(LayerwiseInference):
         """
         try:
             if model.needs.norm:
-                self._serve(_NORM, [part.gcn_norm for part in self._parts.opened])
+                self._serve(_NORM, [part.graph.gcn_norm for part in self._parts.opened])
             return self._inferred(model)[0]
         finally:
             self._withdraw(*self._served)
@@ -290,17 +291,17 @@ class PartitionedEvaluator(LayerwiseInference):
         max_rows, max_edges = self.buffers.chunk_limits(widest)
         max_edges = min(max_edges, most_gathered(widest))
         for own in self._computed:
-            part, first = own.part, own.part.nodes.start
+            first = own.first
             rows = own.nodes.start - first, own.nodes.stop - first
-            for a, b in chunks(part.indptr, *rows, max_rows, max_edges):
+            for a, b in chunks(own.part.graph.indptr, *rows, max_rows, max_edges):
                 yield first + a, first + b
 
     def _in_edges(self, model: GNN, a: int, b: int) -> Block:
-        part = next(part for part in self._parts.opened if b <= part.nodes.stop)
-        weight = part.edge_weight if model.needs.weight else None
-        first = part.nodes.start
-        block = in_edges(part.indptr, part.indices, weight, a - first, b - first)
-        block = replace(block, num_src=self._parts.num_nodes, dst_offset=a)
+        own = next(own for own in self._computed if b <= own.nodes.stop)
+        graph, first = own.part.graph, own.first
+        weight = graph.edge_weight if model.needs.weight else None
+        block = in_edges(graph.indptr, graph.indices, weight, a - first, b - first)
+        block = replace(block, num_src=self._parts.meta.num_nodes, dst_offset=a)
         return block.to(self._context.device)
 
     def _norm_of(self, nodes: Tensor) -> Tensor:
@@ -322,7 +323,7 @@ class PartitionedEvaluator(LayerwiseInference):
     def hot_nodes(self) -> Int64Array:
         """See `hot_nodes`."""
         edges = [own.in_edges(own.part.graph.only_edges) for own in self._computed]
-        return hot_nodes(edges, self._parts.num_nodes, self._nodes, self._context)
+        return hot_nodes(edges, self._parts.meta.num_nodes, self._nodes, self._context)
 
     def _finished(self, name: str, matrix: Tensor) -> OwnedRows:
         self._context.meet()
@@ -373,5 +374,5 @@ def _piece(
         found = np.flatnonzero((seeds >= own.nodes.start) & (seeds < own.nodes.stop))
         places.append(found)
         outputs.append(rows[seeds[found] - nodes.start])
-        targets.append(as_tensor(own.part.labels[seeds[found] - own.first]))
+        targets.append(as_tensor(own.part.graph.labels[seeds[found] - own.first]))
     return Piece(as_tensor(np.concatenate(places)), torch.cat(outputs), torch.cat(targets))

@@ -238,7 +238,7 @@ def test_typed_graphs_are_those_that_pygs_own_classes_make(
             assert nodes.features is None
     assert set(data.edges) == set(expected.edge_types)
     for edge_type, ends in data.edges.items():
-        np.testing.assert_array_equal(np.stack(ends), expected[edge_type].edge_index)
+        np.testing.assert_array_equal(np.stack([*ends]), expected[edge_type].edge_index)
     target = next(iter(sizes))
     assert (data.target, data.num_classes) == (target, 3)
     np.testing.assert_array_equal(data.labels, expected[target].y)

@@ -44,7 +44,7 @@ def test_it_is_read_wherever_it_lies(tmp_path: Path, below: str) -> None:
     }
     assert set(data.edges) == set(relations)
     for edge_type, pairs in relations.items():
-        np.testing.assert_array_equal(np.stack(data.edges[edge_type], axis=1), pairs)
+        np.testing.assert_array_equal(np.stack([*data.edges[edge_type]], axis=1), pairs)
     assert (data.target, data.num_classes, data.reverse) == ("author", 4, True)
     np.testing.assert_array_equal(data.labels, written["labels"])
     assert data.splits["train"].tolist() == [0, 1, 2, 3]

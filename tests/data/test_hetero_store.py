@@ -24,6 +24,7 @@ from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 from gnntrain.data import csc
 from gnntrain.data.build import open_or_build, write_store
 from gnntrain.data.graph import (
+    EdgeData,
     EdgeType,
     Graph,
     HeteroGraphData,
@@ -98,7 +99,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
     name = st.sampled_from(sorted(sizes))
     kinds = draw(st.lists(st.tuples(name, st.sampled_from("rs"), name), min_size=1, max_size=4))
     kinds += [reverse_type(kind) for kind in kinds if draw(st.booleans())]
-    edges: dict[EdgeType, tuple[Any, Any]] = {}
+    edges: dict[EdgeType, EdgeData] = {}
     for kind in kinds:
         number = draw(st.integers(0, 12))
         dtype = draw(st.sampled_from((np.int32, np.int64, np.uint16)))
@@ -106,7 +107,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
             draw(st.lists(st.integers(0, sizes[end] - 1), min_size=number, max_size=number))
             for end in (kind[0], kind[2])
         ]
-        edges[kind] = (np.array(ends[0], dtype), np.array(ends[1], dtype))
+        edges[kind] = EdgeData(np.array(ends[0], dtype), np.array(ends[1], dtype))
     target = draw(name)
     widths = {key: draw(st.integers(0, 3)) for key in sizes}
     return HeteroGraphData(
@@ -186,7 +187,7 @@ def test_to_undirected_is_that_of_pyg(tmp_path: Path) -> None:
     for name, nodes in data.nodes.items():
         given_data[name].num_nodes = nodes.num_nodes
     for kind, ends in data.edges.items():
-        given_data[kind].edge_index = torch.from_numpy(np.stack(ends))
+        given_data[kind].edge_index = torch.from_numpy(np.stack([*ends]))
     expected = ToUndirected()(given_data)
     store = built(tmp_path, data, PrepareOptions(to_undirected=True))
     assert set(store.edges) == set(expected.edge_types)
@@ -263,7 +264,7 @@ def test_build_holds_little_beside_the_graph_itself(tmp_path: Path) -> None:
     large = replace(
         data,
         nodes=nodes,
-        edges={WRITES: (src, dst), CITES: (dst, src)},
+        edges={WRITES: EdgeData(src, dst), CITES: EdgeData(dst, src)},
         labels=labels,
         splits={"train": np.arange(10), **splits},
     )
@@ -386,8 +387,8 @@ def test_everything_wrong_is_said_at_once_with_its_type(tmp_path: Path) -> None:
     data = random_hetero_data()
     edges = {
         **data.edges,
-        WRITES: (np.array([60, 1]), np.array([0, -1])),
-        ("autor", "knows", "paper"): (np.arange(1), np.arange(1)),
+        WRITES: EdgeData(np.array([60, 1]), np.array([0, -1])),
+        ("autor", "knows", "paper"): EdgeData(np.arange(1), np.arange(1)),
     }
     nodes = {
         **data.nodes,
@@ -398,7 +399,7 @@ def test_everything_wrong_is_said_at_once_with_its_type(tmp_path: Path) -> None:
     for part in (
         "40 labels are not 0 … 2",
         "node type author: 180 features are not finite",
-        "node type author: ids has shape [3], expected [60]",
+        "node type author: node_ids has shape [3], expected [60]",
         "node type empty: it has no nodes",
         "edge type author/writes/paper: 1 edge ends in src are not node ids 0 … 59",
         "edge type author/writes/paper: 1 edge ends in dst are not node ids 0 … 39",

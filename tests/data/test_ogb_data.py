@@ -356,7 +356,7 @@ def test_mag_is_the_graph_that_ogbs_own_class_reads(tmp_path: Path) -> None:
     assert [name for name, nodes in data.nodes.items() if nodes.features is not None] == ["paper"]
     assert set(data.edges) == set(graph["edge_index_dict"]) == set(edges)
     for name, ends in data.edges.items():
-        np.testing.assert_array_equal(np.stack(ends), graph["edge_index_dict"][name])
+        np.testing.assert_array_equal(np.stack([*ends]), graph["edge_index_dict"][name])
     np.testing.assert_array_equal(data.labels, labels["paper"][:, 0])
     for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
         np.testing.assert_array_equal(data.splits[ours], splits[theirs]["paper"])

@@ -373,8 +373,8 @@ def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
 
 def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
     data = random_graph()
-    splits = {**data.splits, "val": np.array([], np.int64)}
-    store = stored(tmp_path / "store", replace(data, splits=splits))
+    data.splits = {**data.splits, "val": np.array([], np.int64)}
+    store = stored(tmp_path / "store", data)
     model = make_model(store, VARIANTS[0])
     assert layerwise(store, tmp_path).evaluate(model)["val"] == {}
     assert sampled(store, model, (2, 2, 2))["val"] == {}

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import GraphData
+from gnntrain.data.graph import NODE, GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
@@ -88,10 +88,12 @@ def evaluator_of(
     shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
     own = shares[context.machine]
     parts = Parts.open(path, range(own.start, own.stop))
-    owners = NodeOwners(parts.starts[[0, *(share.stop for share in shares)]])
-    rows = [part.features for part in parts.opened]
+    owners = NodeOwners(parts.starts[NODE][[0, *(share.stop for share in shares)]])
+    rows = [part.graph.features for part in parts.opened]
     exchange.serve(ROWS, answers_of(rows))
-    cache = RowCache(np.empty(0, np.int64), torch.empty(0, parts.meta.num_features), context)
+    cache = RowCache(
+        np.empty(0, np.int64), torch.empty(0, parts.meta.graph_schema.num_features[NODE]), context
+    )
     graph = PartitionedGraph.of(parts)
     return graph, PartitionedEvaluator(
         parts,
@@ -112,7 +114,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     with exchange_of(context) as exchange:
         for kind in KINDS:
             graph, evaluator = evaluator_of(folder / kind / "parts", exchange, context)
-            nodes = np.concatenate([part.original for part in graph.parts.opened])
+            nodes = np.concatenate([part.originals[NODE] for part in graph.parts.opened])
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
                 model = make_model(graph, variant)
                 if kind == "multiclass":
@@ -220,8 +222,10 @@ def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(
     for machine, part in enumerate(parts.opened):
         ranks = [rank for rank in range(3) if machines[rank] == machine]
         read = [json.loads((tmp_path / "parts" / f"{rank}.json").read_text()) for rank in ranks]
-        num_edges = Counter(n for n in part.indices.tolist() if n not in part.nodes)
-        expected = sorted(num_edges, key=lambda node: (-num_edges[node], node))[: len(part.nodes)]
+        num_edges = Counter(n for n in part.graph.indices.tolist() if n not in part.ranges[NODE])
+        expected = sorted(num_edges, key=lambda node: (-num_edges[node], node))[
+            : part.graph.num_nodes
+        ]
         assert all(hot == sorted(expected) for _, hot in read)
         for name in ("evaluation/h0", "evaluation/z"):
             times = Counter(node for asked, _ in read for node in asked[name])
@@ -256,7 +260,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
         context.barrier()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.parts.nodes)}
+    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.parts.ranges[NODE])}
     (folder / f"{context.rank}.json").write_text(json.dumps(measured))
 
 
