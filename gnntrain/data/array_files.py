@@ -20,8 +20,7 @@ from gnntrain.data.npz_members import read_header
 from gnntrain.data.sparse import unpack_features
 from gnntrain.data.tables import (
     MAX_COLUMNS,
-    ColumnBatch,
-    Columns,
+    Batch,
     Role,
     Table,
     refuse_beyond_memory,
@@ -205,14 +204,14 @@ class ArrayTable(Table):
         width = 1 if self._matrix is None else self._matrix.shape[1]
         return range(len(self.names) - width, len(self.names))
 
-    def array(self, numbers: Sequence[int]) -> AnyArray | None:
+    def array(self, places: Sequence[int]) -> AnyArray | None:
         first = len(self._columns)
-        if self._matrix is None or not numbers or min(numbers) < first:
+        if self._matrix is None or not places or min(places) < first:
             return None
-        is_whole = list(numbers) == list(range(first, len(self.names)))
-        return self._matrix if is_whole else self._matrix[:, np.asarray(numbers) - first]
+        is_whole = list(places) == list(range(first, len(self.names)))
+        return self._matrix if is_whole else self._matrix[:, np.asarray(places) - first]
 
-    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:  # noqa: ARG002
+    def read(self, places: Sequence[int]) -> Iterator[Batch]:  # noqa: ARG002
         for start in range(0, self._num_rows, _BATCH_ROWS):
             end = min(start + _BATCH_ROWS, self._num_rows)
             arrays = enumerate(self._columns)
@@ -222,7 +221,7 @@ class ArrayTable(Table):
                 end,
             )
 
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
+    def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
         for row in rows.tolist():
             numbers = () if self._matrix is None else self._matrix[row]

@@ -34,6 +34,11 @@ MISSING_MARKS = (
 )
 """Fields that mean "no value", in lower case."""
 
+# Seen at once; a mark in another case makes all texts be folded, which is slower.
+_NULL_VALUES = pa.array(
+    ["NaN", *(word for m in MISSING_MARKS for word in (m, m.upper(), m.capitalize()))], TEXT
+)
+
 
 def number_of(field: str, decimal: str = ".") -> float | None:
     """A field as `to_matrix` reads it: NaN where it is missing, None where it is no number."""
@@ -142,7 +147,7 @@ def _quantities(texts: pa.Array) -> pa.Array | None:
 
 def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
     """Texts of numbers with a point for their decimal mark; one that has points is no number."""
-    if decimal == ".":
+    if decimal == "." or texts.type != TEXT:
         return texts
     return pc.replace_substring(pc.replace_substring(texts, ".", "_"), decimal, ".")
 
@@ -252,9 +257,15 @@ def _numbers(column: pa.Array) -> AnyArray:
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
-        numbers = pc.coalesce(to_floats(texts), _truth(texts))
-        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
-        column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float64()), numbers)
+        marks = pc.is_in(texts, _NULL_VALUES)
+        if pc.any(marks).as_py():
+            texts = pc.if_else(marks, _NULL, texts)
+        try:
+            column = texts.cast(pa.float64())
+        except pa.ArrowInvalid:
+            numbers = pc.coalesce(to_floats(texts), _truth(texts))
+            is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
+            column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float64()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     return values
 
