@@ -82,7 +82,12 @@ def load_arrays(path: Path) -> Arrays:
             ) from error
         raise unreadable(path, error) from error
     for name, array in arrays.items():
-        _refuse_other_types(path, name, array)
+        if array.dtype.kind not in "biufUS":
+            which = f"its array {name!r}" if name else "it"
+            raise UserError(
+                f"{path}: {which} holds values of type {array.dtype}.",
+                "Only real numbers, truth values and texts are read; convert them first.",
+            )
     return arrays
 
 
@@ -105,15 +110,6 @@ def load_all(paths: Sequence[Path]) -> Arrays:
     return {name: np.concatenate([arrays[name] for arrays in files]) for name in first}
 
 
-def _refuse_other_types(path: Path, name: str, array: AnyArray) -> None:
-    if array.dtype.kind not in "biufUS":
-        which = f"its array {name!r}" if name else "it"
-        raise UserError(
-            f"{path}: {which} holds values of type {array.dtype}.",
-            "Only real numbers, truth values and texts are read; convert them first.",
-        )
-
-
 def _load(path: Path) -> Arrays:
     if path.suffix.lower() in (".pt", ".pth"):
         return _load_torch(path)
@@ -124,15 +120,14 @@ def _load(path: Path) -> Arrays:
     with zipfile.ZipFile(path) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         refuse_beyond_memory(path, sum(info.file_size for info in members))
-        return {info.filename.removesuffix(".npy"): _member(archive, info) for info in members}
-
-
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
-    with archive.open(info) as stream:
-        read_header(stream, info.file_size)
-        stream.seek(0)
-        array: AnyArray = npy_format.read_array(stream, allow_pickle=False)
-        return array
+        arrays: dict[str, AnyArray] = {}
+        for info in members:
+            with archive.open(info) as stream:
+                read_header(stream, info.file_size)
+                stream.seek(0)
+                name = info.filename.removesuffix(".npy")
+                arrays[name] = npy_format.read_array(stream, allow_pickle=False)
+        return arrays
 
 
 def _load_torch(path: Path) -> Arrays:
