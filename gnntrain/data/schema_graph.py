@@ -18,7 +18,6 @@ from gnntrain.config.graph_schema import (
 )
 from gnntrain.config.problems import meant_or
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.arrow_tables import ArrowTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.drawn_splits import Splits, no_splits
 from gnntrain.data.file_columns import (
@@ -86,6 +85,7 @@ from gnntrain.data.schema_tables import (
     open_nodes,
 )
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
+from gnntrain.data.table_files import table_in_memory
 from gnntrain.data.tables import Columns, Rows, Table
 from gnntrain.errors import UserError
 
@@ -409,7 +409,7 @@ class _Reader:
                 "of it.",
                 f"Give nodes.{source.name}.files, or edges with a node of it.",
             )
-        table = ArrowTable(self.files.path, pa.table({"id": ids}))
+        table = table_in_memory(self.files.path, pa.table({"id": ids}))
         columns = Columns(table, {"id": 0}, ())
         index = NodeIndex(ids, len(ids), kind=source.name, home=None)
         self.nodes[source.name] = _Nodes(source, FeatureChoice(columns, ()), columns.read(), index)
