@@ -53,7 +53,7 @@ class SyntheticBuilder:
         options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
         return {"dataset": self._config.name, **options}
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Generate the graph."""
         if isinstance(self._config, SyntheticMAGConfig):
             from gnntrain.data.synthetic_mag import synthetic_mag
