@@ -26,6 +26,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -46,7 +47,7 @@ _logger = logging.getLogger("gnntrain")
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES = 1 << 22  # Arrow reads up to 32 blocks ahead
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 23
 _BYTE_ORDER_MARK = "\ufeff"
@@ -188,7 +189,8 @@ class TextTable(Table):
         names = [str(place) for place in places]
         nothing = pa.record_batch([pa.array([], TEXT)] * len(names), names)
         end = 0
-        with self._open() as file:
+        blocks = _Blocks(self._utf8())
+        with io.BufferedReader(blocks, _CHUNK_BYTES) as file:
             file.read(self._num_bytes_skipped)
             batches: Iterator[pa.RecordBatch] = iter(())
             try:
@@ -205,23 +207,28 @@ class TextTable(Table):
                     end = int(rows[-1]) + 1 if len(rows) else end
                     if following is None:
                         end += int((left_out >= end).sum())
-                        is_odd = (file.raw.num_quotes - self._num_quotes_skipped) % 2  # type: ignore[attr-defined]
+                        is_odd = (blocks.num_quotes - self._num_quotes_skipped) % 2
                         if is_odd and len(rows) and rows[-1] == end - 1 and self._is_open():
                             batch, rows = batch[:-1], rows[:-1]
                             wrong.append(end - 1)
                         if not self._is_told:
                             self._is_told = True
                             self._bad.add(self, np.array(wrong, np.int64), self._wrong_fields)
-                    yield dict(zip(places, batch.columns, strict=True)), rows, end
+                    yield dict(zip(places, batch.columns, strict=False)), rows, end
             except pa.ArrowInvalid as error:
                 if "straddling" not in str(error):
                     raise
                 for _ in self._records(_BLOCK_BYTES):
                     pass
                 raise ValueError(f"a line has more than {_BLOCK_BYTES >> 20} MiB") from error
+            finally:
+                # Arrow's thread reads ahead; at the interpreter's end it would abort the process.
+                blocks.stop()
+                with suppress(Exception):
+                    deque(batches, maxlen=0)
 
     def _parsed(
-        self, file: io.BufferedReader, names: Sequence[str], leave_out: Callable[[Any], str]
+        self, file: io.BufferedReader[Any], names: Sequence[str], leave_out: Callable[[Any], str]
     ) -> Iterator[pa.RecordBatch]:
         reader: Iterator[pa.RecordBatch] = arrow_csv.open_csv(
             pa.PythonFile(file, "r"),
@@ -235,7 +242,7 @@ class TextTable(Table):
                 delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
             ),
             arrow_csv.ConvertOptions(
-                include_columns=names,
+                include_columns=names or ["0"],  # no names: all columns
                 column_types=dict.fromkeys(names, TEXT),
                 strings_can_be_null=True,
                 null_values=[""],
@@ -306,6 +313,10 @@ class _Blocks(io.RawIOBase):
         self._blocks = blocks
         self._left = b""
         self.num_quotes = 0
+
+    def stop(self) -> None:
+        """Let the file end here."""
+        self._blocks, self._left = iter(()), b""
 
     def readable(self) -> bool:
         return True
