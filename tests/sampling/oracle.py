@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gnntrain.sampling.base import SampleKey
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.sampling.base import FanOuts, SampleKey
+from tests.sampling.graphs import target_of
 
 MODULUS = 2**64
+Edge = tuple[int, int]
+"""Number of the source among the batch's nodes of its type, and position among its edge type."""
 
 
 def mix64(x: int) -> int:
@@ -32,13 +37,7 @@ def draw(key: SampleKey, hop: int, node: int, index: int, num_values: int, numbe
 
 
 def draw_positions(
-    key: SampleKey,
-    hop: int,
-    node: int,
-    degree: int,
-    fan_out: int,
-    replace: bool,
-    number: int = 0,
+    key: SampleKey, hop: int, node: int, degree: int, fan_out: int, replace: bool, number: int
 ) -> list[int]:
     """Which of the in-edges 0 … degree − 1 of `node` are taken, in order."""
     if fan_out == -1 or degree == 0:
@@ -57,36 +56,73 @@ def draw_positions(
 
 @dataclass
 class OracleSample:
-    """`edges[h]` holds, for each destination of hop h, its (source number, edge id) pairs."""
+    """`edges[h][edge type]` holds, for each destination of hop h, its edges.
 
-    nodes: list[int]
-    edges: list[list[list[tuple[int, int]]]] = field(default_factory=list)
-    num_known: list[int] = field(default_factory=list)
+    `num_known[h]`: the number of nodes of each type before hop h.
+    """
+
+    nodes: dict[NodeType, list[int]]
+    edges: list[dict[EdgeType, list[list[Edge]]]] = field(default_factory=list)
+    num_known: list[dict[NodeType, int]] = field(default_factory=list)
 
 
 def sample(
-    indptr: Sequence[int],
-    indices: Sequence[int],
+    graph: FusedCSC,
     seeds: Sequence[int],
-    fan_outs: Sequence[int],
+    fan_outs: FanOuts,
     key: SampleKey,
     *,
+    scope: str = "relation",
     replace: bool = False,
 ) -> OracleSample:
-    """Walk hop by hop; in each one all nodes found so far draw again."""
-    result = OracleSample(list(seeds), [], [len(seeds)])
-    for hop, fan_out in enumerate(fan_outs):
-        edges = []
-        for destination in range(result.num_known[-1]):
-            node = result.nodes[destination]
-            begin, end = indptr[node], indptr[node + 1]
-            drawn = []
-            for position in draw_positions(key, hop, node, end - begin, fan_out, replace):
-                source = indices[begin + position]
-                if source not in result.nodes:
-                    result.nodes.append(source)
-                drawn.append((result.nodes.index(source), begin + position))
-            edges.append(drawn)
-        result.edges.append(edges)
-        result.num_known.append(len(result.nodes))
+    """Walk hop by hop, in a hop edge type by edge type; all nodes found so far draw again."""
+    edges = {name: graph.part(number) for number, name in enumerate(graph.edge_types)}
+    result = OracleSample({name: [] for name in graph.num_nodes})
+    result.nodes[target_of(graph)] += seeds
+    # Finding a source by a list's `index` would take minutes for a hub.
+    places: dict[NodeType, dict[int, int]] = {name: {} for name in graph.num_nodes}
+    for place, seed in enumerate(seeds):
+        places[target_of(graph)].setdefault(seed, place)
+    result.num_known.append({name: len(nodes) for name, nodes in result.nodes.items()})
+    for hop in range(len(next(iter(fan_outs.values())))):
+        result.edges.append({})
+        for number, name in enumerate(graph.edge_types):
+            source_type, _, destination_type = name
+            indptr, indices = edges[name]
+            into = {
+                other: edges[other][0] for other in graph.edge_types if other[2] == destination_type
+            }
+            result.edges[-1][name] = []
+            for node in result.nodes[destination_type][: result.num_known[-1][destination_type]]:
+                degrees = {
+                    other: int(offsets[node + 1] - offsets[node]) for other, offsets in into.items()
+                }
+                rest = fan_outs[name][hop], replace
+                if scope == "relation":
+                    positions = draw_positions(key, hop, node, degrees[name], *rest, number)
+                else:
+                    type_number = list(graph.num_nodes).index(destination_type)
+                    degree = sum(degrees.values())
+                    drawn = draw_positions(key, hop, node, degree, *rest, type_number)
+                    positions = _of_type(name, degrees, drawn)
+                found = []
+                for position in positions:
+                    edge = int(indptr[node]) + position
+                    source = int(indices[edge])
+                    place = places[source_type].setdefault(source, len(result.nodes[source_type]))
+                    if place == len(result.nodes[source_type]):
+                        result.nodes[source_type].append(source)
+                    found.append((place, edge))
+                result.edges[-1][name].append(found)
+        result.num_known.append({name: len(nodes) for name, nodes in result.nodes.items()})
     return result
+
+
+def _of_type(name: EdgeType, degrees: Mapping[EdgeType, int], drawn: Sequence[int]) -> list[int]:
+    """Of positions among the in-edges of all types, those of one type, as positions in it."""
+    first = 0
+    for other, degree in degrees.items():
+        if other == name:
+            return [position - first for position in drawn if first <= position < first + degree]
+        first += degree
+    raise AssertionError(name)

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import Edges, EdgeType, NodeType
 from gnntrain.distributed.owners import AnyArray, NodeOwners
-from gnntrain.sampling.base import Int64Array
-from gnntrain.sampling.partitioned import DRAW, DrawAnswers, PartDraws
-from tests.sampling.graphs import CSC
+from gnntrain.sampling.base import FanOuts, Int64Array
+from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws, RemoteSampler
+from tests.sampling.graphs import fan_outs_of, target_of
 
 Answer = Callable[[Sequence[AnyArray]], list[AnyArray]]
 
@@ -48,7 +50,7 @@ def _received(array: AnyArray) -> AnyArray:
 
 @dataclass(frozen=True)
 class Partition:
-    """A renumbering of nodes by which each part is a range.
+    """A renumbering of the nodes of a type by which each part is a range.
 
     Attributes:
         owners: Who holds which new ids.
@@ -86,21 +88,54 @@ class Partition:
         parts = [range(p, min(p + parts_each, self.owners.num_owners)) for p in begins]
         return [(own, NodeOwners(starts[own[0] : own[-1] + 2] - starts[own[0]])) for own in parts]
 
-    def caller(self, graph: CSC, weight: AnyArray | None = None, parts_each: int = 1) -> InProcess:
-        """Answers draws on the whole graph."""
-        draws = [PartDraws(**self._part(graph, nodes, weight)) for nodes in self.ranges()]
-        held = self.held(parts_each)
-        answers = [DrawAnswers([draws[p] for p in own], ranges) for own, ranges in held]
-        return InProcess({DRAW: list(answers)})
 
-    def _part(self, graph: CSC, nodes: slice, weight: AnyArray | None) -> dict[str, Any]:
-        indptr, indices = graph
-        originals = self.originals[nodes]
-        edges = [np.arange(indptr[v], indptr[v + 1]) for v in originals]
-        ids = np.concatenate([np.empty(0, np.int64), *edges])
-        return {
-            "indptr": np.append(0, np.cumsum([len(some) for some in edges])).astype(np.int64),
-            "indices": self.new[indices[ids]].astype(indices.dtype),
-            "original": originals,
-            "weight": None if weight is None else weight[ids],
-        }
+Partitions = Mapping[NodeType, Partition]
+
+
+def by_turns(graph: FusedCSC, num_parts: int) -> Partitions:
+    return {
+        name: Partition.of([i % num_parts for i in range(size)], num_parts)
+        for name, size in graph.num_nodes.items()
+    }
+
+
+def part_draws(
+    graph: FusedCSC, partitions: Partitions, part: int, weights: Mapping[EdgeType, AnyArray]
+) -> PartDraws:
+    """Draws of one part: the in-edges of its nodes of each type."""
+    original = {name: own.originals[own.ranges()[part]] for name, own in partitions.items()}
+    edges, of_part = {}, {}
+    for number, name in enumerate(graph.edge_types):
+        indptr, indices = graph.part(number)
+        ids = [np.arange(*indptr[node : node + 2]) for node in original[name[2]]]
+        taken = np.concatenate([np.empty(0, np.int64), *ids])
+        offsets = np.append(0, np.cumsum(list(map(len, ids)))).astype(np.int64)
+        sources = partitions[name[0]].new[indices[taken]].astype(indices.dtype)
+        edges[name] = Edges(offsets, sources)
+        if name in weights:
+            of_part[name] = weights[name][taken]
+    sizes = {name: len(own) for name, own in original.items()}
+    return PartDraws(FusedCSC.of(edges, sizes), original, of_part)
+
+
+def remote_sampler(
+    graph: FusedCSC,
+    partitions: Partitions,
+    fan_outs: Sequence[int] | FanOuts,
+    *,
+    parts_each: int = 1,
+    weights: Mapping[EdgeType, AnyArray] | None = None,
+    **options: Any,
+) -> tuple[RemoteSampler, InProcess]:
+    """A sampler, and the owners that it asks, each of several parts."""
+    held = {name: own.held(parts_each) for name, own in partitions.items()}
+    answers: list[Answer] = []
+    for owner, (parts, _) in enumerate(held[target_of(graph)]):
+        draws = [part_draws(graph, partitions, part, weights or {}) for part in parts]
+        ranges = {name: own[owner][1] for name, own in held.items()}
+        answers.append(DrawAnswers(draws, ranges, graph.edge_types))
+    caller = InProcess({DRAW: answers})
+    owners = {name: own.machines(parts_each) for name, own in partitions.items()}
+    fan_outs = fan_outs_of(graph, fan_outs)
+    sampler = RemoteSampler(caller, owners, graph.edge_types, target_of(graph), fan_outs, **options)
+    return sampler, caller

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,173 +14,175 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import NODE
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import SampledSubgraph, SampleKey
-from gnntrain.sampling.cpu import MAX_BATCH_NODES
-from gnntrain.sampling.kernels import CHUNK_EDGES, draw_hop
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import Sample
+from gnntrain.sampling.cpu import MAX_BATCH_NODES, CPUSampler
+from gnntrain.sampling.kernels import CHUNK_EDGES, draw_hetero_hop
 from tests.examples import examples
+from tests.hetero_graphs import hetero_graph
 from tests.sampling import oracle
-from tests.sampling.graphs import CSC, cpu_sampler, csc, global_in_edges, graphs, random_csc
+from tests.sampling.graphs import (
+    assert_equal,
+    blocks_of,
+    cpu_sampler,
+    csc,
+    each_scope,
+    fan_outs_of,
+    of_one_type,
+    on_each_graph,
+    random_csc,
+    sampler_of,
+    some_fan_outs,
+    some_seeds,
+    typed_graphs,
+)
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
 
-def assert_same(subgraph: SampledSubgraph, expected: oracle.OracleSample) -> None:
-    assert subgraph.nodes.tolist() == expected.nodes
-    assert subgraph.num_seeds == expected.num_known[0]
-    assert [hop.num_src for hop in subgraph.blocks[::-1]] == expected.num_known[1:]
-    for hop, edges in zip(subgraph.blocks[::-1], expected.edges, strict=True):
-        drawn = [edge for of_destination in edges for edge in of_destination]
-        assert hop.indptr.diff().tolist() == [len(of_destination) for of_destination in edges]
-        assert hop.indices.tolist() == [source for source, _ in drawn]
-        assert hop.edge_ids is not None
-        assert hop.edge_ids.tolist() == [edge_id for _, edge_id in drawn]
+def assert_drawn(sample: Sample, expected: oracle.OracleSample) -> None:
+    assert {name: nodes.tolist() for name, nodes in sample.nodes.items()} == expected.nodes
+    assert sample.num_seeds == expected.num_known[0][sample.target]
+    sizes = zip(sample.hops[::-1], expected.edges, pairwise(expected.num_known), strict=True)
+    for hop, edges, (before, after) in sizes:
+        assert (hop.num_dst, hop.num_src) == (before, after)
+        assert list(hop.edges) == list(edges)
+        for name, of_type in edges.items():
+            block, drawn = hop.edges[name], [edge for one in of_type for edge in one]
+            assert block.num_src == after[name[0]]
+            assert block.indptr.diff().tolist() == list(map(len, of_type))
+            assert block.indices.tolist() == [source for source, _ in drawn]
+            assert block.edge_ids is not None
+            assert block.edge_ids.tolist() == [edge for _, edge in drawn]
 
 
-@examples(50)
+@examples(100)
 @given(
-    graph=graphs(),
-    fan_outs=st.lists(st.sampled_from([-1, 1, 2, 5, 30, 1000]), min_size=1, max_size=3),
+    graph=typed_graphs(),
     key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
+    scope=st.sampled_from(["relation", "node"]),
     replace=st.booleans(),
     data=st.data(),
 )
 def test_nodes_and_edges_are_the_oracles_in_the_same_order(
-    graph: CSC,
-    fan_outs: list[int],
-    key: SampleKey,
-    replace: bool,
-    data: st.DataObject,
+    graph: FusedCSC, key: SampleKey, scope: str, replace: bool, data: st.DataObject
 ) -> None:
-    indptr, indices = graph
-    seeds = data.draw(st.lists(st.integers(0, len(indptr) - 2), max_size=8))
-    fan_outs = [min(fan_out, 40) for fan_out in fan_outs] if replace else fan_outs
-    sampler = cpu_sampler((indptr, indices), fan_outs, edge_ids=True, replace=replace)
-    expected = oracle.sample(
-        indptr.tolist(), indices.tolist(), seeds, fan_outs, key, replace=replace
-    )
-    assert_same(sampler.sample(torch.tensor(seeds, dtype=torch.int64), key=key), expected)
+    seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph, scope))
+    options: dict[str, Any] = {"scope": scope, "replace": replace}
+    sampler = sampler_of(graph, fan_outs, edge_ids=True, **options)
+    sample = sampler.sample(torch.tensor(seeds, dtype=torch.int64), key)
+    assert_drawn(sample, oracle.sample(graph, seeds, fan_outs, key, **options))
 
 
+@each_scope
 @pytest.mark.parametrize("fan_out", [24, 25, 26, 400, 4999])
-def test_large_fan_outs_of_a_hub_agree_with_the_oracle(fan_out: int) -> None:
+def test_large_fan_outs_of_a_hub_agree_with_the_oracle(fan_out: int, scope: str) -> None:
     """Beyond a fan-out of 24 repeats are found by a hash table, not by a scan."""
-    hub = csc(100, np.arange(5000) % 100, np.zeros(5000, int))
-    sampler = cpu_sampler(hub, [fan_out, 2], edge_ids=True)
-    expected = oracle.sample(hub[0].tolist(), hub[1].tolist(), [0, 5], [fan_out, 2], KEY)
-    assert_same(sampler.sample(torch.tensor([0, 5]), key=KEY), expected)
+    hub = of_one_type(csc(100, np.arange(5000) % 100, np.zeros(5000, int)))
+    fan_outs = fan_outs_of(hub, [fan_out, 2])
+    sampler = sampler_of(hub, fan_outs, edge_ids=True, scope=scope)
+    expected = oracle.sample(hub, [0, 5], fan_outs, KEY)
+    assert_drawn(sampler.sample(torch.tensor([0, 5]), KEY), expected)
 
 
 def test_all_edges_of_a_hub_larger_than_a_chunk_are_taken() -> None:
     num_edges = 3 * CHUNK_EDGES + 1
     hub = csc(50, np.arange(num_edges) % 50, np.arange(num_edges) % 10 // 9)
-    subgraph = cpu_sampler(hub, [-1], edge_ids=True).sample(torch.tensor([1, 0]), key=KEY)
-    (hop,) = subgraph.blocks[::-1]
-    assert hop.edge_ids is not None
+    sample = cpu_sampler(hub, [-1], edge_ids=True).sample(torch.tensor([1, 0]), KEY)
+    (block,) = blocks_of(sample)
+    assert block.edge_ids is not None
     split = int(hub[0][1])
-    assert hop.edge_ids.tolist() == [*range(split, num_edges), *range(split)]
-    assert (subgraph.nodes[hop.indices] == torch.from_numpy(hub[1])[hop.edge_ids]).all()
+    assert block.edge_ids.tolist() == [*range(split, num_edges), *range(split)]
+    assert (sample.nodes[NODE][block.indices] == torch.from_numpy(hub[1])[block.edge_ids]).all()
 
 
-def test_a_repeated_seed_keeps_its_place_and_has_its_own_true_edges() -> None:
-    indptr, indices = csc(4, [1, 2, 3, 0], [0, 0, 0, 3])
-    subgraph = cpu_sampler((indptr, indices), [2, -1]).sample(torch.tensor([3, 0, 3, 0]), key=KEY)
-    assert subgraph.nodes[:4].tolist() == [3, 0, 3, 0]
-    first = subgraph.blocks[::-1][0]
-    assert first.indptr.diff().tolist() == [1, 2, 1, 2]
-    assert first.indices[0] == first.indices[3] == 1, "edges from node 0 start at its first place"
-    assert (first.indices[1:3] == first.indices[4:6]).all()
-
-
-def test_without_replacement_no_edge_is_taken_twice() -> None:
-    indptr, indices = random_csc(200, 8000)
-    subgraph = cpu_sampler((indptr, indices), [20, 30], edge_ids=True).sample(
-        torch.arange(150), key=KEY
-    )
-    for hop in subgraph.blocks[::-1]:
-        assert hop.edge_ids is not None
-        for begin, end in zip(hop.indptr, hop.indptr[1:], strict=False):
-            assert len(set(hop.edge_ids[begin:end].tolist())) == end - begin
-
-
-def test_edge_ids_are_left_out_unless_asked_for() -> None:
-    subgraph = cpu_sampler(random_csc(50, 300), [3, 3]).sample(torch.arange(5), key=KEY)
-    assert all(hop.edge_ids is None for hop in subgraph.blocks[::-1])
-    assert subgraph.edge_ids is None
-
-
-def test_the_arrays_have_the_promised_types() -> None:
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_the_arrays_have_the_promised_types(dtype: type) -> None:
     indptr, indices = random_csc(50, 300)
-    for graph in ((indptr, indices), (indptr, indices.astype(np.int64))):
-        sampler = cpu_sampler(graph, [3, 3], edge_ids=True)
-        subgraph = sampler.sample(torch.arange(5, dtype=torch.int32), key=KEY)
-        assert subgraph.nodes.dtype == torch.int64
-        for hop in subgraph.blocks[::-1]:
-            assert hop.edge_ids is not None
-            dtypes = [tensor.dtype for tensor in (hop.indptr, hop.indices, hop.edge_ids)]
-            assert dtypes == [torch.int32, torch.int32, torch.int64]
+    for edge_ids in (torch.int64, None):
+        sampler = cpu_sampler((indptr, indices.astype(dtype)), [3, 3], edge_ids=edge_ids)
+        sample = sampler.sample(torch.arange(5, dtype=torch.int32), KEY)
+        assert sample.nodes[NODE].dtype == torch.int64
+        for block in blocks_of(sample):
+            tensors = block.indptr, block.indices, block.edge_ids
+            dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
+            assert dtypes == [torch.int32, torch.int32, edge_ids]
 
 
-def test_a_used_sampler_gives_what_a_fresh_one_gives() -> None:
-    graph = random_csc(300, 4000)
-    used = cpu_sampler(graph, [5, 4], edge_ids=True)
-    rng = np.random.default_rng(0)
+@on_each_graph
+@each_scope
+def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str) -> None:
+    def fresh() -> Any:
+        return sampler_of(graph, [5, 4], edge_ids=True, scope=scope)
+
+    used, rng = fresh(), np.random.default_rng(0)
     for step in range(20):
-        seeds = torch.from_numpy(rng.integers(0, 300, rng.integers(0, 60)))
+        seeds = torch.from_numpy(rng.integers(0, 40, rng.integers(0, 60)))
         if step == 10:  # the scratch's numbers are about to leave int32
             used._idle[0].base = MAX_BATCH_NODES
         key = SampleKey(0, 0, step)
-        fresh = cpu_sampler(graph, [5, 4], edge_ids=True)
-        assert_equal(used.sample(seeds, key=key), fresh.sample(seeds, key=key))
+        assert_equal(used.sample(seeds, key), fresh().sample(seeds, key))
     assert used._idle[0].base < MAX_BATCH_NODES
-
-
-def assert_equal(left: SampledSubgraph, right: SampledSubgraph) -> None:
-    np.testing.assert_array_equal(left.nodes, right.nodes)
-    assert global_in_edges(left) == global_in_edges(right)
 
 
 def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:
     indptr = np.zeros(1_000_001, np.int64)
     indptr[-100:] = np.arange(100)
     sampler = cpu_sampler((indptr, np.arange(99, dtype=np.int32)), [2, 2])
-    seeds = torch.arange(999_900, 1_000_000)
-    sampler.sample(seeds, key=KEY)
+    assert peak_of(lambda: sampler.sample(torch.arange(999_900, 1_000_000), KEY)) < 100_000
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most bytes that Python holds more at once in a second call."""
+    work()
     tracemalloc.start()
     try:
-        sampler.sample(seeds, key=KEY)
-        assert tracemalloc.get_traced_memory()[1] < 100_000
+        work()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
 def test_read_only_memory_maps_are_used_in_place_by_the_same_compiled_code(tmp_path: Path) -> None:
-    indptr, indices = random_csc(100, 900)
-    expected = cpu_sampler((indptr, indices), [4, 4]).sample(torch.arange(30), key=KEY)
-    compiled = len(draw_hop.signatures)  # type: ignore[attr-defined]  # a Numba dispatcher
-    np.save(tmp_path / "indptr.npy", indptr)
-    np.save(tmp_path / "indices.npy", indices)
-    mapped_indptr = np.load(tmp_path / "indptr.npy", mmap_mode="r")
-    mapped_indices = np.load(tmp_path / "indices.npy", mmap_mode="r")
-    sampler = cpu_sampler((mapped_indptr, mapped_indices), [4, 4])
-    assert np.shares_memory(sampler._indptr, mapped_indptr)
-    assert np.shares_memory(sampler._indices, mapped_indices)
-    assert_equal(sampler.sample(torch.arange(30), key=KEY), expected)
-    assert len(draw_hop.signatures) == compiled  # type: ignore[attr-defined]  # a Numba dispatcher
+    graph = random_csc(100, 900)
+    expected = cpu_sampler(graph, [4, 4]).sample(torch.arange(30), KEY)
+    compiled = len(draw_hetero_hop.signatures)  # type: ignore[attr-defined]  # a Numba dispatcher
+    for name, array in zip(("indptr", "indices"), graph, strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+    mapped = (
+        np.load(tmp_path / "indptr.npy", mmap_mode="r"),
+        np.load(tmp_path / "indices.npy", mmap_mode="r"),
+    )
+    sampler = cpu_sampler(mapped, [4, 4])
+    assert isinstance(sampler, CPUSampler)
+    assert np.shares_memory(sampler._edges.indptr, mapped[0])
+    assert np.shares_memory(sampler._edges.indices, mapped[1])
+    assert_equal(sampler.sample(torch.arange(30), KEY), expected)
+    assert len(draw_hetero_hop.signatures) == compiled  # type: ignore[attr-defined]  # as above
 
 
 def test_seeds_that_are_no_nodes_are_counted_and_shown() -> None:
     sampler = cpu_sampler(random_csc(50, 300), [3])
     with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
-        sampler.sample(torch.tensor([-1, 0, 50, 99]), key=KEY)
+        sampler.sample(torch.tensor([-1, 0, 50, 99]), KEY)
     with pytest.raises(UserError, match="float64"):
-        sampler.sample(torch.tensor([0.5], dtype=torch.float64), key=KEY)
+        sampler.sample(torch.tensor([0.5], dtype=torch.float64), KEY)
 
 
 @pytest.mark.parametrize("fan_outs", [[5, 0], [-2], [3, -5]])
 def test_a_fan_out_is_positive_or_minus_one(fan_outs: list[int]) -> None:
     with pytest.raises(UserError, match=str(fan_outs[-1])):
         cpu_sampler(random_csc(50, 300), fan_outs)
+
+
+def test_edge_types_that_share_a_fan_out_have_the_same() -> None:
+    graph = hetero_graph().fused
+    fan_outs = {**fan_outs_of(graph, [2]), ("author", "writes", "paper"): (3,)}
+    with pytest.raises(UserError, match="cites/paper"):
+        sampler_of(graph, fan_outs, scope="node")
 
 
 def test_arrays_that_are_no_csc_are_refused() -> None:
@@ -189,7 +194,6 @@ def test_arrays_that_are_no_csc_are_refused() -> None:
 
 
 def test_no_hop_gives_the_seeds_alone() -> None:
-    subgraph = cpu_sampler(random_csc(50, 300), []).sample(torch.tensor([4, 2]), key=KEY)
-    assert subgraph.nodes.tolist() == [4, 2]
-    assert subgraph.blocks == ()
-    assert subgraph.edge_index.shape == (2, 0)
+    sample = cpu_sampler(random_csc(50, 300), []).sample(torch.tensor([4, 2]), KEY)
+    assert sample.nodes[NODE].tolist() == [4, 2]
+    assert sample.hops == ()

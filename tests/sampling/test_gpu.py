@@ -19,12 +19,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.errors import RunError, UserError
-from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import Sample
 from tests.absent_gpus import TARGETS, Compiled
 from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
 from tests.examples import examples
-from tests.sampling.graphs import CSC, cpu_sampler, csc, graphs, random_csc
+from tests.sampling.graphs import (
+    CSC,
+    assert_equal,
+    blocks_of,
+    cpu_sampler,
+    csc,
+    graphs,
+    random_csc,
+)
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -40,24 +51,13 @@ KEY = SampleKey(seed=1, epoch=2, step=3)
 
 def gpu_sampler(graph: CSC, fan_outs: list[int], device: str, **options: Any) -> GPUSampler:
     indptr, indices = (torch.from_numpy(array).to(device) for array in graph)
-    return GPUSampler(indptr, indices, fan_outs, **options)
+    return sampler_on(indptr, indices, fan_outs, **options)
 
 
-def assert_equal(found: SampledSubgraph, expected: SampledSubgraph) -> None:
-    assert torch.equal(found.nodes.cpu(), expected.nodes)
-    assert found.num_seeds == expected.num_seeds
-    assert found.num_sampled_nodes == expected.num_sampled_nodes
-    assert found.num_sampled_edges == expected.num_sampled_edges
-    assert torch.equal(found.edge_index.cpu(), expected.edge_index)
-    for ours, theirs in zip(found.blocks[::-1], expected.blocks[::-1], strict=True):
-        assert ours.num_src == theirs.num_src
-        assert ours.max_in_edges == theirs.max_in_edges
-        for name in ("indptr", "indices", "edge_ids"):
-            left, right = getattr(ours, name), getattr(theirs, name)
-            assert (left is None) == (right is None)
-            if right is not None:
-                assert torch.equal(left.cpu(), right), name
-                assert left.dtype == right.dtype
+def sampler_on(indptr: Any, indices: Any, fan_outs: list[int], **options: Any) -> GPUSampler:
+    """A sampler of a graph of one type, in tensors."""
+    edges = FusedCSC.cut([EDGE], {NODE: len(indptr) - 1}, [len(indices)], indptr, indices)
+    return GPUSampler(edges, NODE, {EDGE: tuple(fan_outs)}, **options)
 
 
 def assert_same_draws(
@@ -71,7 +71,7 @@ def assert_same_draws(
     expected = cpu_sampler(graph, fan_outs, edge_ids=True, **options)
     sampler = gpu_sampler(graph, fan_outs, device, edge_ids=True, **options)
     batch = torch.tensor(seeds, dtype=torch.int64)
-    assert_equal(sampler.sample(batch, key=key), expected.sample(batch, key=key))
+    assert_equal(sampler.sample(batch, key), expected.sample(batch, key))
 
 
 @on_each_device
@@ -145,19 +145,19 @@ def test_the_host_waits_once_a_batch_and_once_a_hop_of_all_in_neighbours(
     with monkeypatch.context() as patch:
         read = Mock(side_effect=gpu._read)
         patch.setattr(gpu, "_read", read)
-        sampler.sample(torch.arange(20), key=KEY)
+        sampler.sample(torch.arange(20), KEY)
     assert read.call_count == num_waits
 
 
 @on_a_gpu
 def test_cuda_sees_no_other_wait(device: str) -> None:
     sampler = gpu_sampler(random_csc(3000, 40_000), [5, 4, 70], device, edge_ids=True)
-    sampler.sample(torch.arange(100), key=KEY)  # compiles
+    sampler.sample(torch.arange(100), KEY)  # compiles
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            sampler.sample(torch.arange(100), key=KEY)
+            sampler.sample(torch.arange(100), KEY)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len([w for w in caught if "synchroniz" in str(w.message)]) == 1
@@ -167,9 +167,9 @@ def test_cuda_sees_no_other_wait(device: str) -> None:
 def test_pinned_host_memory_is_read_over_the_bus(device: str) -> None:
     graph = random_csc(3000, 40_000)
     indptr, indices = (torch.from_numpy(array).pin_memory() for array in graph)
-    sampler = GPUSampler(indptr, indices, [5, 4], edge_ids=True, device=device)
-    expected = cpu_sampler(graph, [5, 4], edge_ids=True).sample(torch.arange(99), key=KEY)
-    assert_equal(sampler.sample(torch.arange(99), key=KEY), expected)
+    sampler = sampler_on(indptr, indices, [5, 4], edge_ids=True, device=device)
+    expected = cpu_sampler(graph, [5, 4], edge_ids=True).sample(torch.arange(99), KEY)
+    assert_equal(sampler.sample(torch.arange(99), KEY), expected)
 
 
 @on_each_device
@@ -181,7 +181,7 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(device: str) -> None:
     for step in range(5):
         seeds = torch.from_numpy(rng.integers(0, 300, rng.integers(0, 60)))
         key = SampleKey(0, 0, step)
-        assert_equal(used.sample(seeds, key=key), expected.sample(seeds, key=key))
+        assert_equal(used.sample(seeds, key), expected.sample(seeds, key))
 
 
 @on_each_device
@@ -190,13 +190,13 @@ def test_an_error_in_the_middle_of_a_batch_leaves_the_next_one_right(
 ) -> None:
     graph = random_csc(300, 4000)
     sampler = gpu_sampler(graph, [5, 4], device)
-    sampler.sample(torch.arange(9), key=KEY)
+    sampler.sample(torch.arange(9), KEY)
     monkeypatch.setattr(gpu, "MAX_LOCAL", 200)
     with pytest.raises(RunError, match="one hop"):
-        sampler.sample(torch.arange(9, 39), key=KEY)
+        sampler.sample(torch.arange(9, 39), KEY)
     monkeypatch.undo()
-    expected = cpu_sampler(graph, [5, 4]).sample(torch.arange(50), key=KEY)
-    assert_equal(sampler.sample(torch.arange(50), key=KEY), expected)
+    expected = cpu_sampler(graph, [5, 4]).sample(torch.arange(50), KEY)
+    assert_equal(sampler.sample(torch.arange(50), KEY), expected)
 
 
 @on_a_gpu
@@ -205,22 +205,22 @@ def test_threads_on_streams_of_their_own_share_a_sampler(device: str) -> None:
     sampler = gpu_sampler(graph, [5, 4], device, edge_ids=True)
     torch.cuda.synchronize()
 
-    def drawn(step: int) -> SampledSubgraph:
+    def drawn(step: int) -> Sample:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            return sampler.sample(torch.arange(step, 3000, 7), key=SampleKey(0, 0, step))
+            return sampler.sample(torch.arange(step, 3000, 7), SampleKey(0, 0, step))
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(drawn, range(40)))
     expected = cpu_sampler(graph, [5, 4], edge_ids=True)
-    for step, subgraph in enumerate(found):
+    for step, sample in enumerate(found):
         seeds, key = torch.arange(step, 3000, 7), SampleKey(0, 0, step)
-        assert_equal(subgraph, expected.sample(seeds, key=key))
+        assert_equal(sample, expected.sample(seeds, key))
 
 
 @on_each_device
 def test_edge_ids_are_left_out_unless_asked_for(device: str) -> None:
-    subgraph = gpu_sampler(random_csc(50, 300), [3, 3], device).sample(torch.arange(5), key=KEY)
-    assert all(hop.edge_ids is None for hop in subgraph.blocks[::-1])
+    sample = gpu_sampler(random_csc(50, 300), [3, 3], device).sample(torch.arange(5), KEY)
+    assert all(block.edge_ids is None for block in blocks_of(sample))
 
 
 @on_each_device
@@ -230,20 +230,20 @@ def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: b
     bad, good = torch.tensor([-1, 0, 50, 99]), torch.tensor([3, 49])
     seeds = bad.to(device) if on_device else bad
     with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
-        sampler.sample(seeds, key=KEY)
+        sampler.sample(seeds, KEY)
     seeds = good.to(device) if on_device else good
-    expected = cpu_sampler(random_csc(50, 300), [3]).sample(good, key=KEY)
-    assert_equal(sampler.sample(seeds, key=KEY), expected)
+    expected = cpu_sampler(random_csc(50, 300), [3]).sample(good, KEY)
+    assert_equal(sampler.sample(seeds, KEY), expected)
     with pytest.raises(UserError, match="float64"):
-        sampler.sample(torch.tensor([0.5], dtype=torch.float64, device=device), key=KEY)
+        sampler.sample(torch.tensor([0.5], dtype=torch.float64, device=device), KEY)
 
 
 @on_each_device
 def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
     sampler = gpu_sampler(csc(0, [], []), [3, -1], device)
-    assert sampler.sample(torch.empty(0, dtype=torch.int64), key=KEY).nodes.numel() == 0
+    assert sampler.sample(torch.empty(0, dtype=torch.int64), KEY).nodes[NODE].numel() == 0
     with pytest.raises(UserError, match="1 of 1"):
-        sampler.sample(torch.zeros(1, dtype=torch.int64, device=device), key=KEY)
+        sampler.sample(torch.zeros(1, dtype=torch.int64, device=device), KEY)
 
 
 @on_each_device
@@ -257,13 +257,13 @@ def test_a_fan_out_is_positive_or_minus_one(device: str, fan_outs: list[int]) ->
 def test_tensors_that_are_no_csc_are_refused(device: str) -> None:
     indptr, indices = (torch.from_numpy(array).to(device) for array in random_csc(50, 300))
     with pytest.raises(UserError, match=r"\b300\b.*\b299 edges"):
-        GPUSampler(indptr, indices[:-1], [3])
+        sampler_on(indptr, indices[:-1], [3])
     with pytest.raises(UserError, match="over nothing"):
-        GPUSampler(indptr[:0], indices, [3])
+        sampler_on(indptr[:0], indices, [3])
     with pytest.raises(UserError, match="float32"):
-        GPUSampler(indptr, indices.float(), [3])
+        sampler_on(indptr, indices.float(), [3])
     with pytest.raises(UserError, match="have gaps"):
-        GPUSampler(indptr, indices[::2], [3])
+        sampler_on(indptr, indices[::2], [3])
 
 
 KERNELS = {
@@ -290,7 +290,7 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
     for graph in ((indptr, indices), (indptr, indices.astype(np.int64))):
         for fan_outs, replace in (([1, 10, 64, 65, -1], False), ([3], True)):
             sampler = gpu_sampler(graph, fan_outs, "cpu", replace=replace)
-            sampler.sample(torch.arange(3), key=KEY)
+            sampler.sample(torch.arange(3), KEY)
     distinct = {json.dumps(compiled_alike(launch)): launch for launch in launches}
     done = subprocess.run(
         [sys.executable, "-m", "tests.sampling.compiled_ahead"],
@@ -309,10 +309,14 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
 
 
 def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
-    code = (
-        "import torch; from gnntrain.sampling.gpu import GPUSampler as Sampler;"
-        "Sampler(torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), [1])"
-    )
+    code = """if True:
+        import torch
+        from gnntrain.data.fused import FusedCSC
+        from gnntrain.sampling.gpu import GPUSampler
+        indptr, indices = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
+        edges = FusedCSC.cut([("a", "to", "a")], {"a": 1}, [0], indptr, indices)
+        GPUSampler(edges, "a", {("a", "to", "a"): (1,)})
+    """
     variables = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
@@ -332,17 +336,19 @@ def test_a_padded_draw_begins_with_what_is_drawn(
     device: str, graph: CSC, fan_outs: list[int], replace: bool, data: st.DataObject
 ) -> None:
     """And what follows is 0, and has no edges."""
-    nodes = st.integers(0, len(graph[0]) - 2)
-    seeds = torch.tensor(data.draw(st.lists(nodes, min_size=1, max_size=6)))
+    node = st.integers(0, len(graph[0]) - 2)
+    seeds = torch.tensor(data.draw(st.lists(node, min_size=1, max_size=6)))
     sampler = gpu_sampler(graph, fan_outs, device, edge_ids=True, replace=replace)
     for step in range(2):  # the second finds no trace of the first
         key = SampleKey(1, 2, step)
         keys = sampler.hop_keys(key).to(device)
         padded = sampler.sample_padded(seeds.to(device), keys)
-        drawn = sampler.sample(seeds, key=key)
-        assert torch.equal(padded.nodes[: len(drawn.nodes)], drawn.nodes)
-        assert not padded.nodes[len(drawn.nodes) :].any()
-        for hop, expected in zip(padded.blocks[::-1], drawn.blocks[::-1], strict=True):
+        drawn = sampler.sample(seeds, key)
+        found_nodes, nodes = padded.nodes[NODE], drawn.nodes[NODE]
+        assert torch.equal(found_nodes[: len(nodes)], nodes)
+        assert not found_nodes[len(nodes) :].any()
+        assert int(padded.size) == len(nodes)  # type: ignore[arg-type]
+        for hop, expected in zip(blocks_of(padded), blocks_of(drawn), strict=True):
             assert torch.equal(hop.indptr[: expected.num_dst + 1], expected.indptr)
             assert bool((hop.indptr[expected.num_dst :] == expected.num_edges).all())
             for name in ("indices", "edge_ids"):
@@ -358,7 +364,8 @@ def test_padded_sizes_depend_on_the_number_of_seeds_alone(device: str) -> None:
     for start in (0, 50):
         keys = sampler.hop_keys(KEY).to(device)
         padded = sampler.sample_padded(torch.arange(start, start + 5).to(device), keys)
-        shapes.add(tuple((hop.num_dst, hop.num_src, hop.num_edges) for hop in padded.blocks[::-1]))
+        sizes = [(block.num_dst, block.num_src, block.num_edges) for block in blocks_of(padded)]
+        shapes.add(tuple(sizes))
     assert shapes == {((5, 20, 15), (20, 60, 40))}
 
 

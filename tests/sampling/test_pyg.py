@@ -1,43 +1,37 @@
-"""PyG's own sampling returns our subgraphs."""
+"""PyG's own sampling returns our samples."""
 
 from __future__ import annotations
 
 import logging
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE, Edges
+from gnntrain.data.graph import NODE, Edges
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import Int64Array, SampledSubgraph, SampleKey
-from gnntrain.sampling.kernels import IndexArray
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import Sample
 from gnntrain.sampling.pyg import PyGSampler, require_pyg_backend, shared_graph
+from tests.hetero_graphs import hetero_graph
 from tests.pyg_backends import BACKENDS, use_backend
-from tests.sampling.graphs import CSC, cpu_sampler, csc, random_csc
+from tests.sampling.graphs import (
+    blocks_of,
+    csc,
+    in_edges,
+    of_one_type,
+    on_each_graph,
+    random_csc,
+    sampler_of,
+    target_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 
 KEY = SampleKey(0, 0, 0)
-
-
-def pyg_sampler(graph: CSC, fan_outs: list[int], *, replace: bool = False) -> PyGSampler:
-    indptr, indices = (torch.from_numpy(array) for array in graph)
-    return PyGSampler(indptr, indices, fan_outs, replace=replace)
-
-
-def fused(indptr: Int64Array, indices: IndexArray) -> FusedCSC:
-    return FusedCSC.cut([EDGE], {NODE: len(indptr) - 1}, [len(indices)], indptr, indices)
-
-
-def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_backend("none", monkeypatch)
-    with pytest.raises(UserError, match="neither can be imported") as error:
-        require_pyg_backend()
-    assert error.value.hint is not None
-    for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
-        assert word in error.value.hint
+SEEDS = torch.tensor([0, 39, 7, 21])
 
 
 @pytest.fixture(params=BACKENDS)
@@ -45,127 +39,141 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     use_backend(request.param, monkeypatch)
 
 
+def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend("none", monkeypatch)
+    with pytest.raises(UserError, match="neither can be imported"):
+        sampler_of(hetero_graph().fused, [2], PyGSampler)
+    with pytest.raises(UserError, match="neither can be imported") as error:
+        require_pyg_backend()
+    assert error.value.hint is not None
+    for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
+        assert word in error.value.hint
+
+
 @pytest.mark.usefixtures("backend")
+@on_each_graph
 @pytest.mark.parametrize("num_hops", [1, 2, 3])
-def test_all_in_neighbours_are_those_that_our_own_sampler_finds(num_hops: int) -> None:
-    graph = random_csc(60, 100)
-    seeds = torch.tensor([0, 59, 7, 21])
-    expected = cpu_sampler(graph, [-1] * num_hops, edge_ids=True).sample(seeds, KEY)
-    subgraph = pyg_sampler(graph, [-1] * num_hops).sample(seeds, KEY)
-    assert torch.equal(subgraph.nodes, expected.nodes)
-    assert subgraph.num_seeds == 4
-    assert subgraph.num_sampled_nodes == expected.num_sampled_nodes
-    assert subgraph.num_sampled_edges == expected.num_sampled_edges
-    assert torch.equal(subgraph.edge_index, expected.edge_index)
-    for block, own in zip(subgraph.blocks, expected.blocks, strict=True):
-        assert block.num_src == own.num_src
-        for name in ("indptr", "indices", "edge_ids"):
-            assert torch.equal(getattr(block, name), getattr(own, name)), name
-            assert getattr(block, name).dtype == getattr(own, name).dtype, name
-
-
-@pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fan_outs", [[3], [4, 2], [2, -1, 3]])
-def test_each_node_draws_once_as_many_true_in_edges_as_its_hop_asks_for(
-    fan_outs: list[int], replace: bool
+def test_all_in_neighbours_are_those_that_our_own_sampler_finds(
+    graph: FusedCSC, num_hops: int
 ) -> None:
-    graph = random_csc(60, 500)
-    indptr, indices = graph
-    subgraph = pyg_sampler(graph, fan_outs, replace=replace).sample(torch.arange(0, 60, 9), KEY)
-    nodes = subgraph.nodes.numpy()
-    known = subgraph.num_seeds
-    for block in reversed(subgraph.blocks):
-        assert block.num_dst == known
-        assert block.edge_ids is not None
-        known = block.num_src
-    assert known == len(nodes)
-    (block, *_) = subgraph.blocks
-    ids = block.edge_ids
-    assert ids is not None
-    hop_of = np.repeat(np.arange(len(fan_outs)), subgraph.num_sampled_nodes[:-1])
-    for dst, hop in enumerate(hop_of):
-        first, last = block.indptr[dst : dst + 2].tolist()
-        begin, end = indptr[nodes[dst]], indptr[nodes[dst] + 1]
-        drawn = ids[first:last].numpy()
-        assert ((begin <= drawn) & (drawn < end)).all()
-        np.testing.assert_array_equal(nodes[block.indices[first:last]], indices[drawn])
-        fan_out = fan_outs[hop] if fan_outs[hop] >= 0 else end - begin
-        if replace and fan_outs[hop] >= 0:
-            assert len(drawn) == (fan_out if begin < end else 0)
-        else:
-            assert len(set(drawn.tolist())) == len(drawn) == min(fan_out, end - begin)
+    expected = sampler_of(graph, [-1] * num_hops).sample(SEEDS, KEY)
+    sample = sampler_of(graph, [-1] * num_hops, PyGSampler).sample(SEEDS, KEY)
+    assert sample.num_seeds == expected.num_seeds
+    assert torch.equal(sample.nodes[target_of(graph)][:4], SEEDS)
+    assert sample.num_sampled_nodes == expected.num_sampled_nodes
+    assert sample.num_sampled_edges == expected.num_sampled_edges
+    assert in_edges(sample) == in_edges(expected)
+    for hop, own in zip(sample.hops, expected.hops, strict=True):
+        assert (hop.num_dst, hop.num_src) == (own.num_dst, own.num_src)
+        for name, block in hop.edges.items():
+            assert block.num_src == hop.num_src[name[0]]
+            assert block.indptr.dtype == block.indices.dtype == torch.int32
 
 
-def drawn(sampler: PyGSampler, seeds: list[int], key: SampleKey) -> str:
-    return str(positions(sampler.sample(torch.tensor(seeds), key)))
+@pytest.mark.usefixtures("backend")
+@on_each_graph
+@pytest.mark.parametrize("replace", [False, True])
+def test_each_node_draws_once_as_many_true_in_edges_as_its_hop_asks_for(
+    graph: FusedCSC, replace: bool
+) -> None:
+    fan_outs = dict.fromkeys(graph.edge_types, (4, -1, 2))
+    fan_outs[graph.edge_types[0]] = (2, 3, 1)
+    sample = sampler_of(graph, fan_outs, PyGSampler, replace=replace).sample(SEEDS, KEY)
+    for number, name in enumerate(graph.edge_types):
+        indptr, indices = graph.part(number)
+        last = sample.hops[0].edges[name]
+        assert last.edge_ids is not None
+        nodes, sources = sample.nodes[name[2]].tolist(), sample.nodes[name[0]]
+        known = list(accumulate(sample.num_sampled_nodes[name[2]]))
+        assert [hop.edges[name].num_dst for hop in sample.hops[::-1]] == known[:-1]
+        for i, (first, end) in enumerate(pairwise(last.indptr.tolist())):
+            ids = last.edge_ids[first:end].numpy()
+            begin, stop = indptr[nodes[i] : nodes[i] + 2].tolist()
+            assert ((begin <= ids) & (ids < stop)).all()
+            assert (indices[ids] == sources[last.indices[first:end]].numpy()).all()
+            fan_out = fan_outs[name][sum(i >= count for count in known)]
+            if fan_out < 0 or (stop - begin <= fan_out and not replace):
+                assert len(ids) == stop - begin
+            else:
+                assert len(ids) == (fan_out if stop > begin else 0)
+                assert replace or len(set(ids.tolist())) == fan_out
 
 
-def positions(subgraph: SampledSubgraph) -> list[int]:
+def positions(sample: Sample) -> str:
     """Where in its in-edges each node of `whole_graph` drew."""
-    assert subgraph.edge_ids is not None
-    return [edge % 60 for edge in subgraph.edge_ids.tolist()]
+    assert all(block.edge_ids is not None for block in blocks_of(sample))
+    return str([(block.edge_ids % 60).tolist() for block in blocks_of(sample)])  # type: ignore[operator]
 
 
-def whole_graph() -> CSC:
+def whole_graph() -> FusedCSC:
     """All nodes have the same in-neighbours: seeded alike, all batches would draw the same ones."""
-    everyone: Int64Array = np.arange(60)
-    return csc(60, np.tile(everyone, 60), np.repeat(everyone, 60))
+    everyone = np.arange(60)
+    return of_one_type(csc(60, np.tile(everyone, 60), np.repeat(everyone, 60)))
 
 
 @pytest.mark.usefixtures("backend")
-def test_epochs_steps_seeds_and_ranks_draw_anew_and_repeatably() -> None:
+def test_epochs_steps_seeds_and_ranks_draw_anew() -> None:
     """Ranks have other seed nodes in a step."""
-    sampler = pyg_sampler(whole_graph(), [4, 4])
-    assert drawn(sampler, [5], SampleKey(0, 1, 0)) == drawn(sampler, [5], SampleKey(0, 1, 0))
+    sampler = sampler_of(whole_graph(), [4, 4], PyGSampler)
     keys = [SampleKey(0, 1, 0), SampleKey(0, 2, 0), SampleKey(1, 1, 0), SampleKey(0, 1, 1)]
-    draws = {drawn(sampler, [5], key) for key in keys} | {drawn(sampler, [6], keys[0])}
-    assert len(draws) == 5
+    draws = {positions(sampler.sample(torch.tensor([5]), key)) for key in keys}
+    draws |= {positions(sampler.sample(torch.tensor([node]), keys[0])) for node in range(20)}
+    assert len(draws) > 18
 
 
 @pytest.mark.usefixtures("backend")
-def test_many_steps_draw_anew() -> None:
-    sampler = pyg_sampler(whole_graph(), [4])
-    draws = {drawn(sampler, [node], SampleKey(0, 0, node)) for node in range(20)}
-    assert len(draws) > 15
+@on_each_graph
+def test_a_draw_can_be_repeated_in_another_process(graph: FusedCSC) -> None:
+    """PyG lists the types in the order of a set, which differs from process to process."""
+    sampler = sampler_of(graph, [2, 2], PyGSampler)
+    assert isinstance(sampler, PyGSampler)
+    if len(graph.num_nodes) > 1:
+        assert list(sampler._sampler.edge_types) == list(graph.edge_types)
+        assert list(sampler._sampler.node_types) == list(graph.num_nodes)
+    first, again = (str(sampler.sample(SEEDS, KEY)) for _ in range(2))
+    assert first == again
+    assert str(sampler.sample(SEEDS, SampleKey(0, 0, 1))) != first
 
 
 @pytest.mark.usefixtures("backend")
-def test_sampling_leaves_the_generator_of_dropout_alone() -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    pyg_sampler(random_csc(60, 500), [3, 2]).sample(torch.arange(5), KEY)
-    assert torch.equal(torch.rand(3), expected)
-
-
-@pytest.mark.usefixtures("backend")
-def test_the_root_logger_is_not_set_up_behind_our_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_each_graph
+def test_sampling_leaves_generator_threads_and_root_logger_of_training_alone(
+    graph: FusedCSC, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
-    pyg_sampler(random_csc(60, 500), [3, 2]).sample(torch.arange(5), KEY)
+    torch.manual_seed(7)
+    expected, num_threads = torch.rand(3), torch.get_num_threads()
+    torch.manual_seed(7)
+    sampler_of(graph, [2, 2], PyGSampler).sample(SEEDS, KEY)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == num_threads
     assert logging.root.handlers == []  # else every record of ours would be printed as well
 
 
 @pytest.mark.usefixtures("backend")
 def test_a_walk_without_hops_holds_the_seeds_alone() -> None:
-    subgraph = pyg_sampler(random_csc(60, 500), []).sample(torch.tensor([5, 3]), KEY)
-    assert subgraph.nodes.tolist() == [5, 3]
-    assert subgraph.blocks == ()
-    assert subgraph.edge_index.shape == (2, 0)
+    sample = sampler_of(whole_graph(), [], PyGSampler).sample(torch.tensor([5, 3]), KEY)
+    assert sample.nodes[NODE].tolist() == [5, 3]
+    assert sample.hops == ()
 
 
-def test_the_graph_is_copied_for_torch_sparse_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_is_copied_once_and_for_torch_sparse_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     indptr, indices = random_csc(60, 500)
-    edges = fused(indptr, indices)
+    graph = of_one_type((indptr, indices))
     use_backend("pyg", monkeypatch)
-    row, colptr, permutation = shared_graph(edges).csc()
+    row, colptr, permutation = shared_graph(graph).csc()
     assert permutation is None
     assert row.data_ptr() == indices.ctypes.data
     assert row.dtype == colptr.dtype == torch.int32
     use_backend("torch_sparse", monkeypatch)
-    row, colptr, _ = shared_graph(edges).csc()
+    shared = shared_graph(graph)
+    row, colptr, _ = shared.csc()
     assert colptr.data_ptr() == indptr.ctypes.data
     assert row.dtype == colptr.dtype == torch.int64
+    assert shared_graph(of_one_type((indptr, indices))) is shared
+    assert shared_graph(of_one_type((indptr, indices.copy()))) is not shared
 
 
 def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
@@ -173,22 +181,14 @@ def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
 ) -> None:
     use_backend("pyg", monkeypatch)
     monkeypatch.setattr(Edges, "__len__", lambda _: 2**31)
-    row, colptr, _ = shared_graph(fused(*random_csc(60, 500))).csc()
+    row, colptr, _ = shared_graph(of_one_type(random_csc(60, 500))).csc()
     assert row.dtype == colptr.dtype == torch.int64
 
 
-def test_all_samplers_of_a_graph_share_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_backend("torch_sparse", monkeypatch)
-    indptr, indices = (torch.from_numpy(array) for array in random_csc(60, 500))
-    first, second = (PyGSampler(indptr, indices, [fan_out]) for fan_out in (2, 3))
-    assert first._graph is second._graph
-    assert PyGSampler(indptr, indices.clone(), [2])._graph is not first._graph
-
-
-def test_repeated_seeds_and_a_missing_backend_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_each_graph
+def test_what_pyg_cannot_draw_is_refused(graph: FusedCSC, monkeypatch: pytest.MonkeyPatch) -> None:
     use_backend("pyg", monkeypatch)
     with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
-        pyg_sampler(random_csc(60, 500), [2]).sample(torch.tensor([4, 5, 4]), KEY)
-    use_backend("none", monkeypatch)
-    with pytest.raises(UserError, match="neither can be imported"):
-        pyg_sampler(random_csc(60, 500), [2])
+        sampler_of(graph, [2], PyGSampler).sample(torch.tensor([4, 5, 4]), KEY)
+    with pytest.raises(UserError, match="fan_out_scope=node"):
+        sampler_of(graph, [2], PyGSampler, scope="node")

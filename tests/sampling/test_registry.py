@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,14 @@ from torch import Tensor
 from gnntrain import plugins
 from gnntrain.build import sampler_in_words
 from gnntrain.config import from_dict
-from gnntrain.config.names import HETERO_SAMPLER_CLASSES, SAMPLER_NAMES
+from gnntrain.config.names import SAMPLER_NAMES
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EDGE, NODE, NodeType
 from gnntrain.errors import UserError
-from gnntrain.loading.loader import BlockLoader
-from gnntrain.sampling.base import SampledSubgraph, SampleKey, Sampler
-from gnntrain.sampling.block import Block
-from gnntrain.sampling.registry import hetero_sampler_class, sampler_class
+from gnntrain.loading.loader import SampledLoader
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler
+from gnntrain.sampling.block import Block, Hop, Sample
+from gnntrain.sampling.registry import sampler_class
 from tests.graphs import random_graph, stored
 from tests.trainers import loaders_of, trainer_of
 
@@ -30,32 +31,33 @@ class FirstNeighbor(Sampler):
 
     def __init__(
         self,
-        indptr: Tensor,
-        indices: Tensor,
-        fan_outs: Sequence[int],
+        edges: FusedCSC,
+        target: NodeType,
+        fan_outs: FanOuts,
         *,
+        scope: FanOutScope = "relation",  # noqa: ARG002
         replace: bool = False,
         edge_ids: bool = False,  # noqa: ARG002
     ) -> None:
         assert not replace
-        self._indptr, self._indices, self._num_hops = indptr, indices, len(fan_outs)
+        assert target == NODE
+        self._num_hops = len(fan_outs[EDGE])
+        self._indptr, self._indices = edges.part(0)
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> SampledSubgraph:  # noqa: ARG002
+    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:  # noqa: ARG002
         nodes = seeds.tolist()
-        blocks: list[Block] = []
-        num_new_edges, oldest = [], 0
+        hops: list[Hop] = []
         for _ in range(self._num_hops):
+            num_dst = len(nodes)
             ids = [int(self._indptr[v]) for v in nodes if self._indptr[v] < self._indptr[v + 1]]
             has_edge = [int(self._indptr[v] < self._indptr[v + 1]) for v in nodes]
             sources = self._indices[ids].tolist()
-            num_old, oldest = sum(has_edge[:oldest]), len(nodes)
             nodes += dict.fromkeys(u for u in sources if u not in nodes)
             offsets = torch.tensor([0, *np.cumsum(has_edge).tolist()], dtype=torch.int32)
             local = torch.tensor([nodes.index(u) for u in sources], dtype=torch.int32)
-            blocks.append(Block(offsets, local, len(nodes), edge_ids=torch.tensor(ids)))
-            num_new_edges.append(len(ids) - num_old)
-        order = tuple(reversed(blocks))
-        return SampledSubgraph(torch.tensor(nodes), len(seeds), order, num_new_edges)
+            block = Block(offsets, local, len(nodes), edge_ids=torch.tensor(ids))
+            hops.append(Hop({EDGE: block}, {NODE: num_dst}, {NODE: len(nodes)}))
+        return Sample({NODE: torch.tensor(nodes)}, NODE, len(seeds), tuple(reversed(hops)))
 
 
 NOT_A_SAMPLER = object()
@@ -86,18 +88,6 @@ def test_every_name_stands_for_a_sampler_that_knows_where_it_runs() -> None:
     classes = {name: sampler_class(name) for name in SAMPLER_NAMES}
     assert {name for name, sampler in classes.items() if sampler.on_gpu} == {"triton"}
     assert {name for name, sampler in classes.items() if not sampler.thread_safe} == {"pyg"}
-
-
-def test_the_samplers_of_typed_graphs_have_the_same_names() -> None:
-    classes = {name: hetero_sampler_class(name) for name in HETERO_SAMPLER_CLASSES}
-    assert classes.keys() == {"numba", "pyg"}
-    assert {name for name, sampler in classes.items() if not sampler.thread_safe} == {"pyg"}
-
-
-@pytest.mark.usefixtures("offered")
-def test_a_sampler_of_one_kind_of_graph_is_refused_for_the_other() -> None:
-    with pytest.raises(UserError, match="no subclass of HeteroSampler"):
-        hetero_sampler_class("first")
 
 
 @pytest.mark.usefixtures("offered")
@@ -134,10 +124,11 @@ def test_a_run_trains_and_evaluates_with_a_second_sampler(model: str, tmp_path: 
     config = from_dict(keys)
     trainer = trainer_of(config, store, tmp_path)
     uses_graph = model != "mlp"
-    assert isinstance(trainer.loader, BlockLoader)
+    assert isinstance(trainer.loader, SampledLoader)
     for batch in trainer.loader:
-        assert len(batch.blocks) == 2 * uses_graph
-        for block in batch.blocks:
+        assert len(batch.hops) == 2 * uses_graph
+        for hop in batch.hops:
+            block = hop.edges[EDGE]
             nodes = batch.n_id[: block.num_dst].numpy()
             degrees = np.minimum(np.diff(store.indptr)[nodes], 1)
             np.testing.assert_array_equal(block.indptr.diff(), degrees)

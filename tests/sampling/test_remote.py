@@ -1,0 +1,215 @@
+"""Sampling from a graph in parts gives the blocks of the whole graph, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import EDGE, NODE
+from gnntrain.distributed.owners import NodeOwners, RowAnswers, ask_rows
+from gnntrain.errors import RunError, UserError
+from gnntrain.sampling import remote
+from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.kernels import CHUNK_EDGES
+from gnntrain.sampling.remote import DRAW, NodeNumbers, PartDraws, RemoteSampler
+from tests.examples import examples
+from tests.hetero_graphs import hetero_graph
+from tests.sampling.graphs import (
+    assert_equal,
+    blocks_of,
+    csc,
+    each_scope,
+    of_one_type,
+    on_each_graph,
+    random_csc,
+    sampler_of,
+    some_fan_outs,
+    some_seeds,
+    target_of,
+    typed_graphs,
+)
+from tests.sampling.parts import InProcess, Partition, Partitions, by_turns, remote_sampler
+from tests.sampling.test_cpu import peak_of
+
+KEY = SampleKey(seed=1, epoch=2, step=3)
+
+
+def originals_of(partitions: Partitions) -> dict[str, np.ndarray]:
+    return {name: own.originals for name, own in partitions.items()}
+
+
+@examples(100)
+@given(
+    graph=typed_graphs(),
+    num_parts=st.sampled_from([1, 2, 4]),
+    parts_each=st.integers(1, 2),
+    key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
+    scope=st.sampled_from(["relation", "node"]),
+    replace=st.booleans(),
+    data=st.data(),
+)
+def test_blocks_are_those_of_the_whole_graph_whatever_the_partition(
+    graph: FusedCSC,
+    num_parts: int,
+    parts_each: int,
+    key: SampleKey,
+    scope: str,
+    replace: bool,
+    data: st.DataObject,
+) -> None:
+    """Weights are those of the edges; degrees those of the whole graph."""
+    part = st.integers(0, num_parts - 1)
+    partitions = {
+        name: Partition.of(data.draw(st.lists(part, min_size=size, max_size=size)), num_parts)
+        for name, size in graph.num_nodes.items()
+    }
+    seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph, scope))
+    options: dict[str, Any] = {"scope": scope, "replace": replace}
+    csc_of = {name: graph.part(number) for number, name in enumerate(graph.edge_types)}
+    weights = {
+        name: np.arange(len(indices), dtype=np.float32) for name, (_, indices) in csc_of.items()
+    }
+    sampler, _ = remote_sampler(
+        graph,
+        partitions,
+        fan_outs,
+        parts_each=parts_each,
+        weights=weights,
+        needs=BlockNeeds(weight=True, degree=True),
+        **options,
+    )
+    given_seeds = partitions[target_of(graph)].new[np.array(seeds, np.int64)]
+    found = sampler.sample(torch.from_numpy(given_seeds), key)
+    whole = sampler_of(graph, fan_outs, edge_ids=True, **options)
+    expected = whole.sample(torch.tensor(seeds, dtype=torch.int64), key)
+    assert_equal(found, expected, originals_of(partitions))
+    for number, (hop, wanted) in enumerate(zip(found.hops, expected.hops, strict=True)):
+        for name, block in hop.edges.items():
+            assert block.weight is not None
+            assert block.weight.dtype == torch.float32
+            np.testing.assert_array_equal(block.weight, weights[name][wanted.edges[name].edge_ids])
+            if number > 0:  # the last hop's destinations begin with those of all others
+                assert block.degree is None
+                continue
+            assert block.degree is not None
+            assert block.degree.dtype == torch.float32
+            nodes = expected.nodes[name[2]][: block.num_dst]
+            np.testing.assert_array_equal(block.degree, np.diff(csc_of[name][0])[nodes])
+
+
+@each_scope
+@pytest.mark.parametrize("fan_out", [24, 25, 400, 4999, -1])
+def test_hubs_beyond_a_chunk_of_edges(fan_out: int, scope: str) -> None:
+    num_edges = 3 * CHUNK_EDGES + 1
+    hub = of_one_type(csc(5000, np.arange(num_edges) % 5000, np.arange(num_edges) % 10 // 9))
+    partitions = by_turns(hub, 3)
+    sampler, _ = remote_sampler(hub, partitions, [fan_out, 2], scope=scope)
+    found = sampler.sample(torch.from_numpy(partitions[NODE].new[[1, 0]]), KEY)
+    expected = sampler_of(hub, [fan_out, 2], scope=scope).sample(torch.tensor([1, 0]), KEY)
+    assert_equal(found, expected, originals_of(partitions))
+
+
+@pytest.mark.parametrize(
+    "graph", [of_one_type(random_csc(30_000, 200_000)), hetero_graph().fused], ids=["one", "typed"]
+)
+@each_scope
+def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str) -> None:
+    """Batches that grow the table, and batches that find old numbers in it."""
+    rng, target = np.random.default_rng(0), target_of(graph)
+    partitions = by_turns(graph, 4)
+    used, _ = remote_sampler(graph, partitions, [5, 4, 30], scope=scope)
+    whole = sampler_of(graph, [5, 4, 30], scope=scope)
+    for step in range(10):
+        size = rng.integers(0, 60) * (1 + 20 * (step % 5 == 4))
+        seeds, key = rng.integers(0, graph.num_nodes[target], size), SampleKey(0, 0, step)
+        found = used.sample(torch.from_numpy(partitions[target].new[seeds]), key)
+        expected = whole.sample(torch.from_numpy(seeds), key)
+        assert_equal(found, expected, originals_of(partitions))
+
+
+def test_numbers_go_by_first_appearance() -> None:
+    numbers = NodeNumbers()
+    rng = np.random.default_rng(0)
+    for size in (10, 100_000, 10, 20_000):
+        seeds, sources = rng.integers(0, 2**40, 5), rng.integers(0, 2**40, size) // 2**20
+        numbers.start(seeds)
+        local = numbers.relabel(sources)
+        known = dict.fromkeys([*seeds.tolist(), *sources.tolist()])
+        assert numbers.known.tolist() == list(known)
+        np.testing.assert_array_equal(numbers.nodes[local], sources)
+
+
+def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "MAX_BATCH_NODES", CHUNK_EDGES + 10)
+    numbers = NodeNumbers()
+    numbers.start(np.arange(11))
+    with pytest.raises(RunError, match="batch size"):
+        numbers.relabel(np.arange(3 * CHUNK_EDGES))
+
+
+def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:
+    indptr = np.zeros(1_000_001, np.int64)
+    indptr[-100:] = np.arange(100)
+    graph = of_one_type((indptr, np.arange(99, dtype=np.int32)))
+    draws = PartDraws(graph, {NODE: np.arange(1_000_000)}, {})
+    owners = {NODE: NodeOwners(np.array([0, 1_000_000]))}
+    caller = InProcess({DRAW: [draws]})
+    sampler = RemoteSampler(caller, owners, [EDGE], NODE, {EDGE: (2, 2)})
+    assert peak_of(lambda: sampler.sample(torch.arange(999_900, 1_000_000), KEY)) < 100_000
+
+
+def test_bytes_on_the_way_are_those_of_ids_counts_and_sources() -> None:
+    graph = of_one_type(random_csc(3000, 60_000))
+    sampler, caller = remote_sampler(graph, by_turns(graph, 2), [5, 3])
+    blocks = blocks_of(sampler.sample(torch.arange(0, 3000, 6), KEY))
+    num_dst = sum(block.num_dst for block in blocks)
+    num_edges = sum(block.num_edges for block in blocks)
+    assert sum(asked for _, _, asked, _ in caller.asked) == 4 * num_dst + 4 * 48
+    assert sum(answered for *_, answered in caller.asked) == num_dst + 4 * num_edges
+
+
+@on_each_graph
+def test_an_owner_is_asked_once_a_hop_for_all_edge_types(graph: FusedCSC) -> None:
+    sampler, caller = remote_sampler(graph, by_turns(graph, 2), [3, 2])
+    target = target_of(graph)
+    sampler.sample(torch.arange(0, graph.num_nodes[target], 2), KEY)
+    assert [asked[:2] for asked in caller.asked] == [(DRAW, 0), (DRAW, 1)] * 2
+
+
+def test_only_owners_of_some_destination_are_asked() -> None:
+    graph = of_one_type(csc(6, [0, 1, 2, 3], [1, 2, 3, 4]))
+    partitions = {NODE: Partition.of([0, 0, 0, 1, 1, 1], 2)}
+    sampler, caller = remote_sampler(graph, partitions, [-1])
+    sampler.sample(torch.tensor([4, 3]), KEY)
+    assert [asked[:2] for asked in caller.asked] == [(DRAW, 1)]
+
+
+def test_seeds_and_fan_outs_are_checked() -> None:
+    graph = hetero_graph().fused
+    sampler, _ = remote_sampler(graph, by_turns(graph, 1), [3])
+    with pytest.raises(UserError, match=r"1 of 2 .*40"):
+        sampler.sample(torch.tensor([0, 40]), KEY)
+    with pytest.raises(UserError, match="0"):
+        remote_sampler(graph, by_turns(graph, 1), [0])
+
+
+@examples(30)
+@given(part_of=st.lists(st.integers(0, 3), min_size=1, max_size=30), data=st.data())
+def test_rows_come_in_the_order_asked(part_of: list[int], data: st.DataObject) -> None:
+    partition = Partition.of(part_of, 4)
+    values = np.random.default_rng(0).normal(size=(len(part_of), 3))
+    parts = [values[own] for own in partition.ranges()]
+    nodes = data.draw(st.lists(st.integers(0, len(part_of) - 1), max_size=10))
+    for parts_each in (1, 2, 3):
+        held, owners = partition.held(parts_each), partition.machines(parts_each)
+        answers = [RowAnswers([parts[p] for p in own], ranges) for own, ranges in held]
+        caller = InProcess({"values": list(answers)})
+        found = ask_rows(caller, owners, "values", np.array(nodes, np.int64))
+        np.testing.assert_array_equal(found, values[nodes])
