@@ -12,7 +12,7 @@ All ranks call the same functions in the same order: on GPUs they place the grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from gnntrain.data.target_scale import TargetScale
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import seed_generators
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.owners import NodeOwners
 from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
@@ -35,22 +36,20 @@ from gnntrain.loading.hetero import HeteroLoaderBuilder
 from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.partitioned import PartitionedLoaderBuilder
-from gnntrain.models import GNN, AnyModel, HeteroGNN, PlainModel
+from gnntrain.models import AnyModel, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.tasks.positive_class import positive_class
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
-from gnntrain.training.hetero_partitioned import HeteroPartitionedEvaluator
+from gnntrain.training.evaluation import SPLITS, Evaluator, SampledEvaluator
+from gnntrain.training.graph_access import OwnedParts, WholeGraph
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.module_outputs import ModuleEvaluator
-from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
 AnyLoaderBuilder = LoaderBuilder | HeteroLoaderBuilder
-AnyLayerwiseEvaluator = LayerwiseEvaluator | HeteroLayerwiseEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -248,28 +247,6 @@ def build_evaluator(
         return SampledEvaluator(task, sampled, context, estimated=why)
     if isinstance(model, PlainModel):
         return build_module_evaluator(config, task, loaders, graph, context, scratch_dir)
-    if isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
-        assert isinstance(loaders, PartitionedLoaderBuilder)
-        return PartitionedEvaluator(
-            graph.parts,
-            loaders.owners,
-            loaders.exchange,
-            context,
-            build_buffers(config, context, scratch_dir),
-            task=task,
-            features=loaders.features,
-        )
-    if isinstance(model, HeteroGNN) and isinstance(graph, PartitionedGraph):
-        assert isinstance(loaders, HeteroPartitionedLoaderBuilder)
-        return HeteroPartitionedEvaluator(
-            graph,
-            loaders.owners,
-            loaders.exchange,
-            context,
-            build_buffers(config, context, scratch_dir),
-            task=task,
-            features=loaders.features,
-        )
     return build_layerwise(config, task, loaders, graph, context, scratch_dir)
 
 
@@ -295,38 +272,31 @@ def build_layerwise(
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
-) -> AnyLayerwiseEvaluator:
+) -> LayerwiseEvaluator:
     """The exact evaluator of a `GNN` or `HeteroGNN`, whichever `evaluation.name` is.
 
-    On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
-    of other machines as the loaders do.
+    On a GPU it reads the same edges and features as the loaders; of sharded features, and of a
+    graph in parts, it reads those of other machines as the loaders do.
     """
-    on_gpu, all_ranks = devices.is_gpu(context.device), config.evaluation.ranks == "all"
+    on_gpu = devices.is_gpu(context.device)
     host = build_buffers(config, context, scratch_dir)
-    reads_host = loaders.kernels.reads_host
-    buffers = DeviceBuffers(context, host, reads_host=reads_host) if on_gpu else host
-    if isinstance(loaders, HeteroLoaderBuilder):
-        rows: dict[NodeType, LazyFeatures | FeatureSource] = {
-            name: source if loaders.is_sharded else source.select()
-            for name, source in loaders.features.items()
-        }
-        return HeteroLayerwiseEvaluator(
-            graph, context, buffers, task=task, all_ranks=all_ranks, features=rows
-        )
-    features: LazyFeatures | FeatureSource | None = None
-    if loaders.is_sharded:
-        features = loaders.features
-    elif on_gpu:
-        features = loaders.features.select()
-    return LayerwiseEvaluator(
-        graph,
-        context,
-        buffers,
-        task=task,
-        all_ranks=all_ranks,
-        features=features,
-        graph=loaders.graph_on_device if on_gpu else None,
+    sources = loaders.features
+    by_type = sources if isinstance(sources, dict) else {graph.target: sources}
+    if isinstance(graph, PartitionedGraph):
+        assert isinstance(loaders, PartitionedLoaderBuilder | HeteroPartitionedLoaderBuilder)
+        owners = loaders.owners
+        owners = {graph.target: owners} if isinstance(owners, NodeOwners) else owners
+        parts = OwnedParts(graph, context, owners, loaders.exchange)
+        return LayerwiseEvaluator(parts, host, task=task, features=by_type)
+    edges = loaders.graph_on_device if on_gpu and isinstance(loaders, LoaderBuilder) else None
+    whole = WholeGraph(graph, context, all_ranks=config.evaluation.ranks == "all", edges=edges)
+    buffers = (
+        DeviceBuffers(context, host, reads_host=loaders.kernels.reads_host) if on_gpu else host
     )
+    features: Mapping[NodeType, LazyFeatures | FeatureSource] = by_type
+    if not loaders.is_sharded:
+        features = {t: source.select() for t, source in by_type.items()} if on_gpu else {}
+    return LayerwiseEvaluator(whole, buffers, task=task, features=features or None)
 
 
 def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:
