@@ -24,7 +24,7 @@ from tests.graphs import random_graph, stored
 from tests.simulated_device import present
 from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, make_model
 
-PLENTY, LITTLE = 2**40, 10_000
+PLENTY, LITTLE = 2**40, 1_000
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.loading.graph import GraphTensors
 
-PLENTY, LITTLE = 2**40, 10_000
+PLENTY, LITTLE = 2**40, 1_000
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
