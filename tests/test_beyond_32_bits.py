@@ -19,7 +19,7 @@ from gnntrain.errors import RunError
 from gnntrain.loading.loader import whole_graph_block
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import NO_NEEDS
-from gnntrain.training.layerwise import balanced_range, chunks
+from gnntrain.training.graph_access import balanced_range, chunks
 from tests.sampling.graphs import cpu_sampler
 
 HUB_EDGES = 3 * 2**30

@@ -14,10 +14,8 @@ from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import (
     Edges,
     EdgeType,
-    Float32Array,
     Graph,
     Int64Array,
-    IntArray,
     NodeType,
 )
 from gnntrain.sampling.base import SampleKey, Seeds
@@ -224,23 +222,3 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     if values.device.type != "cpu":
         return values[index]
     return torch.from_numpy(values.numpy()[index.numpy()])
-
-
-def in_edges(
-    indptr: Int64Array, indices: IntArray, weight: Float32Array | None, start: int, stop: int
-) -> Block:
-    """The block of the in-edges of the nodes `start … stop − 1` of an adjacency, see `Edges`.
-
-    Its indices and weights are views where possible. `num_src` and `dst_offset` are left to the
-    caller.
-    """
-    first, last = int(indptr[start]), int(indptr[stop])
-    # torch's CSR needs offsets and indices of one type
-    fits = last - first <= np.iinfo(np.int32).max
-    sources = indices[first:last].astype(indices.dtype if fits else np.int64, copy=False)
-    return Block(
-        indptr=as_tensor((indptr[start : stop + 1] - first).astype(sources.dtype)),
-        indices=as_tensor(sources),
-        num_src=0,
-        weight=None if weight is None else as_tensor(weight[first:last]),
-    )

@@ -107,7 +107,7 @@ class Task(Protocol):
         ...
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """The metrics of one split by name: `reported`, of what is `judged`; empty for a split
+        """The metrics of one split by name: `reported`, of `metric_inputs`; empty for a split
         without targets.
 
         Args:
@@ -121,7 +121,7 @@ class Task(Protocol):
         """The metrics of a split, the deciding one first."""
         ...
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs and targets as the metrics take them, of the seeds that have a target."""
         ...
 

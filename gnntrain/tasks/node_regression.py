@@ -127,7 +127,7 @@ class NodeRegression:
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """See `Task.metrics`. In the targets' own units; a metric that is not defined (R² of
         targets that do not vary) is NaN. Metrics that other packages offer are reported too."""
-        values, targets = self.judged(outputs, targets)
+        values, targets = self.metric_inputs(outputs, targets)
         if len(targets) == 0:
             return {}
         return {metric.name: metric.compute(values, targets) for metric in self.reported}
@@ -138,8 +138,8 @@ class NodeRegression:
         names = dict.fromkeys((self.metric.name, *_REPORTED, *outside_metrics(self.kind)))
         return [get_metric(name) for name in names]
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Task.judged`: quantities, float64."""
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Task.metric_inputs`: quantities, float64."""
         has_target = ~targets.isnan().all(dim=1)
         return self.values(outputs[has_target]), targets[has_target].double()
 

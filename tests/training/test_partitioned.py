@@ -28,19 +28,18 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
-from gnntrain.models import GNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.training import buffers, partitioned
-from gnntrain.training import layerwise as layerwise_module
+from gnntrain.training import buffers, evaluation, graph_access
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import SplitMetrics
-from gnntrain.training.partitioned import PartitionedEvaluator
+from gnntrain.training.graph_access import OwnedParts
+from gnntrain.training.layerwise import LayerwiseEvaluator
+from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.training.test_evaluation import (
     VARIANT_NAMES,
     VARIANTS,
     full_forward,
-    layerwise,
     make_model,
 )
 
@@ -82,7 +81,7 @@ def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
 
 def evaluator_of(
     path: Path, exchange: Exchange, context: DistributedContext
-) -> tuple[PartitionedGraph, PartitionedEvaluator]:
+) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
     """The graph of the parts in `path`, shared out to the machines, and its evaluator."""
     num_parts, num_machines = Parts.open(path, range(0)).num_parts, context.num_machines
     shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
@@ -95,21 +94,16 @@ def evaluator_of(
         np.empty(0, np.int64), torch.empty(0, parts.meta.graph_schema.num_features[NODE]), context
     )
     graph = PartitionedGraph.of(parts)
-    return graph, PartitionedEvaluator(
-        parts,
-        owners,
-        exchange,
-        context,
-        SharedBuffers(context, path, 2**30),
-        task=task_of(graph),
-        features=ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache),
-    )
+    access = OwnedParts(graph, context, {NODE: owners}, exchange)
+    features = ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache)
+    places = SharedBuffers(context, path, 2**30)
+    return graph, LayerwiseEvaluator(access, places, task=task_of(graph), features={NODE: features})
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_NUMBERS = 56
     buffers._MAX_CHUNK_EDGES = 20
-    partitioned._MAX_SLICE_NUMBERS = 18
+    evaluation._MAX_SLICE_NUMBERS = 18
     answers: dict[Any, Any] = {}
     with exchange_of(context) as exchange:
         for kind in KINDS:
@@ -161,18 +155,18 @@ def stop_rank(context: DistributedContext, folder: Path) -> None:
     """The last rank is asked to stop in the middle of the second layer."""
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
-        layer = evaluator.layer
+        output = evaluator._output
 
-        def noted(model: GNN, i: int, *rest: Any) -> torch.Tensor:
-            if i == 1 and context.rank == context.world_size - 1:
+        def noted(layer: Any, *rest: Any) -> torch.Tensor:
+            if layer.i == 1 and context.rank == context.world_size - 1:
                 context.control.request_stop(signal.SIGTERM)
-            return layer(model, i, *rest)
+            return output(layer, *rest)
 
-        setattr(evaluator, "layer", noted)  # noqa: B010  # its signature is `layer`'s
+        setattr(evaluator, "_output", noted)  # noqa: B010  # its signature is `_output`'s
         with pytest.raises(Interrupted):
             evaluator.evaluate(make_model(graph, VARIANTS[3]))
         # The evaluation serves nothing any more: another one may begin.
-        for name in ("gcn_norm", "h0", "h1"):
+        for name in ("gcn_norm", "h0/node", "h1/node"):
             exchange.serve(f"evaluation/{name}", lambda _: [])
     (folder / f"{context.rank}.stopped").touch()
 
@@ -190,22 +184,23 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
 
 def ask_rank(context: DistributedContext, folder: Path) -> None:
     """Note the rows that an evaluation asks for, and those that it asks for once."""
-    partitioned._COUNTED_AT_ONCE = 7
-    layerwise_module._MAX_GATHERED_NUMBERS = 40
+    graph_access._COUNTED_AT_ONCE = 7
+    graph_access._MAX_GATHERED_NUMBERS = 40
     asked: dict[str, list[int]] = {}
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
-        call = exchange.call
+        access, call = evaluator.access, exchange.call
+        assert isinstance(access, OwnedParts)
 
         def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
             for owner, (rows,) in arguments.items():
-                first = int(evaluator.owners.starts[owner])
+                first = int(access.owners[NODE].starts[owner])
                 asked.setdefault(name, []).extend((rows + first).tolist())
             return call(name, arguments)
 
         setattr(exchange, "call", noted)  # noqa: B010  # its signature is `call`'s
         evaluator.evaluate(make_model(graph, VARIANTS[2]))
-        hot = evaluator.hot_nodes.tolist()
+        hot = access.cached_nodes(NODE).tolist()
     (folder / f"{context.rank}.json").write_text(json.dumps([asked, hot]))
 
 
@@ -227,7 +222,7 @@ def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(
             : part.graph.num_nodes
         ]
         assert all(hot == sorted(expected) for _, hot in read)
-        for name in ("evaluation/h0", "evaluation/z"):
+        for name in ("evaluation/h0/node", "evaluation/z/node/to/node"):
             times = Counter(node for asked, _ in read for node in asked[name])
             assert all(times[node] == 1 for node in expected)
             assert set(times) == set(num_edges)
@@ -247,8 +242,8 @@ class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def measure_rank(context: DistributedContext, folder: Path) -> None:
-    buffers._MAX_CHUNK_NUMBERS = partitioned._MAX_SLICE_NUMBERS = 1 << 13
-    layerwise_module._MAX_GATHERED_NUMBERS = 1 << 13
+    buffers._MAX_CHUNK_NUMBERS = evaluation._MAX_SLICE_NUMBERS = 1 << 13
+    graph_access._MAX_GATHERED_NUMBERS = 1 << 13
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
         model = make_model(graph, VARIANTS[0], num_layers=2)

@@ -15,7 +15,6 @@ import torch
 import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.build import (
-    AnyLayerwiseEvaluator,
     build_evaluator,
     build_layerwise,
     build_loaders,
@@ -35,6 +34,7 @@ from gnntrain.run import prepare_store
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from scripts.bench.peers.turns import Spec, Turns, compete
@@ -201,7 +201,7 @@ def infer(context: DistributedContext, turns: Turns) -> None:
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
-def _pass(evaluator: AnyLayerwiseEvaluator, model: AnyModel, store: StoredGraph) -> int:
+def _pass(evaluator: LayerwiseEvaluator, model: AnyModel, store: StoredGraph) -> int:
     evaluator.infer(model)
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
