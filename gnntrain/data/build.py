@@ -33,7 +33,6 @@ from gnntrain.data.graph import (
     Float32Array,
     HeteroGraphData,
     Int64Array,
-    NodeData,
     NodeType,
     PrepareOptions,
     index_dtype,
@@ -207,7 +206,11 @@ def _write(
     try:
         with disk_errors(path, needed):
             building.mkdir()
-            lowest = _lowest(data, options)
+            lowest = options.lowest  # None: features stay as they are
+            if lowest is None and options.normalize_features:
+                lowest = {
+                    name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()
+                }
             arrays, num_edges = _write_arrays(building, data, options, lowest)
             meta = _write_meta(building, data, options, identity, arrays, num_edges, lowest)
             write_seal(building, meta)
@@ -218,13 +221,6 @@ def _write(
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return StoredGraph.open(path, check=False)
-
-
-def _lowest(data: HeteroGraphData, options: PrepareOptions) -> Mapping[NodeType, float] | None:
-    """What `normalize_features` subtracts, by node type; None: features stay as they are."""
-    if options.lowest is not None or not options.normalize_features:
-        return options.lowest
-    return {name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()}
 
 
 def _write_arrays(
@@ -243,7 +239,12 @@ def _write_arrays(
         where = "" if data.is_homogeneous else f"node type {name}: "
         file = directory / f"features_{number}.npy"
         least = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
-        arrays[file.stem] = _write_features(file, of_type, options, least, data.dataset, where)
+        shape, dtype = (of_type.num_features,), stored_feature_dtype(options)
+        with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
+            kept_as, dataset = options.feature_dtype, data.dataset
+            for rows in prepared_features(of_type, kept_as, least, dataset, where):
+                writer.append(rows)
+            arrays[file.stem] = writer.close()
         if of_type.ids is not None:
             small[f"node_ids_{number}"] = _stored_names(of_type.ids)
     if data.class_names is not None:
@@ -251,21 +252,6 @@ def _write_arrays(
     for name, array in small.items():
         arrays[name] = write_array(directory, name, array)
     return arrays, num_edges
-
-
-def _write_features(
-    file: Path,
-    nodes: NodeData,
-    options: PrepareOptions,
-    lowest: float | None,
-    dataset: str,
-    where: str,
-) -> ArrayMeta:
-    shape, dtype = (nodes.num_features,), stored_feature_dtype(options)
-    with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
-        for rows in prepared_features(nodes, options.feature_dtype, lowest, dataset, where):
-            writer.append(rows)
-        return writer.close()
 
 
 def _write_columns(

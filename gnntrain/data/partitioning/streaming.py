@@ -41,10 +41,25 @@ def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> Part
         start: uint8 `[num_nodes]`, where to begin: nodes are moved until no load is too high, and
             where fewer edges are cut. None: with the nodes one by one.
     """
-    part_of = np.zeros(graph.num_nodes, np.uint8) if start is None else start.copy()
-    passes = _Passes(graph, part_of, num_parts)
+    num_nodes, is_train = graph.num_nodes, train_flags(graph)
+    part_of = np.zeros(num_nodes, np.uint8) if start is None else start.copy()
+    arrays = graph.indptr, graph.indices, is_train
+    most = np.array([1, np.diff(graph.indptr).max(), 1])  # of one node, which must fit in
+    totals = np.array([num_nodes, graph.num_edges, len(graph.split("train"))])
+    shares = totals / num_parts
+    limits = np.maximum(most, np.maximum(np.ceil(shares), SLACK * shares)).astype(np.int64)
+    units = np.divide(1.0, shares, out=np.zeros(3), where=totals > 0)
+    cost = max(graph.num_edges, 1) / 2 / num_parts
     for number, factor in enumerate(_FACTORS):
-        passes.run(factor, is_first=number == 0 and start is None)
+        is_first = number == 0 and start is None
+        loads = np.zeros((3, num_parts), np.int64)
+        if not is_first:
+            count_loads(graph.indptr, is_train, part_of, loads)
+        # The derivative of load^1.5 is 1.5·√load.
+        scale = units, 1.5 * cost * factor
+        for first in range(0, num_nodes, _NODES_AT_ONCE):
+            nodes = first, min(first + _NODES_AT_ONCE, num_nodes)
+            place_nodes(arrays, nodes, part_of, loads, limits, scale, is_first)
     return part_of
 
 
@@ -53,31 +68,3 @@ def train_flags(graph: Graph) -> Flags:
     flags = np.zeros(graph.num_nodes, np.bool_)
     flags[graph.split("train")] = True
     return flags
-
-
-class _Passes:
-    """Passes over all nodes, that move them from part to part."""
-
-    def __init__(self, graph: Graph, part_of: PartIndex, num_parts: int) -> None:
-        self._arrays = graph.indptr, graph.indices, train_flags(graph)
-        self._part_of, self._num_parts = part_of, num_parts
-        most = np.array([1, np.diff(graph.indptr).max(), 1])  # of one node, which must fit in
-        totals = np.array([graph.num_nodes, graph.num_edges, len(graph.split("train"))])
-        shares = totals / num_parts
-        limits = np.maximum(most, np.maximum(np.ceil(shares), SLACK * shares))
-        self._limits = limits.astype(np.int64)
-        self._units = np.divide(1.0, shares, out=np.zeros(3), where=totals > 0)
-        self._cost = max(graph.num_edges, 1) / 2 / num_parts
-
-    def run(self, factor: float, *, is_first: bool) -> None:
-        """Place each node once."""
-        loads = np.zeros((3, self._num_parts), np.int64)
-        if not is_first:
-            indptr, _, is_train = self._arrays
-            count_loads(indptr, is_train, self._part_of, loads)
-        # The derivative of load^1.5 is 1.5·√load.
-        scale = self._units, 1.5 * self._cost * factor
-        num_nodes = len(self._part_of)
-        for first in range(0, num_nodes, _NODES_AT_ONCE):
-            nodes = first, min(first + _NODES_AT_ONCE, num_nodes)
-            place_nodes(self._arrays, nodes, self._part_of, loads, self._limits, scale, is_first)

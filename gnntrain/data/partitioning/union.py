@@ -15,7 +15,6 @@ from gnntrain.data.graph import (
     NODE,
     Edges,
     Graph,
-    Int64Array,
     IntArray,
     Nodes,
     NodeType,
@@ -50,13 +49,10 @@ def union_of(graph: Graph, folder: Path) -> Iterator[Graph]:
         for (source, _, destination), edges in graph.edges.items():
             own = ends[firsts[destination] :][: len(graph.nodes[destination])]
             join_edges(edges.indptr, edges.indices, firsts[source], own, joined)
-        yield _graph(graph, indptr, joined, firsts[graph.target])
-
-
-def _graph(graph: Graph, indptr: Int64Array, indices: IntArray, first_target: int) -> Graph:
-    splits = {name: ids + first_target for name, ids in graph.target_nodes.splits.items()}
-    nodes = Nodes(np.empty((graph.num_nodes, 0), np.float32), splits=splits)
-    return Graph({NODE: nodes}, {EDGE: Edges(indptr, indices)}, dataset=graph.dataset)
+        first = firsts[graph.target]
+        splits = {name: ids + first for name, ids in graph.target_nodes.splits.items()}
+        nodes = Nodes(np.empty((num_nodes, 0), np.float32), splits=splits)
+        yield Graph({NODE: nodes}, {EDGE: Edges(indptr, joined)}, dataset=graph.dataset)
 
 
 def first_numbers(graph: Graph) -> dict[NodeType, int]:
