@@ -3,5 +3,6 @@
 from gnntrain.tasks.base import Column, Columns, Task
 from gnntrain.tasks.node_classification import NodeClassification
 from gnntrain.tasks.node_regression import NodeRegression
+from gnntrain.tasks.nodes import NodeTask
 
-__all__ = ["Column", "Columns", "NodeClassification", "NodeRegression", "Task"]
+__all__ = ["Column", "Columns", "NodeClassification", "NodeRegression", "NodeTask", "Task"]

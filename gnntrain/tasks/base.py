@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.graph import BatchValues
 from gnntrain.metrics import Metric
 from gnntrain.sampling.base import SampleKey, Seeds
@@ -43,6 +45,40 @@ class Columns:
 
     columns: Sequence[Column]
     notes: Mapping[str, AnyArray] = field(default_factory=dict)
+
+
+class ComputedRows(NamedTuple):
+    """The outputs of consecutive nodes, which one rank has computed.
+
+    Attributes:
+        nodes: The nodes.
+        outputs: `[len(nodes), num_outputs]`.
+        targets: Their rows of `Task.targets`.
+    """
+
+    nodes: range
+    outputs: Tensor
+    targets: Tensor
+
+
+class SplitSlice(NamedTuple):
+    """A rank's examples of a slice of a split, with their outputs and targets.
+
+    Attributes:
+        positions: Of the rank's examples in the slice, int64 `[n]`.
+        outputs: float32 `[n, num_outputs]`.
+        targets: Their rows of `Task.targets`.
+    """
+
+    positions: Tensor
+    outputs: Tensor
+    targets: Tensor
+
+    @classmethod
+    def empty(cls, task: Task) -> SplitSlice:
+        """Of no example."""
+        none = torch.empty(0, dtype=torch.int64)
+        return cls(none, torch.empty(0, task.num_outputs), task.targets[:0])
 
 
 class Task(Protocol):
@@ -119,6 +155,19 @@ class Task(Protocol):
     @property
     def reported(self) -> Sequence[Metric]:
         """The metrics of a split, the deciding one first."""
+        ...
+
+    def judge(
+        self, split: str, computed: Sequence[ComputedRows], context: DistributedContext
+    ) -> Iterator[SplitSlice]:
+        """This rank's share of a split's examples, slice by slice; equally many slices on all
+        ranks, which may call collectives.
+
+        Args:
+            split: "train", "val" or "test".
+            computed: The model's outputs for the nodes that this rank has computed.
+            context: This rank.
+        """
         ...
 
     def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import AnyArray, Graph, Int64Array
+from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.data.ogb import ogb_evaluator
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.loading.graph import node_seeds
 from gnntrain.metrics import (
     RANKING_METRICS,
     LabelKind,
@@ -30,6 +28,7 @@ from gnntrain.metrics import (
 from gnntrain.tasks.base import Column, Columns
 from gnntrain.tasks.class_weights import balanced_weights
 from gnntrain.tasks.label_warnings import label_warnings
+from gnntrain.tasks.nodes import NodeTask
 
 # Computed for every split; the deciding metric comes before them.
 _REPORTED: Mapping[LabelKind, tuple[str, ...]] = {
@@ -59,7 +58,7 @@ class Labels(Protocol):
     def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
 
 
-class NodeClassification:
+class NodeClassification(NodeTask):
     """Classifies the nodes of a graph.
 
     Args:
@@ -81,9 +80,6 @@ class NodeClassification:
         UserError: No installed package has the metric.
     """
 
-    head = None
-    seeds = staticmethod(node_seeds)
-
     def __init__(
         self,
         graph: Graph,
@@ -95,7 +91,8 @@ class NodeClassification:
         top_k: int = 100,
     ) -> None:
         labels = labels or graph
-        self._graph = graph
+        num_outputs = 1 if labels.task == "binary" else labels.num_classes
+        super().__init__(graph, num_outputs)
         self._label_smoothing = label_smoothing
         self._balanced = balanced
         self._positive = positive
@@ -104,21 +101,7 @@ class NodeClassification:
         self._num_classes = labels.num_classes
         self._class_names = labels.class_names
         self.kind: LabelKind = labels.task
-        self.num_outputs = 1 if self.kind == "binary" else labels.num_classes
         self.metric: Metric = get_metric(labels.metric)
-
-    def examples(self, split: str) -> Int64Array:
-        """The nodes of a split, int64 `[n]`."""
-        return self._graph.split(split)
-
-    def in_words(self, examples: Int64Array) -> str:
-        """See `Graph.in_words`."""
-        return self._graph.in_words(examples)
-
-    @property
-    def targets(self) -> Tensor:
-        """Class numbers `[num_nodes]`, −1 without a label; or flags `[num_nodes, num_classes]`."""
-        return as_tensor(self._graph.labels)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Softmax cross-entropy of one class of many; else the logistic loss, of several labels

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import Graph, Int64Array
+from gnntrain.data.graph import Graph
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.devices import accelerator, float_type
-from gnntrain.loading.graph import node_seeds
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
+from gnntrain.tasks.nodes import NodeTask
 from gnntrain.tasks.target_warnings import target_warnings
 
 # Computed for every split; the deciding metric comes before them.
@@ -41,7 +41,7 @@ class Quantities(Protocol):
     def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
 
 
-class NodeRegression:
+class NodeRegression(NodeTask):
     """Predicts quantities of the nodes of a graph.
 
     The model learns standardised targets, of mean 0 and standard deviation 1 over the training
@@ -68,8 +68,6 @@ class NodeRegression:
     """
 
     kind: LabelKind = "continuous"
-    head = None
-    seeds = staticmethod(node_seeds)
 
     def __init__(
         self,
@@ -81,22 +79,13 @@ class NodeRegression:
         huber_delta: float = 1.0,
     ) -> None:
         quantities = quantities or graph
-        self._graph = graph
+        super().__init__(graph, quantities.num_classes)
         self._names = quantities.class_names
         self._loss = loss
         self._huber_delta = huber_delta
-        self.num_outputs = quantities.num_classes
         self.metric: Metric = get_metric(quantities.metric)
         self.scale = scale or graph.target_scale()
         self._scale_on: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def examples(self, split: str) -> Int64Array:
-        """The nodes of a split, int64 `[n]`."""
-        return self._graph.split(split)
-
-    def in_words(self, examples: Int64Array) -> str:
-        """See `Graph.in_words`."""
-        return self._graph.in_words(examples)
 
     @property
     def targets(self) -> Tensor:

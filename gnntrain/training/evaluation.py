@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import AnyArray, Graph
-from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
 from gnntrain.tasks import Columns, Task
+from gnntrain.tasks.base import ComputedRows, SplitSlice
 from gnntrain.training.forward import OnBatch
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ CONSTANT = "constant_outputs"
 
 # Of equal rows float32 makes these differences: in other chunks a product adds in another order.
 _ROUNDING = 1e-6
-
-# Bounds the outputs of a slice of a split: 16 MiB of float32.
-_MAX_SLICE_NUMBERS = 1 << 22
 
 
 class Evaluator(Protocol):
@@ -137,77 +134,22 @@ def _tensor(values: AnyArray) -> Tensor | AnyArray:
     return values if values.dtype.kind == "U" else as_tensor(values)
 
 
-class ComputedRows(NamedTuple):
-    """The outputs of consecutive nodes, which one rank has computed.
-
-    Attributes:
-        nodes: The nodes.
-        outputs: `[len(nodes), num_outputs]`.
-        targets: Their rows of `Task.targets`.
-    """
-
-    nodes: range
-    outputs: Tensor
-    targets: Tensor
-
-
-class SplitSlice(NamedTuple):
-    """A rank's seeds of a slice of a split, with their outputs and targets.
-
-    Attributes:
-        positions: Of the rank's seeds in the slice, int64 `[n]`.
-        outputs: float32 `[n, num_outputs]`.
-        targets: Their rows of `Task.targets`.
-    """
-
-    positions: Tensor
-    outputs: Tensor
-    targets: Tensor
-
-
-def node_metrics(
+def exact_metrics(
     task: Task, computed: Sequence[ComputedRows], context: DistributedContext
 ) -> SplitMetrics:
     """The metrics of all splits, equal on all ranks. Collective.
 
     Args:
-        task: Seeds and metrics.
+        task: Judges the outputs.
         computed: What this rank has computed; each node is one rank's.
         context: This rank.
     """
-    splits = {split: _slices(task, task.examples(split), computed, context) for split in SPLITS}
     return context.broadcast(
-        {split: split_metrics(task, slices, context) for split, slices in splits.items()}
+        {
+            split: split_metrics(task, task.judge(split, computed, context), context)
+            for split in SPLITS
+        }
     )
-
-
-def _slices(
-    task: Task, seeds: AnyArray, computed: Sequence[ComputedRows], context: DistributedContext
-) -> Iterator[SplitSlice]:
-    """This rank's outputs and targets of a split, slice by slice."""
-    size = max(1, _MAX_SLICE_NUMBERS // task.num_outputs)
-    for start in range(0, len(seeds), size):
-        nodes = np.asarray(seeds[start : start + size])
-        positions, outputs, targets = [], [], []
-        for part in computed:
-            is_here = (nodes >= part.nodes.start) & (nodes < part.nodes.stop)
-            positions.append(as_tensor(np.flatnonzero(is_here)))
-            rows = as_tensor(nodes[is_here] - part.nodes.start)
-            found = part.outputs[rows.to(part.outputs.device)]
-            # Metrics compute in float64; only what lies in host memory is gathered.
-            if context.world_size > 1 or float_type(found.device) != torch.float64:
-                found = found.cpu()
-            outputs.append(found)
-            targets.append(part.targets[rows].to(found.device))
-        if computed:
-            yield SplitSlice(*map(torch.cat, (positions, outputs, targets)))
-        else:
-            yield _empty_slice(task)
-
-
-def _empty_slice(task: Task) -> SplitSlice:
-    none = torch.empty(0, dtype=torch.int64)
-    return SplitSlice(none, torch.empty(0, task.num_outputs), task.targets[:0])
 
 
 def split_metrics(
@@ -233,15 +175,15 @@ def split_metrics(
         return {name: tally.merged(one[name], other[name]) for name, tally in tallies.items()}
 
     total: Mapping[str, Tensor] = {}
-    ends = torch.empty(0, task.num_outputs)  # the least and the largest outputs so far
+    ends: list[Tensor] = []  # the least and the largest outputs so far
     collected: list[SplitSlice] = []
     for part in slices:
         outputs, targets = task.metric_inputs(part.outputs, part.targets)
         if len(targets):
             total = merged(total, {n: tally.of(outputs, targets) for n, tally in tallies.items()})
         if len(part.outputs):
-            rows = torch.cat([ends.to(part.outputs.device), part.outputs])
-            ends = torch.stack(rows.aminmax(dim=0))[: len(rows)]
+            rows = torch.cat([*ends, part.outputs])
+            ends = [torch.stack(rows.aminmax(dim=0))[: len(rows)]]
         if collects and (everyone := context.gather_to_main(part)):
             positions, *columns = map(torch.cat, zip(*everyone, strict=True))
             order = positions.argsort(stable=True)
@@ -264,9 +206,9 @@ def split_metrics(
             values[metric.name] = metric.compute(*whole)
         elif metric.tally is not None and total:
             values[metric.name] = metric.tally.value(total[metric.name])
-    ends = torch.cat([rows for _, rows in of_ranks])
-    if values and len(ends) > 1:
-        low, high = ends.aminmax(dim=0)
+    every_end = [rows for _, found in of_ranks for rows in found]
+    if values and sum(map(len, every_end)) > 1:
+        low, high = torch.cat(every_end).aminmax(dim=0)
         size = torch.maximum(low.abs(), high.abs()).clamp(min=1)
         if bool((high - low <= _ROUNDING * size).all()):
             values[CONSTANT] = 1.0
@@ -315,7 +257,7 @@ class SampledEvaluator:
     @torch.no_grad()
     def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
         """The split's metrics on rank 0; empty on other ranks."""
-        found = [_empty_slice(self._task)]
+        found: list[SplitSlice] = []
         # A rank that does not take part has a plan, but samples nothing.
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
@@ -327,5 +269,5 @@ class SampledEvaluator:
                 targets = batch.y.cpu()
                 found.append(SplitSlice(torch.arange(len(outputs)), outputs, targets))
         self._context.meet()
-        whole = SplitSlice(*map(torch.cat, zip(*found, strict=True)))
-        return split_metrics(self._task, [whole], self._context)
+        whole = SplitSlice(*map(torch.cat, zip(*found, strict=True))) if found else None
+        return split_metrics(self._task, [whole or SplitSlice.empty(self._task)], self._context)

@@ -28,8 +28,8 @@ from gnntrain.loading.remote import originals_of
 from gnntrain.loading.sharded import answers_of
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.tasks import Task
+from gnntrain.tasks.base import ComputedRows
 from gnntrain.training.buffers import Buffers
-from gnntrain.training.evaluation import ComputedRows
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange

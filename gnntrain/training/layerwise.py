@@ -21,7 +21,7 @@ from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
 from gnntrain.training.buffers import Buffers
-from gnntrain.training.evaluation import Inferred, SplitMetrics, node_metrics
+from gnntrain.training.evaluation import Inferred, SplitMetrics, exact_metrics
 from gnntrain.training.graph_access import GraphAccess, OwnedRows, Rows, RowSource, most_gathered
 
 Stages = Sequence[Sequence[EdgeType]]
@@ -272,8 +272,10 @@ class LayerwiseEvaluator:
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN` or `HeteroGNN`."""
         outputs = self.outputs(model)
-        metrics = node_metrics(self._task, self.access.computed(self._task, outputs), self._context)
-        del outputs
+        metrics = exact_metrics(
+            self._task, self.access.computed(self._task, outputs), self._context
+        )
+        del outputs, computed
         # Between evaluations training uses the memory.
         self.buffers.release()
         return metrics

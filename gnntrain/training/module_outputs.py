@@ -35,13 +35,13 @@ from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.tasks import Task
+from gnntrain.tasks.base import ComputedRows
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
-    ComputedRows,
     Inferred,
     SampledEvaluator,
     SplitMetrics,
-    node_metrics,
+    exact_metrics,
 )
 from gnntrain.training.forward import OnBatch
 
@@ -106,7 +106,7 @@ class ModuleEvaluator:
             outputs = self.infer(model).outputs
             computed = [ComputedRows(range(len(outputs)), outputs, self._task.targets)]
         self._context.meet()
-        return node_metrics(self._task, computed, self._context)
+        return exact_metrics(self._task, computed, self._context)
 
     def by_batch(self, model: PlainModel) -> SampledEvaluator | None:
         """The evaluator of the splits' nodes alone; None: rank 0 computes all nodes. Collective."""
