@@ -14,8 +14,6 @@ import numpy as np
 
 from gnntrain.data.array_files import PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.columns import from_numpy, to_plain
-from gnntrain.data.drawn_splits import drawn_splits, no_splits
-from gnntrain.data.file_targets import ask_about_labels, stored_names
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
@@ -32,6 +30,8 @@ from gnntrain.data.preprocessing import (
     RawFeatures,
     warn_of_coarse_columns,
 )
+from gnntrain.data.read.labels import ask_about_labels, stored_names
+from gnntrain.data.read.splits import drawn_splits
 from gnntrain.data.summary import EDGES_ALONE, DataSummary, split_sizes
 from gnntrain.data.targets import check_split_number, random_split, smallest_int
 from gnntrain.errors import UserError
@@ -131,7 +131,7 @@ def graph_of_arrays(
         splits, split = _splits(given, masks, labels, num_nodes, config, is_own=is_own)
     else:
         labels = _Labels(np.full(num_nodes, -1, np.int32), 1, "multiclass")
-        splits, split = no_splits().nodes, ""
+        splits, split = {name: np.empty(0, np.int64) for name in SPLITS}, ""
     if x is not None:
         features, preprocessing = _prepared(given, x, splits["train"], config, preprocessing)
     metric = DEFAULT_METRICS[labels.task] if config.metric == "auto" else config.metric
@@ -441,7 +441,11 @@ def _ask(
     """Raise a UserError for labels that may be no classes, and for weights below 0."""
     if config.task == "auto" and labels.task in ("multiclass", "binary"):
         classes = labels.values if labels.names is None else labels.names[labels.values]
-        ask_about_labels(from_numpy(classes[labels.labelled]), f"{given.source}: {name}")
+        ask_about_labels(
+            from_numpy(classes[labels.labelled]),
+            f"{given.source}: {name}",
+            "dataset.label_column",
+        )
     if weight is not None and (weight < 0).any():
         shown = f"has {(weight < 0).sum():,} weights below 0 (first: {weight[weight < 0][0]:g})"
         raise given.wrong("edge_weight", shown, "A weight is a number from 0 on.")

@@ -28,9 +28,9 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
-from gnntrain.data.objects import from_pyg
 from gnntrain.data.pyg_data import folder_of, layout_of
 from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
+from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data.columns import TEXT, to_plain
-from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.read.nodes import NodeIndex
 
 whole = st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)
 words = st.text("ab01 .-+", min_size=1).filter(lambda text: text.strip() != "")

@@ -16,8 +16,8 @@ from torch_geometric.data import Batch, Data
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
 from gnntrain.data.graph import GraphData, HeteroGraphData
-from gnntrain.data.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
 from tests.graphs import random_graph
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data import schema_edges
-from gnntrain.data.schema_edges import IdCollector
+from gnntrain.data.read import edges as schema_edges
+from gnntrain.data.read.edges import IdCollector
 from tests.examples import examples
 
 BATCHES = st.lists(

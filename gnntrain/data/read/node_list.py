@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, from_numpy, to_plain
-from gnntrain.data.file_columns import COLUMN_NAMES, id_column
 from gnntrain.data.graph import Graph, Int64Array
-from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.read.columns import COLUMN_NAMES, id_column
+from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.tables import unreadable
 from gnntrain.errors import UserError
 
