@@ -531,5 +531,5 @@ def test_labels_of_pyg_that_are_neither_0_nor_1_are_refused_and_not_rounded(
 
     y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0]])
     graph = Data(y=y, edge_index=torch.tensor([[0], [1]]), num_nodes=3)
-    with pytest.raises(UserError, match="2 labels are not 0 or 1"):
+    with pytest.raises(UserError, match="instead of 0 or 1"):
         write_store(tmp_path / "store", from_pyg(graph, "flags"), PrepareOptions(), {})

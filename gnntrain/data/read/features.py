@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -87,9 +88,23 @@ class FeatureChoice:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
+class NamedMatrix(ArrayTable):
+    """A matrix in memory whose columns have names.
+
+    Args:
+        path: What it is called.
+        matrix: `[num_rows, n]` numbers.
+        names: The n names.
+    """
+
+    def __init__(self, path: Path, matrix: AnyArray, names: Sequence[str]) -> None:
+        super().__init__(path, {}, matrix)
+        self.names = tuple(names)
+
+
 def has_names(table: Table) -> bool:
     """Whether a table's columns have names: without a header they are called by their places."""
-    is_array = isinstance(table, ArrayTable)
+    is_array = isinstance(table, ArrayTable) and not isinstance(table, NamedMatrix)
     return not is_array and not all(name.isdecimal() for name in table.names)
 
 
@@ -116,6 +131,8 @@ def choose_features(
         UserError: A name is that of a column with another use, or no column is left.
     """
     table = columns.table
+    if preprocessing is not None and preprocessing.has_names and has_names(table):
+        return _columns_of_model(columns, preprocessing)
     if isinstance(table, ArrayTable):
         asked = {
             "features": spec.features,
@@ -130,8 +147,6 @@ def choose_features(
                     "Give a table (CSV or Parquet), or an array of the wanted columns.",
                 )
         choice = FeatureChoice(columns, columns.numbers)
-    elif preprocessing is not None and preprocessing.has_names and has_names(table):
-        return _columns_of_model(columns, preprocessing)
     else:
         choice = _chosen_columns(columns, spec, elsewhere)
     if required and not choice.order:

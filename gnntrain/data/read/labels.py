@@ -93,13 +93,26 @@ def read_targets(
         rows = rows_of_nodes(within, features)
     else:
         rows = index.locate(given.read(), bad)
-    if options.task == "regression":
-        found = _quantities(rows, index, spec, bad)
-    elif "label" in rows.columns:
-        found = _classes(rows, index, spec, options, bad)
-    else:
-        found = _flags(rows, index, spec, options, bad)
+    found = targets_of_rows(rows, index, spec, options, bad)
     return replace(found, phrase=found.phrase + _missing(found))
+
+
+def targets_of_rows(
+    rows: Rows,
+    index: NodeIndex,
+    spec: NodeSpec,
+    options: FilesConfig,
+    bad: BadRows,
+    *,
+    ask: bool = True,
+) -> Targets:
+    """As `read_targets`, of rows of labels; `ask`: whether numbers that may be no classes are
+    asked about."""
+    if options.task == "regression":
+        return _quantities(rows, index, spec, bad)
+    if "label" in rows.columns:
+        return _classes(rows, index, spec, options, bad, ask=ask)
+    return _flags(rows, index, spec, options, bad)
 
 
 def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
@@ -126,11 +139,17 @@ def _missing(targets: Targets) -> str:
 
 
 def _classes(
-    rows: Rows, index: NodeIndex, spec: NodeSpec, options: FilesConfig, bad: BadRows
+    rows: Rows,
+    index: NodeIndex,
+    spec: NodeSpec,
+    options: FilesConfig,
+    bad: BadRows,
+    *,
+    ask: bool,
 ) -> Targets:
     where = _where(rows, [rows.source.places["label"]])
-    if options.task == "auto":
-        ask_about_labels(rows.columns["label"], where, spec.label.key("column"))
+    if ask and options.task == "auto":
+        _ask_about_labels(rows.columns["label"], where, spec.label.key("column"))
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
         bad,
@@ -146,7 +165,7 @@ def _classes(
         bad.report()  # bad rows may be why
     task = _class_task(options, len(classes), rows)
     phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
-    return Targets(labels, len(classes), task, labels >= 0, rows, stored_names(classes), phrase)
+    return Targets(labels, len(classes), task, labels >= 0, rows, _stored_names(classes), phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
@@ -155,7 +174,7 @@ def _where(rows: Rows, places: Sequence[int]) -> str:
     return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
 
 
-def ask_about_labels(column: pa.Array, where: str, key: str) -> None:
+def _ask_about_labels(column: pa.Array, where: str, key: str) -> None:
     """Raise a UserError for labels that may be no classes.
 
     Args:
@@ -211,7 +230,7 @@ def _ask_about_numbers(column: pa.Array, where: str) -> None:
         )
 
 
-def stored_names(classes: AnyArray) -> AnyArray | None:
+def _stored_names(classes: AnyArray) -> AnyArray | None:
     """Classes as a store keeps them; None if they are 0, 1, …."""
     if classes.dtype == object:
         return utf8(classes)

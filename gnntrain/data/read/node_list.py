@@ -63,13 +63,9 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
 def _ids(path: Path) -> pa.Array:
     if path.suffix.lower() == ".txt":
         return _lines(path)
-    bad = BadRows("error")
+    bad = BadRows("error", str(path))
     rows = id_column([path], bad).read()
-    try:
-        bad.report()
-    except UserError as error:
-        message = error.message.removeprefix("dataset=files: ")
-        raise UserError(message, "Correct them: a row for each node.") from None
+    bad.report()
     return rows.columns["id"]
 
 

@@ -98,7 +98,7 @@ def split_nodes(
     if isinstance(given, Mapping):
         origin = _assign_files(given, targets, index, split_of, bad)
     elif isinstance(given, Sequence):
-        origin = _assign_arrays(given[0], load_all(given), targets, index, split_of, bad)
+        origin = assign_arrays(given[0], load_all(given), targets, index, split_of, bad)
     else:
         rows = _rows_of_splits(given, targets, features, index, spec, bad)
         if rows is None:
@@ -234,14 +234,22 @@ def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
     return codes
 
 
-def _assign_arrays(
+def assign_arrays(
     path: Path,
     arrays: Arrays,
     targets: Targets,
     index: NodeIndex,
     split_of: AnyArray,
     bad: BadRows,
+    number: int = 0,
 ) -> str:
+    """Put the nodes of masks, or of lists of nodes, into their splits; of several masks, those of a
+    number.
+
+    Raises:
+        UserError: There are none of the training nodes, or a mask is of another length or has other
+            values than 0 and 1.
+    """
     found = {
         split: next((name for name in names if name in arrays), None)
         for split, names in SPLIT_ARRAYS.items()
@@ -253,12 +261,14 @@ def _assign_arrays(
         )
     for split, name in found.items():
         if name is not None:
-            rows = _rows_of_array(path, split, _as_mask(path, name, arrays[name]), index, bad)
+            rows = _rows_of_array(
+                path, name, _as_mask(path, name, arrays[name], number), index, bad
+            )
             _assign_rows(rows, split, targets, split_of, bad)
     names = [name for name in found.values() if name is not None]
     widths = [arrays[name].shape[1] for name in names if arrays[name].ndim == 2]
-    number = f", number 0 of {min(widths)}" if widths else ""
-    return f"arrays {', '.join(names)} of {path.name}{number}"
+    which = f", number {number} of {min(widths)}" if widths else ""
+    return f"arrays {', '.join(names)} of {path.name}{which}"
 
 
 def _assign_files(
@@ -284,20 +294,23 @@ def _assign_rows(
     rows: Rows, split: str, targets: Targets, split_of: AnyArray, bad: BadRows
 ) -> None:
     reason = _reason(f"in split {split} has no label")
-    rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
+    hint = "A node without a label belongs to no split."
+    rows = rows.drop(~targets.labelled[rows.nodes], bad, reason, hint)
     reason = _reason(f"in split {split} is in another split, too")
     rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
     split_of[rows.nodes] = SPLITS.index(split)
 
 
-def _as_mask(path: Path, name: str, array: AnyArray) -> AnyArray:
-    """A mask of 0 and 1 as truth values, the first of several; ids as they are."""
+def _as_mask(path: Path, name: str, array: AnyArray, number: int) -> AnyArray:
+    """A mask of 0 and 1 as truth values, of several one; ids as they are."""
     if array.ndim == 2 and array.shape[1]:
-        array = array[:, 0]
+        array = array[:, number if array.shape[1] > 1 else 0]
     if not name.endswith("_mask") or array.dtype == np.bool_:
         return array
     if not np.isin(array, (0, 1)).all():
-        raise UserError(f"{path}: {name} has other values than 0 and 1.")
+        raise UserError(
+            f"{path}: {name} has other values than 0 and 1.", "Give true or false for each node."
+        )
     return np.asarray(array != 0)
 
 
@@ -311,12 +324,14 @@ def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad
     if array.dtype == np.bool_:
         if len(array) != index.num_nodes:
             raise UserError(
-                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
+                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes.",
+                "Give true or false for each node.",
             )
         nodes = np.flatnonzero(array)
         source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
         return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
-    return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}, ()).read(), bad)
+    table = ArrayTable(path.with_name(f"{path.name}: {name}"), {"id": array})
+    return index.locate(Columns(table, {"id": 0}, ()).read(), bad)
 
 
 def drawn_splits(
