@@ -43,9 +43,9 @@ class DatasetBuilder(Protocol):
 
 
 class SyntheticBuilder:
-    """Builds a random graph."""
+    """Builds a random graph, of one type or of many."""
 
-    def __init__(self, config: SyntheticConfig) -> None:
+    def __init__(self, config: SyntheticConfig | SyntheticMAGConfig) -> None:
         self._config = config
 
     def identity(self) -> dict[str, JSON]:
@@ -53,29 +53,15 @@ class SyntheticBuilder:
         options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
         return {"dataset": self._config.name, **options}
 
-    def build(self) -> GraphData:
+    def build(self) -> AnyGraphData:
         """Generate the graph."""
+        if isinstance(self._config, SyntheticMAGConfig):
+            from gnntrain.data.synthetic_mag import synthetic_mag
+
+            return synthetic_mag(self._config)
         from gnntrain.data.synthetic import synthetic_graph
 
         return synthetic_graph(self._config)
-
-
-class SyntheticMAGBuilder:
-    """Builds a random typed graph."""
-
-    def __init__(self, config: SyntheticMAGConfig) -> None:
-        self._config = config
-
-    def identity(self) -> dict[str, JSON]:
-        """The graph's scale, shares and seed."""
-        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
-        return {"dataset": self._config.name, **options}
-
-    def build(self) -> HeteroGraphData:
-        """Generate the graph."""
-        from gnntrain.data.synthetic_mag import synthetic_mag
-
-        return synthetic_mag(self._config)
 
 
 class ObjectBuilder:
@@ -197,10 +183,8 @@ def builder_for(
         UserError: There is no such data set, it has no split of that number, or a file is not
             given.
     """
-    if isinstance(config, SyntheticConfig):
+    if isinstance(config, SyntheticConfig | SyntheticMAGConfig):
         return SyntheticBuilder(config)
-    if isinstance(config, SyntheticMAGConfig):
-        return SyntheticMAGBuilder(config)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):

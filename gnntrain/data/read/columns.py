@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from gnntrain.config.graph_spec import NO_ID, NodeSpec, TableSpec
 from gnntrain.config.problems import Problem, did_you_mean, nearest
+from gnntrain.data import table_files
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     FEATURE_ARRAYS,
@@ -43,14 +44,11 @@ from gnntrain.data.array_files import (
     pick,
     pick_or_only,
 )
-from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, is_repeated
-from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.stacked_table import StackedTable
-from gnntrain.data.tables import PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
-from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
+from gnntrain.data.tables import Columns, Role, Table, listed
+from gnntrain.data.text_table import is_number
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def open_nodes(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad:
         UserError: One cannot be read, or has other columns than the first.
     """
     if not is_array_file(paths[0]):
-        return stacked([open_table(path, spec, options, bad) for path in paths])
+        return Table.of_files([open_table(path, spec, options, bad) for path in paths])
     return _arrays_of_nodes(paths[0], load_all(paths), FEATURE_ARRAYS, spec, spec.id, options)
 
 
@@ -102,7 +100,7 @@ def open_labels(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad
         UserError: One cannot be read, or has other columns than the first.
     """
     if not is_array_file(paths[0]):
-        return stacked([open_table(path, spec.label, options, bad) for path in paths])
+        return Table.of_files([open_table(path, spec.label, options, bad) for path in paths])
     usual = spec.label.columns or LABEL_ARRAYS
     return _arrays_of_nodes(paths[0], load_all(paths), usual, spec, spec.label.id, options)
 
@@ -267,7 +265,9 @@ def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = stacked([open_table(path, None, None, bad, COLUMN_NAMES["id"]) for path in paths])
+    table = Table.of_files(
+        [open_table(path, None, None, bad, COLUMN_NAMES["id"]) for path in paths]
+    )
     return Columns(table, {"id": 0, **find_column(table, "id")}, [])
 
 
@@ -283,42 +283,10 @@ def open_table(
     Raises:
         UserError: It cannot be read.
     """
-    suffix = table_suffix(path)
-    if suffix in TEXT_SUFFIXES:
-        names = {name.lower() for name in (spec.header if spec else ()) if not name.isdecimal()}
-        names.update(usual)
-        if options is None:
-            return TextTable(path, "auto", names, bad)
-        mark, encoding = options.decimal, options.encoding
-        return TextTable(path, options.header, names, bad, decimal=mark, encoding=encoding)
-    if suffix in PARQUET_SUFFIXES:
-        return ParquetTable(path)
-    if path.suffix.lower() in READERS:
-        return open_arrow_table(path)
-    if suffix == GRAPHML_SUFFIX:
-        return open_graphml(path, "nodes")
-    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *READERS, *ARRAY_SUFFIXES))
-    raise UserError(
-        f"{path}: the suffix {path.suffix!r} does not say what the file is.",
-        conversion_hint(path) or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
-    )
-
-
-def stacked(tables: Sequence[Table]) -> Table:
-    """Tables of the same columns as one.
-
-    Raises:
-        UserError: One has other columns than the first.
-    """
-    first = tables[0]
-    for table in tables:
-        if table.names != first.names:
-            raise UserError(
-                f"{table.path} has the columns {listed(table.names)}; {first.path} has "
-                f"{listed(first.names)}.",
-                "Files of one table need the same columns in the same order.",
-            )
-    return first if len(tables) == 1 else StackedTable(tables)
+    names = {name.lower() for name in (spec.header if spec else ()) if not name.isdecimal()}
+    names.update(usual)
+    text = {} if options is None else options.model_dump(include={"header", "decimal", "encoding"})
+    return table_files.open_table([path], bad, names, other_suffixes=ARRAY_SUFFIXES, **text)
 
 
 def find_column(
@@ -406,7 +374,7 @@ def find_id(
         if place not in (*passed_over, *masks) and name.lower() not in others and name not in asked
     ]
     written = [place for place in free if table.names[place].startswith("__index_level_")]
-    rows = table.records(np.zeros(1, np.int64))
+    rows = table.fields(np.zeros(1, np.int64))
     is_id = (
         place
         for place in free[:1] + written
@@ -462,11 +430,6 @@ def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
     if as_written:
         return not field.strip().lstrip("+-").isdecimal()
     return not float(field.replace(decimal, ".")).is_integer()
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names of columns for a message, the first twenty."""
-    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
 
 
 def label_columns(table: Table, spec: NodeSpec, options: FilesConfig) -> Columns:

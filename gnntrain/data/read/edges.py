@@ -32,7 +32,6 @@ from gnntrain.data.array_files import (
     load_arrays,
     pick,
 )
-from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, open_graphml
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import (
     TEXT,
@@ -45,15 +44,14 @@ from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeTy
 from gnntrain.data.read.columns import (
     is_array_file,
     is_pandas_index,
-    listed,
     named_column,
     open_table,
     place_of,
-    stacked,
 )
 from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.sparse import unpack_edges
-from gnntrain.data.tables import Columns, Role, Rows, Table
+from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml
+from gnntrain.data.tables import Columns, Role, Rows, Table, listed
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -139,7 +137,7 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
             if len(table.names) < 2:
                 raise UserError(f"{path} has only one column.", "It needs two: source and target.")
             tables.append(table)
-    return stacked(tables)
+    return Table.of_files(tables)
 
 
 def edge_source(table: Table, spec: EdgeSpec, index: NodeIndex | None = None) -> EdgeSource:

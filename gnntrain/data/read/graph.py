@@ -14,7 +14,6 @@ import pyarrow as pa
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.arrow_tables import ArrowTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import (
     EDGE,
@@ -38,7 +37,6 @@ from gnntrain.data.read.columns import (
     open_nodes,
     open_table,
     split_columns,
-    stacked,
     unknown_names,
 )
 from gnntrain.data.read.edges import (
@@ -64,6 +62,7 @@ from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_le
 from gnntrain.data.read.nodes import TYPE_NAMES, NodeIndex, nodes_by_type, read_nodes
 from gnntrain.data.read.splits import Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
+from gnntrain.data.table_files import table_in_memory
 from gnntrain.data.tables import Columns, Rows, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind, metrics_for
@@ -300,7 +299,7 @@ def _opened(
         if labelled and part.split.files and not is_array_file(paths[part.split.place][0]):
             files = paths[part.split.place]
             opened = [open_table(file, part.split, options, bad) for file in files]
-            tables[part.split.place] = stacked(opened)
+            tables[part.split.place] = Table.of_files(opened)
         within = [tables[part.place]] if part.place in tables else mixed
         own = {
             word: tables[one.place]
@@ -461,7 +460,7 @@ def _nodes_of_edges(
                 f"{spec.schema}: node type {name} has no table, and no edge has a node of it.",
                 f"Give nodes.{name}.files, or edges with a node of it.",
             )
-        table = ArrowTable(spec.schema or Path(), pa.table({"id": ids}))
+        table = table_in_memory(spec.schema or Path(), pa.table({"id": ids}))
         columns = Columns(table, {"id": 0}, ())
         index = NodeIndex(ids, len(ids), kind=name, home=None)
         found[name] = _Nodes(specs[name], FeatureChoice(columns, ()), columns.read(), index)

@@ -25,15 +25,14 @@ from gnntrain.data.columns import (
     without_zero_fractions,
 )
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.read.columns import find_id, listed, named_column, place_of
+from gnntrain.data.read.columns import find_id, named_column, place_of
 from gnntrain.data.read.features import (
     FeatureChoice,
     drop_bad_values,
     refuse_text_columns,
     resolve_indices,
 )
-from gnntrain.data.stacked_table import TablePart
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import Columns, Rows, Table, listed
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -300,7 +299,7 @@ def nodes_by_type(
         }
         unused[table.names[usual]] = "it holds the node types"
         spec = replace(spec, id=table.names[ids["id"]], unused=unused)
-        found[name] = TablePart(table, part.others, part.rows), spec
+        found[name] = table.part(part.others, part.rows), spec
     return found
 
 
