@@ -5,10 +5,9 @@ from __future__ import annotations
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -28,9 +27,6 @@ from gnntrain.data.tables import (
 )
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 _BATCH_ROWS = 1 << 20
 
@@ -227,12 +223,25 @@ class ArrayTable(Table):
 
 
 def open_arrays(
-    path: Path, arrays: Arrays, names: Sequence[str], config: FilesConfig
+    path: Path,
+    arrays: Arrays,
+    names: Sequence[str],
+    *,
+    labels: Collection[str] = (),
+    id_name: str | None = None,
+    split: int = 0,
 ) -> ArrayTable:
     """A file of arrays as a table: the main array (by name, or the only one) and columns.
 
-    Columns are ids, masks (of several splits, the one with number `dataset.split`) and arrays that
-    `dataset.label_column` names. The main array is the table's matrix, or its last column.
+    Columns are ids, masks and labels. The main array is the table's matrix, or its last column.
+
+    Args:
+        path: The file.
+        arrays: Its arrays.
+        names: Names of the main array.
+        labels: Names of arrays `[num_rows]` that are columns.
+        id_name: Name of the array of ids; None: a usual one.
+        split: The number of the split, of several in a mask.
 
     Raises:
         UserError: There is no such array, or the arrays have not one row a node.
@@ -243,9 +252,10 @@ def open_arrays(
     main_name = next(name for name, array in candidates.items() if array is main)
     _refuse_wrong_main(path, main, is_matrix=names is FEATURE_ARRAYS)
     columns = {
-        name: _column_of_array(path, name, array, len(main), config)
+        name: _column_of_array(path, name, array, len(main), split)
         for name, array in arrays.items()
-        if name != main_name and _is_column(name, array, config)
+        if name != main_name
+        and ((name in labels and array.ndim == 1) or name in (*ID_ARRAYS, *MASK_ARRAYS, id_name))
     }
     if main.ndim == 1 or (main.shape[1] == 1 and names is not FEATURE_ARRAYS):
         return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
@@ -261,19 +271,11 @@ def _refuse_wrong_main(path: Path, main: AnyArray, *, is_matrix: bool) -> None:
         raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
 
 
-def _is_column(name: str, array: AnyArray, config: FilesConfig) -> bool:
-    is_label = name in (config.label_column or ()) and array.ndim == 1
-    return is_label or name in (*ID_ARRAYS, *MASK_ARRAYS, config.id_column)
-
-
-def _column_of_array(
-    path: Path, name: str, array: AnyArray, num_rows: int, config: FilesConfig
-) -> AnyArray:
+def _column_of_array(path: Path, name: str, array: AnyArray, num_rows: int, split: int) -> AnyArray:
     """An array `[num_rows]`, or the column of a mask `[num_rows, num_splits]`."""
     if len(array.shape) == 2 and name in MASK_ARRAYS:
-        number = config.split if isinstance(config.split, int) else 0
-        check_split_number(f"{path}: {name}", number, range(array.shape[1]))
-        array = array[:, number]
+        check_split_number(f"{path}: {name}", split, range(array.shape[1]))
+        array = array[:, split]
     if array.shape != (num_rows,):
         raise UserError(f"{path}: {num_rows} rows, and {name} of shape {list(array.shape)}.")
     return array

@@ -18,10 +18,10 @@ from gnntrain.config import (
     SyntheticMAGConfig,
 )
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import JSON, HeteroGraphData
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
+from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin, source_digest, told
 
@@ -68,7 +68,7 @@ class ObjectBuilder:
     """Stores a graph that was given as an object in Python.
 
     Args:
-        given: See `gnntrain.data.objects.graph_of_object`.
+        given: See `gnntrain.data.read.objects.graph_of_object`.
         config: Name, task, metric, split.
         labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
         preprocessing: What makes the features of the model that predicts; None: it is learnt.
@@ -85,7 +85,7 @@ class ObjectBuilder:
         labelled: bool = True,
         preprocessing: AnyPreprocessing | None = None,
     ) -> None:
-        from gnntrain.data.objects import content_digest, graph_of_object
+        from gnntrain.data.read.objects import content_digest, graph_of_object
 
         self._graph = graph_of_object(given, config, labelled=labelled, preprocessing=preprocessing)
         self._digest = content_digest(self._graph)
@@ -150,7 +150,7 @@ class PackageBuilder:
         """The graph that a package made, or the first of its data set."""
         from torch_geometric.data import Data, HeteroData
 
-        from gnntrain.data.objects import from_pyg, from_pyg_hetero
+        from gnntrain.data.read.objects import from_pyg, from_pyg_hetero
 
         if isinstance(made, HeteroGraphData):
             return made
@@ -184,11 +184,6 @@ def builder_for(
     """
     if isinstance(config, SyntheticConfig | SyntheticMAGConfig):
         return SyntheticBuilder(config)
-    if isinstance(config, FilesConfig) and config.schema is not None:
-        from gnntrain.data.schema_files import SchemaBuilder
-
-        by_type = None if isinstance(preprocessing, Preprocessing) else preprocessing
-        return SchemaBuilder(config, labelled=labelled, preprocessing=by_type)
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):

@@ -7,7 +7,7 @@ that another graph's columns become features in the same way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
@@ -231,6 +231,7 @@ class Preprocessing(BaseModel):
         standardize: bool = False,
         has_names: bool = True,
         id_name: str | None = None,
+        key: Callable[[str], str] = "dataset.{}".format,
     ) -> Preprocessing:
         """Learn categories and missing values from all rows, statistics from the training rows.
 
@@ -242,11 +243,12 @@ class Preprocessing(BaseModel):
             standardize: Whether numbers are scaled.
             has_names: Whether the columns have names.
             id_name: Column of the node ids.
+            key: From `missing`, `categorical` and `ignore` to the keys that messages name.
 
         Raises:
             UserError: A column has too many categories, or no value in the training split.
         """
-        fitted = _with_categories(columns, raw)
+        fitted = _with_categories(columns, raw, key)
         if missing == "indicator":
             fitted = _with_indicators(fitted, raw)
         fills = means = stds = None
@@ -254,7 +256,7 @@ class Preprocessing(BaseModel):
             fills = np.zeros(raw.numbers.shape[1])
             if missing != "zero":
                 fills = _means(raw, train)
-                _refuse_unknown_means(fitted, fills)
+                _refuse_unknown_means(fitted, fills, key)
         if standardize:
             means, stds = mean_and_std(raw, train, fills)
         return cls(
@@ -369,25 +371,27 @@ def _translated(found: Categories, known: Sequence[str]) -> Int64Array:
     return codes
 
 
-def _with_categories(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
+def _with_categories(
+    columns: Sequence[FeatureColumn], raw: RawFeatures, key: Callable[[str], str]
+) -> list[FeatureColumn]:
     found = iter(raw.categories)
     return [
         column
         if column.categories is None
-        else column.model_copy(update={"categories": _sorted_values(column.name, next(found))})
+        else column.model_copy(update={"categories": _sorted_values(column.name, next(found), key)})
         for column in columns
     ]
 
 
-def _sorted_values(name: str, found: Categories) -> tuple[str, ...]:
+def _sorted_values(name: str, found: Categories, key: Callable[[str], str]) -> tuple[str, ...]:
     """The values that rows have: in the order of numbers if all are numbers, else of texts."""
     present = np.unique(found.codes[found.codes >= 0])
     most = min(MAX_CATEGORIES, max(_FEW_CATEGORIES, len(found.codes) // 2))
     if len(present) > most:
         raise UserError(
-            f"dataset.categorical: column {name} has {len(present):,} different values in "
+            f"{key('categorical')}: column {name} has {len(present):,} different values in "
             f"{len(found.codes):,} rows; each would become a feature.",
-            f"Leave it out with dataset.ignore=[{name}]; or join values to {most:,} or fewer.",
+            f"Leave it out with {key('ignore')}=[{name}]; or join values to {most:,} or fewer.",
         )
     values = [found.values[code] for code in present.tolist()]
     try:
@@ -431,14 +435,17 @@ def _means(raw: RawFeatures, train: Int64Array) -> Float64Array:
     return means
 
 
-def _refuse_unknown_means(columns: Sequence[FeatureColumn], means: Float64Array) -> None:
+def _refuse_unknown_means(
+    columns: Sequence[FeatureColumn], means: Float64Array, key: Callable[[str], str]
+) -> None:
     names = [column.name for column in columns for _ in range(column.width)]
     unknown = list(dict.fromkeys(names[place] for place in np.flatnonzero(np.isnan(means))))
     if unknown:
         raise UserError(
-            f"dataset.missing: no node of the training split has a value of {', '.join(unknown)}: "
-            "there is no mean.",
-            f"Leave it out with dataset.ignore=[{','.join(unknown)}], or set dataset.missing=zero.",
+            f"{key('missing')}: no node of the training split has a value of "
+            f"{', '.join(unknown)}: there is no mean.",
+            f"Leave it out with {key('ignore')}=[{','.join(unknown)}], or set "
+            f"{key('missing')}=zero.",
         )
 
 

@@ -51,7 +51,7 @@ class PyGBuilder(PublishedBuilder):
             return read_large(raw_dir, self.dataset)
         from torch_geometric.data import HeteroData
 
-        from gnntrain.data.objects import from_pyg, from_pyg_hetero
+        from gnntrain.data.read.objects import from_pyg, from_pyg_hetero
 
         made = self._processed(raw_dir)
         convert = from_pyg_hetero if isinstance(made, HeteroData) else from_pyg

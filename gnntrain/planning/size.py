@@ -8,7 +8,7 @@ from typing import Any
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.schema_files import SchemaBuilder
+from gnntrain.data.read.files import FilesBuilder
 from gnntrain.data.store_meta import META_FILE
 from gnntrain.errors import UserError
 from gnntrain.inventory.datasets import known_size
@@ -67,11 +67,8 @@ def open_small_or_built(dataset: DatasetConfig) -> OpenedStore | Unprepared:
 
 def expected_bytes(dataset: DatasetConfig) -> int:
     """About the bytes of a store before it is there."""
-    if isinstance(dataset, FilesConfig) and dataset.schema is not None:
-        return sum(path.stat().st_size for path in SchemaBuilder(dataset).paths)
     if isinstance(dataset, FilesConfig):
-        given = (dataset.data, dataset.edges, dataset.features, dataset.labels, dataset.split)
-        return sum(Path(path).stat().st_size for path in given if isinstance(path, str))
+        return sum(path.stat().st_size for path in FilesBuilder(dataset).paths)
     size = known_size(dataset)
     if size is None:  # an installed package's
         return 0

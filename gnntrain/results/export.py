@@ -13,7 +13,7 @@ import torch
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import Config, FilesConfig, ModelConfig, PluginConfig, from_dict
-from gnntrain.config.graph_schema import NodeColumns
+from gnntrain.config.graph_spec import NodeColumns
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model

@@ -13,7 +13,7 @@ from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
-from gnntrain.data.node_list import read_nodes
+from gnntrain.data.read.node_list import read_nodes
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import UserError
 from gnntrain.inference import Inferred, load_best

@@ -272,9 +272,8 @@ class LayerwiseEvaluator:
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN` or `HeteroGNN`."""
         outputs = self.outputs(model)
-        metrics = exact_metrics(
-            self._task, self.access.computed(self._task, outputs), self._context
-        )
+        computed = self.access.computed(self._task, outputs)
+        metrics = exact_metrics(self._task, computed, self._context)
         del outputs, computed
         # Between evaluations training uses the memory.
         self.buffers.release()

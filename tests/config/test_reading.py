@@ -60,7 +60,7 @@ def test_every_key_has_a_description_and_a_default() -> None:
         for key, field in section.model_fields.items():
             assert meanings(section)[key], f"{section.__name__}.{key}"
             # A schema's tables are no part of a configuration: each needs files of its own.
-            is_table = section.__module__ == "gnntrain.config.graph_schema"
+            is_table = section.__module__ == "gnntrain.config.graph_spec"
             assert is_table or not field.is_required(), f"{section.__name__}.{key}"
             assert "$ref" in str(schema := key_schema(section, key)) or in_words(schema)
 

@@ -14,8 +14,8 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from gnntrain.cli import main
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store
 from tests.data import test_schema_graph

@@ -28,9 +28,9 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
-from gnntrain.data.objects import from_pyg
 from gnntrain.data.pyg_data import folder_of, layout_of
 from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
+from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 
@@ -451,5 +451,5 @@ def test_labels_of_pyg_that_are_neither_0_nor_1_are_refused_and_not_rounded(
 
     y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0]])
     graph = Data(y=y, edge_index=torch.tensor([[0], [1]]), num_nodes=3)
-    with pytest.raises(UserError, match="2 labels are not 0 or 1"):
+    with pytest.raises(UserError, match="instead of 0 or 1"):
         write_store(tmp_path / "store", from_pyg(graph, "flags"), PrepareOptions(), {})

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.file_edges import PAIRS_OF_ENDS
 from gnntrain.data.graph import GraphData
+from gnntrain.data.read.edges import PAIRS_OF_ENDS
 from tests.data.test_files import build, edges_of, message_of, write
 
 

@@ -17,8 +17,8 @@ from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import HeteroGraphData
-from gnntrain.data.objects import content_digest, from_pyg_hetero, graph_of_object
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.read.objects import content_digest, from_pyg_hetero, graph_of_object
 from gnntrain.errors import UserError
 from tests.hetero_graphs import random_hetero_data
 

@@ -16,8 +16,8 @@ from torch_geometric.data import Batch, Data
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
 from gnntrain.data.graph import GraphData, HeteroGraphData
-from gnntrain.data.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
 from tests.graphs import random_graph
 
@@ -236,14 +236,17 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "y of three dimensions": (small(y=torch.zeros(4, 2, 2)), "y is"),
     "one class": (small(y=torch.zeros(4, dtype=torch.long)), "nothing to tell apart"),
     "labels below -1": (small(y=torch.tensor([0, 1, -2, 1])), "-2"),
-    "-100 for no label": (small(y=torch.tensor([0, 1, -100, 1])), r"y\[y == -100\] = -1"),
+    "-100 for no label": (
+        small(y=torch.tensor([0, 1, -100, 1])),
+        "'-100' is not a whole number from 0 on, or −1 for none",
+    ),
     "-1 in a mask": (
         small(y=torch.tensor([0, 1, -1, 1]), train_mask=torch.ones(4, dtype=torch.bool)),
-        r"train_mask\[y < 0\] = False",
+        "node '2' in split train has no label",
     ),
     "-1 in a list of nodes": (
         small(y=torch.tensor([0, 1, -1, 1]), train_idx=torch.tensor([0, 1, 2])),
-        r"train_idx = train_idx\[~\(y < 0\)\[train_idx\]\]",
+        "node '2' in split train has no label",
     ),
     "columns of other indices": (
         {**small().to_dict(), "x": TABLE[["x"]], "y": TABLE["y"].sort_index()},
@@ -259,14 +262,20 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
     "mask of another length": (small(train_mask=torch.ones(3, dtype=torch.bool)), "train_mask"),
     "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),
-    "a node twice in a split": (small(train=torch.tensor([0, 1, 0, 1])), "train has a node twice"),
+    "a node twice in a split": (
+        small(train=torch.tensor([0, 1, 0, 1])),
+        "train row 2: node '0' is there already",
+    ),
     "a split beyond": (small(train_idx=torch.tensor([4])), "train_idx"),
-    "empty training split": (small(test_mask=torch.ones(4, dtype=torch.bool)), "train is empty"),
+    "empty training split": (
+        small(test_mask=torch.ones(4, dtype=torch.bool)),
+        "no array called train",
+    ),
     "splits that overlap": (
         small(
             train_mask=torch.ones(4, dtype=torch.bool), test_mask=torch.ones(4, dtype=torch.bool)
         ),
-        "share 4 nodes",
+        "in another split, too",
     ),
     "an id twice": (small(ids=torch.tensor([1, 1, 2, 3])), "ids"),
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
@@ -391,3 +400,30 @@ def test_streamed_features_have_the_digest_of_their_rows() -> None:
 
 def test_a_data_set_of_a_package_may_be_without_features() -> None:
     assert from_pyg(small(x=None, num_nodes=4), "theirs").features is None
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
+    table = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "height": [9.0, 7.0, 8.0, 6.0]})
+    trained = read({**small().to_dict(), "x": table}, standardize=standardize)
+    assert trained.feature_names == ("age", "height")
+    given = {"x": table[["height", "age"]].assign(more=0), "edge_index": EDGES}
+    found = predicted(given, trained)
+    assert found.feature_names == ("age", "height")
+    assert rows_of(found) == rows_of(trained)
+    # Without names, columns are those of their places.
+    assert rows_of(predicted({**given, "x": table.to_numpy()}, trained)) == rows_of(trained)
+    with pytest.raises(UserError, match="lacks columns that the model was trained on: height"):
+        predicted({**given, "x": table[["age"]]}, trained)
+
+
+def predicted(given: object, trained: GraphData) -> GraphData:
+    made_by = trained.preprocessing
+    graph = graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
+    assert isinstance(graph, GraphData)
+    return graph
+
+
+def rows_of(graph: GraphData) -> Any:
+    features: Any = graph.features
+    return (features if isinstance(features, np.ndarray) else features.rows(0, 4)).tolist()

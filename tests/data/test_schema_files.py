@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gnntrain.config import Config, FilesConfig, SyntheticConfig, from_dict
-from gnntrain.data.schema_files import SchemaBuilder
+from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.planning.size import expected_bytes
 
@@ -24,8 +24,8 @@ def folder_of(path: Path) -> Path:
     return path
 
 
-def builder(folder: Path, *, labelled: bool = True) -> SchemaBuilder:
-    return SchemaBuilder(FilesConfig(schema=str(folder / "graph.yaml")), labelled=labelled)
+def builder(folder: Path, *, labelled: bool = True) -> FilesBuilder:
+    return FilesBuilder(FilesConfig(schema=str(folder / "graph.yaml")), labelled=labelled)
 
 
 def test_patterns_stand_for_files_in_natural_order(tmp_path: Path) -> None:

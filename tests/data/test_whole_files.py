@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import ClusterData
 
 from gnntrain.cli import main
-from gnntrain.data import whole_files
+from gnntrain.data.read import whole_files
 from gnntrain.errors import UserError
 
 BOMB = """<?xml version="1.0"?>

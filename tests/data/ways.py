@@ -26,8 +26,8 @@ from scipy import sparse
 from torch_geometric.data import Data
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import SPLITS, GraphData
+from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 
 AnyArray = npt.NDArray[Any]

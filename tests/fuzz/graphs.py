@@ -23,8 +23,8 @@ from hypothesis.strategies import SearchStrategy
 from gnntrain.config import FilesConfig
 from gnntrain.data.arrays import prepared_features
 from gnntrain.data.checks import check_graph
-from gnntrain.data.files import FilesBuilder
 from gnntrain.data.graph import GraphData, NodeData
+from gnntrain.data.read.files import FilesBuilder
 from tests.fuzz.mutations import damaged
 from tests.fuzz.surface import Surface
 

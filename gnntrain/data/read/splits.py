@@ -1,25 +1,33 @@
-"""Splits of a user's graph: from a file, from columns of the labels or features file, or drawn."""
+"""Splits of nodes: from files, from columns of the labels or the nodes' table, or drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTable, load_all
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT
-from gnntrain.data.drawn_splits import Splits, drawn_splits
-from gnntrain.data.file_columns import id_column, is_array_file, named_split
-from gnntrain.data.file_target_columns import split_places
-from gnntrain.data.file_targets import Targets, rows_of_nodes
-from gnntrain.data.graph import SPLITS, AnyArray
-from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.read.columns import (
+    id_column,
+    ignored_columns,
+    is_array_file,
+    named_split,
+    split_places,
+)
+from gnntrain.data.read.labels import Targets, rows_of_nodes
+from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.summary import split_sizes
 from gnntrain.data.tables import Columns, Role, Rows
+from gnntrain.data.targets import draw_split
 from gnntrain.errors import UserError
+from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
@@ -38,10 +46,24 @@ _FLAG_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1}
 _MASKS = tuple(MASK_NAMES)
 _ROLES: tuple[Role, ...] = ("split", *_MASKS)
 _KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
+_NUM_BINS = 10
 
 
 SplitSource = Columns | Sequence[Path] | Mapping[str, Sequence[Path]]
 """Split files: their columns, or their paths if they hold arrays; or files of ids of each split."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The nodes of the splits.
+
+    Attributes:
+        nodes: Sorted node ids of "train", "val" and "test".
+        phrase: See `DataSummary.split`.
+    """
+
+    nodes: Mapping[str, Int64Array]
+    phrase: str
 
 
 def split_nodes(
@@ -49,17 +71,19 @@ def split_nodes(
     targets: Targets,
     features: Rows,
     index: NodeIndex,
-    config: FilesConfig,
+    spec: NodeSpec,
+    options: FilesConfig,
     bad: BadRows,
 ) -> Splits:
-    """Splits from the split file, else from columns of the labels or the features file, else drawn.
+    """Splits from the split file, else from columns of the labels or the nodes' table, else drawn.
 
     Args:
         given: The split file or files, if there are some.
         targets: The labels.
-        features: The rows of the features file.
+        features: The rows of the nodes' table.
         index: The nodes.
-        config: How splits are drawn, or chosen.
+        spec: The names of the columns.
+        options: How splits are drawn, or chosen.
         bad: Takes the bad rows.
 
     A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
@@ -74,13 +98,13 @@ def split_nodes(
     if isinstance(given, Mapping):
         origin = _assign_files(given, targets, index, split_of, bad)
     elif isinstance(given, Sequence):
-        origin = _assign_arrays(given[0], load_all(given), targets, index, split_of, bad)
+        origin = assign_arrays(given[0], load_all(given), targets, index, split_of, bad)
     else:
-        rows = _rows_of_splits(given, targets, features, index, config, bad)
+        rows = _rows_of_splits(given, targets, features, index, spec, bad)
         if rows is None:
             labelled = np.flatnonzero(targets.labelled)
-            return drawn_splits(targets.labels, targets.task, labelled, config)
-        origin = _origin(rows, config)
+            return drawn_splits(targets.labels, targets.task, labelled, options)
+        origin = _origin(rows, spec, options)
         if "split" in rows.columns:
             # A split file without ids has a row for every node, also for those of no split.
             must_have_name = given is not None and "id" in rows.columns
@@ -88,7 +112,10 @@ def split_nodes(
         else:
             _assign_masks(rows, targets, split_of, bad)
     nodes = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
-    return Splits(nodes, f"{origin}{_unused_keys(config)}: {split_sizes(nodes)}")
+    fields = type(options).model_fields
+    unused = [key for key in _KEYS_OF_DRAWN if getattr(options, key) != fields[key].default]
+    without_use = f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
+    return Splits(nodes, f"{origin}{without_use}: {split_sizes(nodes)}")
 
 
 def _rows_of_splits(
@@ -96,30 +123,31 @@ def _rows_of_splits(
     targets: Targets,
     features: Rows,
     index: NodeIndex,
-    config: FilesConfig,
+    spec: NodeSpec,
     bad: BadRows,
 ) -> Rows | None:
     """Rows with columns of splits, from the first file that has some."""
     if given is not None:
         return index.locate(given.read(), bad)
     if targets.rows.columns.keys() & {*_ROLES}:
-        _refuse_unclear(targets.rows.source)
+        _refuse_unclear(targets.rows.source, spec)
         return targets.rows
-    table = features.source.table
-    is_there = config.split_column is None or named_split(table, config)
-    columns = Columns(table, split_places(table, config) if is_there else {}, ())
-    if columns.places:
-        _refuse_unclear(columns)
+    table, named = features.source.table, spec.split.columns
+    is_there = named is None or named_split(table, spec)
+    places = split_places(table, spec, ignored_columns(table, spec)) if is_there else {}
+    if places:
+        columns = Columns(table, places, ())
+        _refuse_unclear(columns, spec)
         return rows_of_nodes(columns, features)
-    if config.split_column is not None:
+    if named is not None:
         raise UserError(
-            f"dataset.split_column={config.split_column}: no file has such a column.",
+            f"{spec.split.key('column')}={named[0]}: no file has such a column.",
             "Give the name of a column of the labels or the features file.",
         )
     return None
 
 
-def _refuse_unclear(columns: Columns) -> None:
+def _refuse_unclear(columns: Columns, spec: NodeSpec) -> None:
     """Raise a UserError where there are names and masks, or masks without one to train on."""
     path = columns.table.path
     found = {
@@ -128,7 +156,7 @@ def _refuse_unclear(columns: Columns) -> None:
     if "split" in found and len(found) > 1:
         raise UserError(
             f"{path} says the split twice: in its columns {' and '.join(found.values())}.",
-            f"Set dataset.split_column={found['split']}, or name it in dataset.ignore.",
+            f"Set {spec.split.key('column')}={found['split']}, or name it in {spec.key('ignore')}.",
         )
     if not found.keys() & {"split", "train"}:
         raise UserError(
@@ -137,14 +165,7 @@ def _refuse_unclear(columns: Columns) -> None:
         )
 
 
-def _unused_keys(config: FilesConfig) -> str:
-    """The keys of drawn splits that have no effect."""
-    fields = type(config).model_fields
-    unused = [key for key in _KEYS_OF_DRAWN if getattr(config, key) != fields[key].default]
-    return f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
-
-
-def _origin(rows: Rows, config: FilesConfig) -> str:
+def _origin(rows: Rows, spec: NodeSpec, options: FilesConfig) -> str:
     """The source of the split.
 
     Raises:
@@ -156,12 +177,12 @@ def _origin(rows: Rows, config: FilesConfig) -> str:
     found = f"{kind} {', '.join(names)} of {rows.path.name}{table.note}"
     arrays = table.arrays if isinstance(table, ArrayTable) else {}
     widths = {arrays[name].shape[1] for name in names if name in arrays and arrays[name].ndim == 2}
-    number = config.split if isinstance(config.split, int) else None
+    number = options.split if isinstance(options.split, int) else None
     if number is not None and not widths:
         raise UserError(
             f"dataset.split={number}: the split is given, by {found}.",
             "Leave dataset.split out to use it. With "
-            f"dataset.ignore=[{','.join(names)}], a split is drawn.",
+            f"{spec.key('ignore')}=[{','.join(names)}], a split is drawn.",
         )
     return found + (f", number {number or 0} of {min(widths)}" if widths else "")
 
@@ -213,14 +234,22 @@ def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
     return codes
 
 
-def _assign_arrays(
+def assign_arrays(
     path: Path,
     arrays: Arrays,
     targets: Targets,
     index: NodeIndex,
     split_of: AnyArray,
     bad: BadRows,
+    number: int = 0,
 ) -> str:
+    """Put the nodes of masks, or of lists of nodes, into their splits; of several masks, those of a
+    number.
+
+    Raises:
+        UserError: There are none of the training nodes, or a mask is of another length or has other
+            values than 0 and 1.
+    """
     found = {
         split: next((name for name in names if name in arrays), None)
         for split, names in SPLIT_ARRAYS.items()
@@ -232,12 +261,14 @@ def _assign_arrays(
         )
     for split, name in found.items():
         if name is not None:
-            rows = _rows_of_array(path, split, _as_mask(path, name, arrays[name]), index, bad)
+            rows = _rows_of_array(
+                path, name, _as_mask(path, name, arrays[name], number), index, bad
+            )
             _assign_rows(rows, split, targets, split_of, bad)
     names = [name for name in found.values() if name is not None]
     widths = [arrays[name].shape[1] for name in names if arrays[name].ndim == 2]
-    number = f", number 0 of {min(widths)}" if widths else ""
-    return f"arrays {', '.join(names)} of {path.name}{number}"
+    which = f", number {number} of {min(widths)}" if widths else ""
+    return f"arrays {', '.join(names)} of {path.name}{which}"
 
 
 def _assign_files(
@@ -263,20 +294,23 @@ def _assign_rows(
     rows: Rows, split: str, targets: Targets, split_of: AnyArray, bad: BadRows
 ) -> None:
     reason = _reason(f"in split {split} has no label")
-    rows = rows.drop(~targets.labelled[rows.nodes], bad, reason)
+    hint = "A node without a label belongs to no split."
+    rows = rows.drop(~targets.labelled[rows.nodes], bad, reason, hint)
     reason = _reason(f"in split {split} is in another split, too")
     rows = rows.drop(split_of[rows.nodes] >= 0, bad, reason)
     split_of[rows.nodes] = SPLITS.index(split)
 
 
-def _as_mask(path: Path, name: str, array: AnyArray) -> AnyArray:
-    """A mask of 0 and 1 as truth values, the first of several; ids as they are."""
+def _as_mask(path: Path, name: str, array: AnyArray, number: int) -> AnyArray:
+    """A mask of 0 and 1 as truth values, of several one; ids as they are."""
     if array.ndim == 2 and array.shape[1]:
-        array = array[:, 0]
+        array = array[:, number if array.shape[1] > 1 else 0]
     if not name.endswith("_mask") or array.dtype == np.bool_:
         return array
     if not np.isin(array, (0, 1)).all():
-        raise UserError(f"{path}: {name} has other values than 0 and 1.")
+        raise UserError(
+            f"{path}: {name} has other values than 0 and 1.", "Give true or false for each node."
+        )
     return np.asarray(array != 0)
 
 
@@ -290,9 +324,51 @@ def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad
     if array.dtype == np.bool_:
         if len(array) != index.num_nodes:
             raise UserError(
-                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes."
+                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes.",
+                "Give true or false for each node.",
             )
         nodes = np.flatnonzero(array)
         source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
         return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
-    return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}, ()).read(), bad)
+    table = ArrayTable(path.with_name(f"{path.name}: {name}"), {"id": array})
+    return index.locate(Columns(table, {"id": 0}, ()).read(), bad)
+
+
+def drawn_splits(
+    labels: AnyArray, task: LabelKind, nodes: Int64Array, options: FilesConfig
+) -> Splits:
+    """Splits that are drawn from the nodes that have a label.
+
+    Args:
+        labels: See `GraphData.labels`.
+        task: Kind of labels.
+        nodes: The nodes that have a label.
+        options: Ratio, seed and number of the split, and whether it is stratified.
+
+    Raises:
+        UserError: The split is to be stratified, and a node has several labels.
+    """
+    number = options.split if isinstance(options.split, int) else 0
+    strata, within = _strata(labels[nodes], task) if options.stratify else (None, "")
+    splits = draw_split(nodes, options.split_ratio, options.split_seed, number, strata)
+    ratio = "/".join(f"{100 * share:g}" for share in options.split_ratio)
+    how = f"drawn at random{within}: {ratio}, seed {options.split_seed}, number {number}"
+    return Splits(splits, f"{how}; {split_sizes(splits)}")
+
+
+def _strata(labels: AnyArray, task: LabelKind) -> tuple[AnyArray, str]:
+    """The strata: classes, or deciles of a quantity.
+
+    Raises:
+        UserError: A node has several labels.
+    """
+    if labels.ndim == 1:
+        return labels, " within each class"
+    if task != "continuous" or labels.shape[1] > 1:
+        raise UserError(
+            f"dataset.stratify=true: a node has {labels.shape[1]} labels, and the split can be "
+            "alike in one only.",
+            "Leave dataset.stratify=false.",
+        )
+    bounds = np.quantile(labels[:, 0], np.arange(1, _NUM_BINS) / _NUM_BINS)
+    return np.searchsorted(bounds, labels[:, 0], side="right"), " within each tenth of the quantity"

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, from_numpy, to_plain
-from gnntrain.data.file_columns import COLUMN_NAMES, id_column
 from gnntrain.data.graph import Graph, Int64Array
-from gnntrain.data.node_index import NodeIndex
+from gnntrain.data.read.columns import COLUMN_NAMES, id_column
+from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.tables import unreadable
 from gnntrain.errors import UserError
 
@@ -63,13 +63,9 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
 def _ids(path: Path) -> pa.Array:
     if path.suffix.lower() == ".txt":
         return _lines(path)
-    bad = BadRows("error")
+    bad = BadRows("error", str(path))
     rows = id_column([path], bad).read()
-    try:
-        bad.report()
-    except UserError as error:
-        message = error.message.removeprefix("dataset=files: ")
-        raise UserError(message, "Correct them: a row for each node.") from None
+    bad.report()
     return rows.columns["id"]
 
 

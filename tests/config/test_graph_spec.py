@@ -8,7 +8,8 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.config.graph_schema import GraphTables, read_schema, tables_of
+from gnntrain.config import FilesConfig
+from gnntrain.config.graph_spec import GraphSpec, SchemaReader, read_schema
 from gnntrain.config.problems import Problem
 from gnntrain.errors import UserError
 from tests.examples import examples
@@ -25,14 +26,19 @@ reverse: true
 """
 
 
-def sound(text: str) -> GraphTables:
-    tables, problems = tables_of(yaml.safe_load(text))
+def read(raw: Any) -> tuple[GraphSpec, list[Problem]]:
+    reader = SchemaReader(FilesConfig())
+    return reader.read(raw), reader.problems
+
+
+def sound(text: str) -> GraphSpec:
+    spec, problems = read(yaml.safe_load(text))
     assert not problems
-    return tables
+    return spec
 
 
 def problems_of(text: str) -> dict[str, Problem]:
-    return {problem.key: problem for problem in tables_of(yaml.safe_load(text))[1]}
+    return {problem.key: problem for problem in read(yaml.safe_load(text))[1]}
 
 
 def test_a_table_a_type() -> None:
@@ -41,12 +47,15 @@ def test_a_table_a_type() -> None:
     assert tables.nodes["author"].files == ("author-*.parquet",)
     assert tables.nodes["author"].features == ("h", "emb")
     assert tables.nodes["2020"].files == ("a.csv", "b.csv")
-    assert tables.nodes["venue"].files is None
-    assert list(tables.edges) == [("author", "writes", "2020"), ("author", "knows", "author")]
-    assert tables.edges["author", "writes", "2020"].target == "paper_id"
+    assert tables.nodes["venue"].files == ()
+    assert [edges.edge_type for edges in tables.edges] == [
+        ("author", "writes", "2020"),
+        ("author", "knows", "author"),
+    ]
+    assert tables.edges[0].target == "paper_id"
+    assert tables.edges[0].key("target") == "edges.author/writes/2020.target"
     assert tables.reverse
     assert not tables.mixed_nodes
-    assert not tables.mixed_edges
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -56,15 +65,14 @@ def test_a_table_with_a_column_of_types(as_list: bool) -> None:
     text = f"nodes: {nodes}\nedges: {edges}"
     tables = sound(f"nodes: [{nodes}]\nedges: [{edges}]" if as_list else text)
     assert [table.type for table in tables.mixed_nodes] == ["kind"]
-    assert tables.types["author"].label == ("area",)
-    assert [table.source_type for table in tables.mixed_edges] == ["st"]
+    assert tables.types["author"].label.columns == ("area",)
+    assert [(table.edge_type, table.source_type) for table in tables.edges] == [(None, "st")]
     assert not tables.nodes
-    assert not tables.edges
 
 
 def test_plain_data_tells_all_of_it() -> None:
-    plain = [sound(TEXT).to_dict(), sound(TEXT.replace("area", "field")).to_dict()]
-    assert plain[0] == sound("# comment\n" + TEXT).to_dict()
+    plain = [dict(sound(text).plain) for text in (TEXT, TEXT.replace("area", "field"))]
+    assert plain[0] == sound("# comment\n" + TEXT).plain
     assert plain[0] != plain[1]
     assert yaml.safe_load(yaml.safe_dump(plain[0])) == plain[0]
 
@@ -74,10 +82,12 @@ def test_files_of_labels_and_splits_are_listed() -> None:
         "nodes: {a: {label: {file: y.npy}, split: {train: t.npy, test: e.npy}}}\n"
         "edges: {a/to/a: {files: e.csv}}"
     )
-    assert dict(tables.nodes["a"].own_files) == {
-        "label": "y.npy",
-        "split.train": "t.npy",
-        "split.test": "e.npy",
+    assert tables.files(labelled=True) == {
+        "nodes.a": (),
+        "nodes.a.label": ("y.npy",),
+        "nodes.a.split.train": ("t.npy",),
+        "nodes.a.split.test": ("e.npy",),
+        "edges.a/to/a": ("e.csv",),
     }
 
 
@@ -141,9 +151,9 @@ def test_what_is_no_yaml_is_an_error_of_the_user(tmp_path: Path, content: str) -
     path = tmp_path / "graph.yaml"
     path.write_text(content)
     with pytest.raises(UserError, match=r"graph\.yaml"):
-        read_schema(path)
+        read_schema(path, FilesConfig())
     with pytest.raises(UserError, match="none"):
-        read_schema(tmp_path / "none.yaml")
+        read_schema(tmp_path / "none.yaml", FilesConfig())
 
 
 _PLAIN = st.recursive(
@@ -167,5 +177,5 @@ _PLAIN = st.recursive(
 @given(_PLAIN)
 @examples(200)
 def test_any_plain_data_gives_tables_or_mistakes(raw: Any) -> None:
-    tables, problems = tables_of(raw)
-    assert problems or tables.nodes or tables.mixed_nodes
+    spec, problems = read(raw)
+    assert problems or spec.nodes or spec.mixed_nodes

@@ -1,17 +1,22 @@
-"""From the user's own node ids to 0 … num_nodes − 1."""
+"""The rows that define nodes, and from the user's own node ids to 0 … num_nodes − 1."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnntrain.config.graph_spec import NodeColumns, NodeSpec, node_spec
+from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import (
     TEXT,
+    is_missing_mark,
     is_repeated,
     to_floats,
     to_int64,
@@ -20,8 +25,21 @@ from gnntrain.data.columns import (
     without_zero_fractions,
 )
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.tables import Rows
+from gnntrain.data.read.columns import find_id, named_column, place_of
+from gnntrain.data.read.features import (
+    FeatureChoice,
+    drop_bad_values,
+    refuse_text_columns,
+    resolve_indices,
+)
+from gnntrain.data.tables import Columns, Rows, Table, listed
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+TYPE_NAMES = ("type", "node_type", "label")
+"""Names of the column of node types."""
 
 
 class NodeIndex:
@@ -37,6 +55,7 @@ class NodeIndex:
         kind: What a node is called in messages.
         home: What defines the nodes, for messages; None: the edges, which can name no other node.
         decimal: Decimal mark of ids that are texts.
+        id_key: The key that names their column.
     """
 
     def __init__(
@@ -47,8 +66,10 @@ class NodeIndex:
         kind: str = "node",
         home: str | None = "the features file",
         decimal: str = ".",
+        id_key: str = "dataset.id_column",
     ) -> None:
         self.num_nodes = num_nodes
+        self._id_key = id_key
         self._kind, self._home = kind, home
         self._ids = None if ids is None or _count_from_0(ids) else ids
         keys = self._ids if self._ids is None else _keys(self._ids, decimal)
@@ -130,7 +151,7 @@ class NodeIndex:
             raise UserError(
                 f"{rows.path} has {rows.end} rows and no node ids, but there are "
                 f"{self.num_nodes} nodes.",
-                "Give it one row a node, or node ids (dataset.id_column).",
+                f"Give it one row a node, or node ids ({self._id_key}).",
             )
         return replace(rows, nodes=rows.rows)
 
@@ -171,3 +192,118 @@ def utf8(texts: AnyArray) -> AnyArray:
     """Texts as a store keeps them: bytes of one length, as long as the longest needs."""
     encoded: AnyArray = np.char.encode(texts.astype(str), "utf-8")
     return encoded
+
+
+def read_nodes(
+    choice: FeatureChoice, spec: NodeSpec, bad: BadRows, *, required: bool = True
+) -> tuple[FeatureChoice, Rows]:
+    """The rows of a table that define a node: an id of its own and usable values.
+
+    Args:
+        choice: The columns.
+        spec: The nodes.
+        bad: Takes the bad rows.
+        required: Whether there must be features.
+
+    Raises:
+        UserError: There are no features or no rows; or rows are bad, and are to be errors or,
+            without ids, cannot be left out.
+    """
+    nodes = choice.columns.read()
+    path = nodes.path
+    if "id" in nodes.columns:
+        hint = (
+            f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
+            "are then the nodes 0, 1, 2, …."
+        )
+        nodes = nodes.drop_missing("id", bad, "the node id is missing", hint)
+        nodes = drop_repeated(nodes, nodes.columns["id"], bad, hint)
+    choice, nodes = resolve_indices(choice, nodes, spec, required=required)
+    refuse_text_columns(nodes, spec)
+    # Without ids a row's place is its node: none can be left out.
+    strict = bad if "id" in nodes.columns else BadRows("error")
+    nodes = drop_bad_values(nodes, choice, spec, strict)
+    strict.report()
+    bad.report()
+    if "id" not in nodes.columns and len(nodes) < nodes.end:
+        raise UserError(
+            f"{path} has bad rows and no node ids.",
+            "Correct it or give it node ids: left out, they would move the rows behind them.",
+        )
+    if not len(nodes):
+        raise UserError(f"{path} has no rows.", "Give it a row of numbers a node.")
+    return choice, nodes
+
+
+def nodes_by_type(
+    table: Table,
+    mixed: NodeSpec,
+    types: Mapping[str, NodeSpec],
+    options: FilesConfig,
+    bad: BadRows,
+) -> dict[str, tuple[Table, NodeSpec]]:
+    """The rows of each node type of a table with a column of types, and what is said of them.
+
+    Args:
+        table: The table.
+        mixed: The columns of ids and types.
+        types: What is said of single types.
+        options: What is done to features of the others.
+        bad: Takes the rows without a type.
+
+    Raises:
+        UserError: It cannot be read, or its columns of ids and types are not known.
+    """
+    if isinstance(table, ArrayTable):
+        raise UserError(
+            f"{mixed.place}: {table.path} holds arrays, which have no column of types.",
+            "Give a table (CSV, Parquet), or an entry for each node type.",
+        )
+    names = [name.lower() for name in table.names]
+    usual = next((names.index(name) for name in TYPE_NAMES if name in names), None)
+    if mixed.type is not None:
+        usual = place_of(table, mixed.key("type"), mixed.type)
+    if usual is None:
+        raise UserError(
+            f"{table.path} has no column called type (it has {listed(table.names)}).",
+            f"Name the column of node types as {mixed.key('type')}, or give each node type an "
+            "entry of its own.",
+        )
+    ids = find_id(table, mixed.id, mixed.key("id"), passed_over={usual})
+    if not ids:
+        raise UserError(
+            f"{table.path}: it is not plain which column holds the node ids; it has "
+            f"{listed(table.names)}.",
+            f"Set {mixed.key('id')}.",
+        )
+    places = range(len(table.names))
+    rows = Columns(table, {}, (), places).read()
+    column = pc.utf8_trim_whitespace(rows.others[usual].cast(TEXT))
+    column = pc.if_else(pc.equal(column, ""), pa.scalar(None, TEXT), column)
+    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
+    rows = rows.drop(missing, bad, lambda _: "the node type is missing")
+    encoded = column.drop_null().dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    found: dict[str, tuple[Table, NodeSpec]] = {}
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        part = rows.keep(codes == code)
+        spec = types.get(name) or node_spec(
+            name, f"{mixed.place}.types.{name}", NodeColumns(), options
+        )
+        asked = [column for _, column in (*spec.asked(), *spec.label.asked(), *spec.split.asked())]
+        named = {place for column in asked for place in named_column(table, column)}
+        unused = {
+            table.names[place]: "it has no value in this type's rows"
+            for place in places
+            if place not in named and _is_empty(part.others[place])
+        }
+        unused[table.names[usual]] = "it holds the node types"
+        spec = replace(spec, id=table.names[ids["id"]], unused=unused)
+        found[name] = table.part(part.others, part.rows), spec
+    return found
+
+
+def _is_empty(column: pa.Array) -> bool:
+    if column.null_count == len(column):
+        return True
+    return column.type == TEXT and bool(pc.all(is_missing_mark(column)).as_py())

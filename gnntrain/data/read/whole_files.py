@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnntrain.config.graph_spec import spec_of_files
 from gnntrain.data.array_files import load_arrays
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.file_graph import read_graph
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type
+from gnntrain.data.read.graph import read_graph
 from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.table_files import GRAPHML_SUFFIX
 from gnntrain.data.tables import refuse_beyond_memory, unreadable
@@ -52,7 +53,7 @@ def read_whole_graph(
     Raises:
         UserError: The file cannot be read, holds anything else, or its graph has a mistake.
     """
-    from gnntrain.data.objects import graph_of_object
+    from gnntrain.data.read.objects import graph_of_object
 
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -61,9 +62,11 @@ def read_whole_graph(
             conversion_hint(path) or f"Give one that ends with {', '.join(_SUFFIXES)}.",
         )
     if suffix == GRAPHML_SUFFIX:
-        both = {"features": path, "edges": path}
+        spec = spec_of_files(config, NODE, EDGE, path)
         made_by = of_one_type(preprocessing, str(path))
-        return read_graph(config, both, labelled=labelled, preprocessing=made_by)
+        by_type = None if made_by is None else {NODE: made_by}
+        both = {"features": [path], "edges": [path]}
+        return read_graph(spec, both, config, labelled=labelled, preprocessing=by_type)
     is_npz = suffix not in TORCH_SUFFIXES
     given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
     return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)

@@ -1,22 +1,23 @@
-"""Labels from a user's files: classes, several labels a node, or quantities."""
+"""Labels of nodes: classes, several labels a node, or quantities."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, BoolArray, number_of
-from gnntrain.data.file_target_columns import label_columns_within
-from gnntrain.data.graph import AnyArray, Float64Array
-from gnntrain.data.node_index import NodeIndex, utf8
+from gnntrain.data.columns import TEXT, BoolArray, number_of, to_categories
+from gnntrain.data.graph import AnyArray, Float64Array, Int64Array
 from gnntrain.data.preprocessing import in_float64
+from gnntrain.data.read.columns import label_columns_within
+from gnntrain.data.read.nodes import NodeIndex, utf8
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import Columns, Rows
 from gnntrain.errors import UserError
@@ -30,6 +31,8 @@ _logger = logging.getLogger("gnntrain")
 _MOST_CLASSES = 50  # of whole numbers that are taken as classes without a question
 _FEW_NODES = 5
 _FEW_TEXTS = 2  # nodes of a typical text
+_NODES_A_CLASS = 5  # with fewer, a feature may look like the class by chance
+_MOST_VALUES = 1 << 24
 _LARGEST = float(np.finfo(np.float32).max)
 _TWO_KEYS = (
     "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each number "
@@ -68,9 +71,14 @@ def no_targets(rows: Rows, index: NodeIndex) -> Targets:
 
 
 def read_targets(
-    given: Columns | None, features: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows
+    given: Columns | None,
+    features: Rows,
+    index: NodeIndex,
+    spec: NodeSpec,
+    options: FilesConfig,
+    bad: BadRows,
 ) -> Targets:
-    """Labels from the labels file, or without one from columns of the features file.
+    """Labels from the labels file, or without one from columns of the nodes' table.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
@@ -81,16 +89,30 @@ def read_targets(
             classes or a quantity.
     """
     if given is None:
-        rows = rows_of_nodes(label_columns_within(features.source.table, config), features)
+        within = label_columns_within(features.source.table, spec, options)
+        rows = rows_of_nodes(within, features)
     else:
         rows = index.locate(given.read(), bad)
-    if config.task == "regression":
-        found = _quantities(rows, index, bad)
-    elif "label" in rows.columns:
-        found = _classes(rows, index, config, bad)
-    else:
-        found = _flags(rows, index, config, bad)
+    found = targets_of_rows(rows, index, spec, options, bad)
     return replace(found, phrase=found.phrase + _missing(found))
+
+
+def targets_of_rows(
+    rows: Rows,
+    index: NodeIndex,
+    spec: NodeSpec,
+    options: FilesConfig,
+    bad: BadRows,
+    *,
+    ask: bool = True,
+) -> Targets:
+    """As `read_targets`, of rows of labels; `ask`: whether numbers that may be no classes are
+    asked about."""
+    if options.task == "regression":
+        return _quantities(rows, index, spec, bad)
+    if "label" in rows.columns:
+        return _classes(rows, index, spec, options, bad, ask=ask)
+    return _flags(rows, index, spec, options, bad)
 
 
 def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
@@ -116,10 +138,18 @@ def _missing(targets: Targets) -> str:
     return found + (f" ({listed})" if marks else "")
 
 
-def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
+def _classes(
+    rows: Rows,
+    index: NodeIndex,
+    spec: NodeSpec,
+    options: FilesConfig,
+    bad: BadRows,
+    *,
+    ask: bool,
+) -> Targets:
     where = _where(rows, [rows.source.places["label"]])
-    if config.task == "auto":
-        ask_about_labels(rows.columns["label"], where)
+    if ask and options.task == "auto":
+        _ask_about_labels(rows.columns["label"], where, spec.label.key("column"))
     rows = rows.drop_by_field(
         _is_no_class(rows.columns["label"]),
         bad,
@@ -133,9 +163,9 @@ def _classes(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) ->
     labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
         bad.report()  # bad rows may be why
-    task = _class_task(config, len(classes), rows)
+    task = _class_task(options, len(classes), rows)
     phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
-    return Targets(labels, len(classes), task, labels >= 0, rows, stored_names(classes), phrase)
+    return Targets(labels, len(classes), task, labels >= 0, rows, _stored_names(classes), phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
@@ -144,20 +174,21 @@ def _where(rows: Rows, places: Sequence[int]) -> str:
     return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
 
 
-def ask_about_labels(column: pa.Array, where: str) -> None:
+def _ask_about_labels(column: pa.Array, where: str, key: str) -> None:
     """Raise a UserError for labels that may be no classes.
 
     Args:
         column: The labels; −1 and null are none.
         where: Where they are from, for the message.
+        key: The key that names their column.
     """
     if column.type == TEXT:
-        _ask_about_texts(column, where)
+        _ask_about_texts(column, where, key)
     else:
         _ask_about_numbers(column, where)
 
 
-def _ask_about_texts(column: pa.Array, where: str) -> None:
+def _ask_about_texts(column: pa.Array, where: str, key: str) -> None:
     """Raise a UserError where most of very many texts stand once: "10,111", a date, a name."""
     counts = column.filter(_has_label(column)).value_counts().field("counts").to_numpy()
     if len(counts) > _MOST_CLASSES and np.median(counts) < _FEW_TEXTS:
@@ -166,8 +197,8 @@ def _ask_about_texts(column: pa.Array, where: str) -> None:
             f"{where} has {len(counts):,} different texts for labels, such as {example!r}, "
             "and most of them stand only once: are they classes?",
             "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
-            "table, dataset.label_column names their column. A quantity is written in digits with "
-            "a decimal mark alone.",
+            f"table, {key} names their column. A quantity is written in digits with a decimal mark "
+            "alone.",
         )
 
 
@@ -199,7 +230,7 @@ def _ask_about_numbers(column: pa.Array, where: str) -> None:
         )
 
 
-def stored_names(classes: AnyArray) -> AnyArray | None:
+def _stored_names(classes: AnyArray) -> AnyArray | None:
     """Classes as a store keeps them; None if they are 0, 1, …."""
     if classes.dtype == object:
         return utf8(classes)
@@ -219,36 +250,38 @@ def _is_no_class(column: pa.Array) -> BoolArray:
     return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
 
 
-def _class_task(config: FilesConfig, num_classes: int, rows: Rows) -> LabelKind:
+def _class_task(options: FilesConfig, num_classes: int, rows: Rows) -> LabelKind:
     few = {0: "no label", 1: "only one label"}
     number = few.get(num_classes, f"{num_classes} different labels")
     found = f"{rows.path} has {number}"
-    if config.task == "multilabel":
+    if options.task == "multilabel":
         raise UserError(
             f"dataset.task=multilabel: {rows.path} has one column of labels.",
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     if num_classes < 2:
         raise UserError(f"{found}; there is nothing to tell apart.", "Give two labels or more.")
-    if config.task == "binary" and num_classes != 2:
+    if options.task == "binary" and num_classes != 2:
         raise UserError(f"dataset.task=binary: {found}.", "Set dataset.task=multiclass.")
-    if config.task == "multiclass":
+    if options.task == "multiclass":
         return "multiclass"
     return "binary" if num_classes == 2 else "multiclass"
 
 
-def _flags(rows: Rows, index: NodeIndex, config: FilesConfig, bad: BadRows) -> Targets:
+def _flags(
+    rows: Rows, index: NodeIndex, spec: NodeSpec, options: FilesConfig, bad: BadRows
+) -> Targets:
     path, num_classes = rows.path, len(rows.source.numbers)
-    if config.task not in ("auto", "multilabel"):
+    if options.task not in ("auto", "multilabel"):
         raise UserError(
-            f"dataset.task={config.task}: {path} has {num_classes} columns of labels.",
-            "Say which one is meant with dataset.label_column.",
+            f"dataset.task={options.task}: {path} has {num_classes} columns of labels.",
+            f"Say which one is meant with {spec.label.key('column')}.",
         )
     rows = _with_numbers(rows)
     wrong = np.asarray(~np.isin(rows.matrix, (0, 1)).all(axis=1))
     hint = (
-        "If only one column holds the labels, set dataset.label_column; if they are quantities, "
-        "task.type=node_regression."
+        f"If only one column holds the labels, set {spec.label.key('column')}; if they are "
+        "quantities, task.type=node_regression."
     )
     if len(rows) and wrong.all():
         where = _where(rows, rows.source.numbers)
@@ -286,14 +319,14 @@ def _wrong(record: Record, rows: Rows, is_right: Callable[[float], bool], expect
     return f"a label is not {expected}"
 
 
-def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:
+def _quantities(rows: Rows, index: NodeIndex, spec: NodeSpec, bad: BadRows) -> Targets:
     where = _where(rows, rows.source.numbers)
     rows = _with_numbers(rows)
     wrong = np.asarray(np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1))
     if len(rows) and wrong.all():
         raise UserError(
             f"{where}: no row has numbers for labels.",
-            "Give the column of the quantity as dataset.label_column.",
+            f"Give the column of the quantity as {spec.label.key('column')}.",
         )
     is_number = _is_number_or_missing
     rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_number, "a number"))
@@ -306,7 +339,7 @@ def _quantities(rows: Rows, index: NodeIndex, bad: BadRows) -> Targets:
         name = rows.source.table.shown(rows.source.numbers[ranges.index(None)])
         raise UserError(
             f"{rows.path}: column {name} has less than two different numbers.",
-            "There is nothing to tell apart; choose others as dataset.label_column.",
+            f"There is nothing to tell apart; choose others as {spec.label.key('column')}.",
         )
     kind = "a quantity" if shape[1] == 1 else f"{shape[1]} quantities"
     phrase = f"{where}: {kind}, {'; '.join(map(str, ranges))}"
@@ -330,3 +363,59 @@ def _range(values: Float64Array) -> str | None:
 def _number(value: float) -> str:
     whole = float(value).is_integer() and abs(value) < 1e15
     return f"{int(value):,}" if whole else f"{value:,.6g}"
+
+
+def warn_of_label_leaks(
+    features: Rows,
+    categorical: Collection[int],
+    classes: AnyArray,
+    train: Int64Array,
+    spec: NodeSpec,
+) -> None:
+    """Warn of each column whose values and the classes of the training nodes are one to one.
+
+    Args:
+        features: The rows of the features file, in the order of the nodes.
+        categorical: Places of its columns of categories.
+        classes: int32 `[num_nodes]`.
+        train: The training nodes; of very many, the first are looked at.
+        spec: The nodes.
+    """
+    nodes = train[: max(1, _MOST_VALUES // max(1, features.matrix.shape[1]))]
+    known = classes[nodes]
+    num_classes = len(np.unique(known))
+    if num_classes < 2 or len(nodes) < _NODES_A_CLASS * num_classes:
+        return
+    for name, values in _columns(features, categorical, nodes):
+        if _is_one_to_one(values, known, num_classes):
+            _logger.warning(
+                "%s: column %s tells the class of every training node. If it is the label under "
+                "another name, leave it out with %s=[%s].",
+                features.path,
+                name,
+                spec.key("ignore"),
+                name,
+            )
+
+
+def _columns(
+    features: Rows, categorical: Collection[int], nodes: Int64Array
+) -> Iterator[tuple[str, AnyArray]]:
+    """Names and values of the columns of single numbers, and of categories."""
+    table = features.source.table
+    matrix, place = features.matrix[nodes], 0
+    widths = features.widths or [1] * len(features.source.numbers)
+    for column, width in zip(features.source.numbers, widths, strict=True):
+        if width == 1:
+            yield table.shown(column), matrix[:, place]
+        place += width
+    for column in categorical:
+        codes = to_categories(features.others[column]).indices.fill_null(-1)
+        yield table.shown(column), codes.to_numpy()[nodes]
+
+
+def _is_one_to_one(values: AnyArray, classes: AnyArray, num_classes: int) -> bool:
+    different, codes = np.unique(values, return_inverse=True)
+    if len(different) != num_classes:
+        return False
+    return len(np.unique(np.stack([codes, classes]), axis=1).T) == num_classes

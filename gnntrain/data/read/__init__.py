@@ -1,0 +1,1 @@
+"""Reads a graph of tables, arrays and objects: `GraphSpec` → `read_graph` → `GraphData`."""

@@ -1,0 +1,195 @@
+"""A user's own graph, `dataset=files`: tables and arrays, one file of it all, or a schema's tables.
+
+`dataset.features` has a row a node and defines the nodes; `dataset.edges` has a row an edge;
+`dataset.labels` and `dataset.split` speak of nodes by the ids of the features file, or row by row
+without ids. `dataset.schema` names the tables of a typed graph instead
+(`gnntrain.config.graph_spec`), and `dataset.data` is one file of a whole graph
+(`gnntrain.data.read.whole_files`). Tables are CSV, TSV, other delimited text (packed with gzip,
+bzip2 or zstandard, too), Parquet or Feather; arrays are npy, npz or pt.
+
+A row that cannot be used (too few fields, text for a number, an unknown node, …) is reported with
+its file, line and reason; `dataset.bad_rows` says whether that is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from glob import escape
+from pathlib import Path
+
+from gnntrain.config import DatasetConfig, FilesConfig, Problem
+from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
+from gnntrain.config.problems import nearest
+from gnntrain.data.file_digests import identified
+from gnntrain.data.graph import EDGE, JSON, NODE, HeteroGraphData
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type, plain_json
+from gnntrain.data.store_meta import digest_of
+from gnntrain.data.store_place import stores_folder
+from gnntrain.errors import UserError
+from gnntrain.paths import file_names, is_folder
+
+_ROLES = ("data", "edges", "features", "labels", "split")
+# Raised when something else is kept of the same files.
+_READING = 6
+_MISSING_HINTS = {
+    "edges": "Give a file with one edge a row: source and target.",
+    "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
+    "nothing to tell, a column of ones or of the nodes' degrees will do.",
+}
+
+
+class FilesBuilder:
+    """Builds a graph from the user's files.
+
+    Args:
+        config: The files and how they are read.
+        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+        preprocessing: What makes the features of the model that predicts, of a typed graph by node
+            type; None: it is learnt from the files.
+
+    Raises:
+        UserError: Files are not given or not there, or a schema has mistakes.
+    """
+
+    def __init__(
+        self,
+        config: FilesConfig,
+        *,
+        labelled: bool = True,
+        preprocessing: AnyPreprocessing | None = None,
+    ) -> None:
+        self.config = config
+        self._labelled = labelled
+        self._preprocessing = preprocessing
+        self._spec: GraphSpec | None = None
+        given = {role: path for role in _ROLES if isinstance(path := getattr(config, role), str)}
+        if config.schema is not None:
+            path = Path(config.schema)
+            self._spec = read_schema(path, config)
+            # Below the schema's own folder, if no other is given.
+            folder = path.parent if config.root is None else Path(config.root)
+            self._paths = _found(self._spec, folder, labelled=labelled)
+            return
+        if "data" in given:
+            others = [role for role in given if role != "data"]
+            if others:
+                raise UserError(
+                    f"dataset.data is a whole graph, and dataset.{others[0]} is given, too.",
+                    "Leave one of the two out.",
+                )
+        elif not given:
+            raise UserError(
+                "no file of a graph is given.",
+                "Set dataset.data, dataset.schema, or dataset.edges and dataset.features; in "
+                "Python, train(config, data=data) takes an object.",
+            )
+        else:
+            for role, hint in _MISSING_HINTS.items():
+                if role not in given:
+                    raise UserError(f"dataset.{role} is not given.", hint)
+            self._spec = spec_of_files(config, NODE, EDGE)
+        self._paths = {
+            role: [Path(path).absolute()]
+            for role, path in given.items()
+            if labelled or role not in ("labels", "split")
+        }
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files."""
+        return [path for paths in self._paths.values() for path in paths]
+
+    def identity(self) -> dict[str, JSON]:
+        """Paths and contents of the files, and how they are read.
+
+        Raises:
+            UserError: A file is not there.
+        """
+        excluded = {*DatasetConfig.model_fields, *_ROLES, "schema"}
+        made_by = self._preprocessing
+        return {
+            "dataset": self.config.name,
+            "schema": None if self._spec is None else dict(self._spec.plain),
+            "files": identified(self._paths, stores_folder(self.config)),
+            "target": self.config.target,
+            "options": self.config.model_dump(mode="json", exclude=excluded),
+            "split": self.config.split if isinstance(self.config.split, int) else None,
+            "labelled": self._labelled,
+            "preprocessing": None if made_by is None else digest_of(plain_json(made_by)),
+            "reading": _READING,
+        }
+
+    def build(self) -> HeteroGraphData:
+        """Read the files.
+
+        Raises:
+            UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
+        """
+        from gnntrain.data.read.graph import read_graph
+        from gnntrain.data.read.whole_files import read_whole_graph
+
+        labelled, made_by = self._labelled, self._preprocessing
+        if self._spec is None:
+            (path,) = self._paths["data"]
+            return read_whole_graph(path, self.config, labelled=labelled, preprocessing=made_by)
+        if self._spec.schema is not None:
+            by_type = None if isinstance(made_by, Preprocessing) else made_by
+        else:
+            plain = of_one_type(made_by, f"dataset={self.config.name}")
+            by_type = None if plain is None else {NODE: plain}
+        return read_graph(
+            self._spec, self._paths, self.config, labelled=labelled, preprocessing=by_type
+        )
+
+
+def _found(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[str, list[Path]]:
+    """The files of a schema by their places.
+
+    Raises:
+        UserError: Some are not there.
+    """
+    problems: list[Problem] = []
+    found: dict[str, list[Path]] = {}
+    tables = spec.files(labelled=False)
+    for place, patterns in spec.files(labelled=labelled).items():
+        found[place] = []
+        for pattern in patterns:
+            paths = _matching(folder, pattern)
+            found[place] += paths
+            if not paths:
+                key = f"{place}.files" if place in tables else place
+                problems.append(_missing(key, folder, pattern))
+    if problems:
+        raise spec.error(problems)
+    return found
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """The file of that name, or the files that match a pattern: part-2 stands before part-10."""
+    path = (folder / Path(pattern).expanduser()).absolute()
+    if path.is_file():
+        return [path]
+    if not any(sign in pattern for sign in "*?["):
+        return []
+    # The folder's own signs mean nothing; a pattern with a root of its own replaces the folder.
+    wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
+    found = Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor)))
+    return sorted((file for file in found if file.is_file()), key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part)
+        for part in re.split(r"(\d+)", str(path))
+    ]
+
+
+def _missing(key: str, folder: Path, pattern: str) -> Problem:
+    path = (folder / pattern).absolute()
+    if is_folder(path):
+        return Problem(key, pattern, f"a file, but this is a folder; write {pattern}/*.csv")
+    if not is_folder(path.parent):
+        return Problem(key, pattern, f"a file, but there is no folder {path.parent}")
+    near = nearest(path.name, file_names(path.parent))
+    hint = None if near is None else f"did you mean {near}?"
+    return Problem(key, pattern, f"a file in {path.parent}, but there is none", hint)
