@@ -132,10 +132,13 @@ def reference(folder: Path, configured: Callable[..., Config]) -> Callable[[str,
     return trained
 
 
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def numbers_of(run: Path) -> list[dict[str, Any]]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     compared = ("epoch", "train_loss", "train/", "val/", "test/")
-    return [{k: v for k, v in line.items() if k.startswith(compared)} for line in lines]
+    return [{k: v for k, v in one.items() if k.startswith(compared)} for one in lines_of(run)]
 
 
 @pytest.mark.parametrize(("model", "place"), CASES)
@@ -166,6 +169,13 @@ def test_numbers_and_weights_are_those_of_a_run_that_has_the_whole_graph(
     for epoch, expected in zip(found, wanted, strict=True):
         # Sums of several servers are added in another order.
         assert epoch == (pytest.approx(expected, rel=1e-5) if servers else expected)
+    if "distributed.graph=sharded" in there.keys and not servers:
+        rates = [line["cache_hit_rate"] for line in lines_of(folder / name)]
+        assert all(0 < rate < 1 for rate in rates) or rates == [0.0, 0.0]
+        assert (rates == [0.0, 0.0]) == ("features.cache_bytes=0" in there.keys)
+    if servers:
+        times = lines_of(folder / name)[-1]["time"]
+        assert min(times[f"background/server_{call}"] for call in ("draw", "rows")) > 0
     states = [load_checkpoint(run / "checkpoints" / "last.pt") for run in (folder / name, whole)]
     weights = [state["model"] for state in states]
     assert all(torch.equal(weights[0][key], weight) for key, weight in weights[1].items())
