@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,9 @@ import torch
 
 from gnntrain.data.build import _needed_bytes
 from gnntrain.data.graph import GraphData, PrepareOptions
-from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError
-from gnntrain.loading.loader import whole_graph_block
+from gnntrain.loading.graph import EdgeTensors
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.training.graph_access import balanced_range, chunks
 from tests.sampling.graphs import cpu_sampler
 
@@ -95,7 +93,8 @@ def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> N
     graph = Graph.at(tmp_path)
     assert list(chunks(graph.indptr, 0, 3, 100, 1 << 20)) == [(0, 1), (1, 3)]
     assert [balanced_range(graph.indptr, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
-    block = whole_graph_block(cast(StoredGraph, graph), NO_NEEDS, 1, 3)
+    indptr, indices = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices)
+    block = EdgeTensors(indptr, indices, graph.num_nodes).in_edges(1, 3)
     assert block.indptr.tolist() == [0, 3, 4]
     assert block.indices.tolist() == [0, 1, 2, 1]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gnntrain.sampling.hetero import HeteroBlock
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import SAGEConv
@@ -19,7 +20,6 @@ from gnntrain.models.hgt import HGT
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from gnntrain.sampling.block import Block
-from gnntrain.sampling.hetero import HeteroBlock
 from tests.compute.registrations import opened
 
 NUM_NODES, WIDTH = 150, 64

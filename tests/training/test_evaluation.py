@@ -21,15 +21,16 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import RunError
-from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.features import in_place
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import FullGraphLoader, SeedPlan, whole_graph_block
+from gnntrain.loading.loader import FullGraphLoader, SeedPlan
 from gnntrain.loading.sharded import ROWS, ShardedFeatures, answers_of, fetch_cache
 from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SampledEvaluator
+from gnntrain.training.forward import OnBatch
 from gnntrain.training.graph_access import balanced_range, chunks
 from tests.disks import full_disk
 from tests.evaluators import layerwise
@@ -84,14 +85,15 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
         GraphTensors.of(store, model.needs),
-        InPlaceFeatures.of(store),
+        store.schema,
+        in_place(store),
         plan,
         num_layers=model.num_layers,
         needs=model.needs,
     )
     (batch,) = loader
     with torch.no_grad():
-        logits: torch.Tensor = model(batch.x, batch.blocks)
+        logits: torch.Tensor = OnBatch(model)(batch)
     return logits
 
 
@@ -120,7 +122,8 @@ def test_the_last_layer_makes_the_logits_of_the_embeddings(
     rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
     assert rows is not None
     assert rows.shape == (store.num_nodes, model.embedding_channels)
-    block = whole_graph_block(store, model.needs)
+    edges = GraphTensors.of(store, model.needs).only_edges
+    block = replace(edges.in_edges(0, store.num_nodes), norm=edges.norm)
     with torch.no_grad():
         if model.jk == "none":
             expected = model.layer(num_layers - 1, rows, block)

@@ -14,7 +14,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import stored_rows
+from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> StoredGraph:
 def evaluator(
     store: StoredGraph, folder: Path, device: torch.device, *, free: int, resident: bool = True
 ) -> LayerwiseEvaluator:
-    context, rows = DistributedContext(device=device), stored_rows(store)
+    context, rows = DistributedContext(device=device), rows_of(store.only_nodes)
     host = SharedBuffers(context, folder, PLENTY)
     made = DeviceBuffers(context, host, free=free)
     features = LazyFeatures(rows.to(device) if resident else rows)

@@ -18,7 +18,7 @@ from gnntrain.loading.features import (
     CopiedFeatures,
     FeatureSource,
     InPlaceFeatures,
-    stored_rows,
+    rows_of,
 )
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
@@ -44,7 +44,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
 
 
 def place(store: StoredGraph, kind: str, device: torch.device) -> FeatureSource:
-    rows = stored_rows(store)
+    rows = rows_of(store.only_nodes)
     if kind == "staged":
         return CopiedFeatures(rows, device)
     if kind == "cached":

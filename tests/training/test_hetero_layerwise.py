@@ -16,7 +16,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Interrupted
 from gnntrain.loading.features import rows_of
-from gnntrain.loading.hetero import whole_graph
 from gnntrain.models import HeteroGNN
 from gnntrain.models.registry import model_class
 from gnntrain.tasks import NodeClassification
@@ -26,6 +25,7 @@ from gnntrain.training.graph_access import SummedOffsets, chunks
 from gnntrain.training.layerwise import LayerwiseEvaluator as HeteroLayerwiseEvaluator
 from tests.evaluators import layerwise
 from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
+from tests.models.hetero_blocks import full_hetero_block
 
 SCAFFOLD: dict[str, Any] = {"hidden_channels": 8, "dropout": 0.5, "input_dropout": 0.5}
 VARIANTS: list[dict[str, Any]] = [
@@ -60,7 +60,7 @@ def full_forward(graph: Graph, model: HeteroGNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     x = {t: rows_of(nodes).float() for t, nodes in graph.nodes.items() if nodes.num_features}
     with torch.no_grad():
-        outputs: torch.Tensor = model(x, {}, (whole_graph(graph),) * model.num_layers)
+        outputs: torch.Tensor = model(x, {}, (full_hetero_block(graph),) * model.num_layers)
     return outputs
 
 

@@ -27,15 +27,13 @@ from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
-from gnntrain.loading.hetero import HeteroLoaderBuilder
-from gnntrain.loading.hetero_batch import HeteroBatch
-from gnntrain.loading.hetero_partitioned import HeteroPartitionedLoaderBuilder
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.partitioned import TARGETS
+from gnntrain.loading.remote import TARGETS
 from gnntrain.loading.sharded import ROWS
 from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.partitioned import DRAW
+from gnntrain.sampling.remote import DRAW
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers, evaluation, graph_access
 from gnntrain.training.buffers import SharedBuffers
@@ -90,12 +88,23 @@ def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
 
 def loaders_of(
     graph: PartitionedGraph, context: DistributedContext, exchange: Exchange, **sampler: Any
-) -> HeteroPartitionedLoaderBuilder:
+) -> LoaderBuilder:
     keys = {"sampler": {"fan_outs": [3, 2], **sampler}, "model": {"name": "rgcn"}}
     plan = SeedPlan(
         graph.split("train"), 4, rank=context.rank, world_size=context.world_size, seed=5
     )
-    return HeteroPartitionedLoaderBuilder(from_dict(keys), graph, context, NEEDS, plan, exchange)
+    none = torch.empty(0, dtype=torch.int64)
+    return LoaderBuilder(
+        from_dict(keys),
+        graph,
+        context,
+        NEEDS,
+        plan,
+        none,
+        is_typed=True,
+        exchange=exchange,
+        owners_draw=True,
+    )
 
 
 # Batches
@@ -115,7 +124,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
         store.split("train"), 4, rank=context.rank, world_size=context.world_size, seed=5
     )
     targets = NodeClassification(store).targets
-    whole = HeteroLoaderBuilder(from_dict(keys), store, context, NEEDS, plan, targets)
+    whole = LoaderBuilder(from_dict(keys), store, context, NEEDS, plan, targets, is_typed=True)
     with exchange_of(context) as exchange:
         found = loaders_of(graph, context, exchange, **sampler).training_loader()
         expected = whole.training_loader()
@@ -123,8 +132,6 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
             found.set_epoch(epoch)
             expected.set_epoch(epoch)
             for batch, same in zip(found, expected, strict=True):
-                assert isinstance(batch, HeteroBatch)
-                assert isinstance(same, HeteroBatch)
                 for name, nodes in same.n_id_dict.items():
                     own = batch.n_id_dict[name]
                     # Nodes without features have the numbers of the whole graph.
@@ -133,7 +140,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
                 for name, x in same.x_dict.items():
                     assert torch.equal(batch.x_dict[name], x)
                 assert torch.equal(batch.y, same.y)
-                for block, other in zip(batch.blocks, same.blocks, strict=True):
+                for block, other in zip(batch.hops, same.hops, strict=True):
                     assert block.num_dst == other.num_dst
                     for kind, edges in other.edges.items():
                         for attribute in ("indptr", "indices", "degree"):
