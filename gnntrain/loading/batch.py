@@ -73,12 +73,13 @@ class Batch:
         models, see `Sample`. Made at the first access: other models do not need it."""
         if not self._edges and self.hops:
             if self.sample is not None:
-                found = self.sample.edge_index()
+                edges = self.sample.edge_index()
             else:  # the whole graph
-                blocks = self.hops[0].edges
-                found = {name: edge_index_of(own, 0, own.num_edges) for name, own in blocks.items()}
-            device = self.n_id_dict[self.target].device
-            self._edges = {name: edges.to(device) for name, edges in found.items()}
+                blocks = self.hops[0].edges.items()
+                edges = {name: edge_index_of(block, 0, block.num_edges) for name, block in blocks}
+            # The sample may be in host memory: all types go by one copy, without a wait.
+            sent = send_all(list(edges.values()), self.n_id_dict[self.target].device)
+            self._edges = dict(zip(edges, sent, strict=True))
         return self._edges
 
     @property
