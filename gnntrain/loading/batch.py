@@ -31,6 +31,7 @@ class Batch:
         hops: One a layer, the innermost first; the last one's destinations are the seeds (or all
             nodes of the graph, see `seed_rows`).
         y: Targets of the examples only, `[batch_size]` or `[batch_size, ...]`.
+        target: The node type that has targets.
         batch_size: Number of examples whose output is computed: seeds, or pairs of them.
         num_counted: Examples that enter the loss: `batch_size`, or 0 if this rank has none in the
             step and borrows one to take part in the all-reduce.
@@ -45,6 +46,7 @@ class Batch:
     rows: Mapping[NodeType, LazyFeatures]
     hops: tuple[Hop, ...]
     y: Tensor
+    target: NodeType
     batch_size: int
     num_counted: int
     global_batch_size: int
@@ -73,12 +75,13 @@ class Batch:
         models, see `Sample`. Made at the first access: other models do not need it."""
         if not self._edges and self.hops:
             if self.sample is not None:
-                found = self.sample.edge_index()
+                edges = self.sample.edge_index()
             else:  # the whole graph
-                blocks = self.hops[0].edges
-                found = {name: edge_index_of(own, 0, own.num_edges) for name, own in blocks.items()}
-            device = next(iter(self.n_id_dict.values())).device
-            self._edges = {name: edges.to(device) for name, edges in found.items()}
+                blocks = self.hops[0].edges.items()
+                edges = {name: edge_index_of(block, 0, block.num_edges) for name, block in blocks}
+            # The sample may be in host memory: all types go by one copy, without a wait.
+            sent = send_all(list(edges.values()), self.n_id_dict[self.target].device)
+            self._edges = dict(zip(edges, sent, strict=True))
         return self._edges
 
     @property

@@ -8,56 +8,49 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.store import StoredGraph
+from gnntrain.data.graph import Graph
 from gnntrain.loading.graph import GraphTensors, take
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
-from tests.graphs import random_graph, stored
+from tests.loading.graphs import KINDS, graph_of
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StoredGraph:
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    return stored(tmp_path / "store", random_graph(edge_weight=weights))
+@pytest.fixture(params=KINDS)
+def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
+    return graph_of(request.param, tmp_path / "store")
 
 
-def test_in_host_memory_the_tensors_are_views_of_the_stores_arrays(store: StoredGraph) -> None:
-    graph = GraphTensors.of(store, BlockNeeds(norm=True, weight=True))
-    assert store.edge_weight is not None
-    assert graph.norm is not None
-    assert graph.weight is not None
-    pairs = [
-        (graph.indptr, store.indptr),
-        (graph.indices, store.indices),
-        (graph.targets, store.labels),
-        (graph.norm, store.gcn_norm),
-        (graph.weight, store.edge_weight),
-    ]
+def test_in_host_memory_the_tensors_are_views_of_the_stores_arrays(graph: Graph) -> None:
+    tensors = GraphTensors.of(graph, BlockNeeds(norm=True, weight=True))
+    assert tensors.device == torch.device("cpu")
+    pairs = [(tensors.targets, graph.labels)]
+    for name, own in graph.edges.items():
+        found = tensors.edges[name]
+        pairs += [(found.indptr, own.indptr), (found.indices, own.indices)]
+        pairs += [(found.norm, own.gcn_norm), (found.weight, own.weight)]
     for tensor, array in pairs:
-        assert tensor.data_ptr() == array.ctypes.data
-        np.testing.assert_array_equal(tensor, array)
-    assert graph.device == torch.device("cpu")
+        assert (tensor is None) == (array is None)
+        if array is not None:
+            assert tensor.data_ptr() == array.ctypes.data
+            np.testing.assert_array_equal(tensor, array)
+    for edges in GraphTensors.of(graph, NO_NEEDS).edges.values():
+        assert edges.norm is edges.weight is None
 
 
-def test_only_what_the_model_asks_for_is_there(store: StoredGraph, tmp_path: Path) -> None:
-    graph = GraphTensors.of(store, NO_NEEDS)
-    assert graph.norm is None
-    assert graph.weight is None
-    unweighted = stored(tmp_path / "unweighted")
-    assert GraphTensors.of(unweighted, BlockNeeds(weight=True)).weight is None
-
-
-def test_indices_may_lie_elsewhere(store: StoredGraph) -> None:
-    elsewhere = torch.from_numpy(store.indices.copy())
-    graph = GraphTensors.of(store, NO_NEEDS, indices=elsewhere)
-    assert graph.indices.data_ptr() == elsewhere.data_ptr()
-
-
-def test_degrees_count_the_in_edges_in_the_whole_graph(store: StoredGraph) -> None:
-    graph = GraphTensors.of(store, NO_NEEDS)
-    for nodes in (torch.tensor([7, 0, store.num_nodes - 1, 7]), torch.empty(0, dtype=torch.int64)):
-        expected = np.diff(store.indptr).astype(np.float32)[nodes.numpy()]
-        np.testing.assert_array_equal(graph.degrees(nodes), expected)
-        assert graph.degrees(nodes).dtype == torch.float32
+def test_in_edges_and_degrees_of_a_range_are_the_graphs(graph: Graph) -> None:
+    for name, own in graph.edges.items():
+        edges = GraphTensors.of(graph, BlockNeeds(weight=True)).edges[name]
+        block = edges.in_edges(2, 6)
+        first, last = own.indptr[[2, 6]]
+        assert (block.dst_offset, block.num_src) == (2, len(graph.nodes[name[0]]))
+        assert block.indices.data_ptr() == own.indices[first:].ctypes.data
+        np.testing.assert_array_equal(block.indptr, own.indptr[2:7] - first)
+        np.testing.assert_array_equal(block.indices, own.indices[first:last])
+        assert own.weight is not None
+        np.testing.assert_array_equal(block.weight, own.weight[first:last])
+        for nodes in (torch.tensor([5, 0, 5]), torch.empty(0, dtype=torch.int64)):
+            degrees = edges.degrees(nodes)
+            np.testing.assert_array_equal(degrees, np.diff(own.indptr)[nodes.numpy()])
+            assert degrees.dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])

@@ -1,5 +1,8 @@
+"""Mini-batches against the graph itself, and against PyG on all of it; seeds, order, state."""
+
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,32 +11,40 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.nn import HeteroConv, SAGEConv
+from torch_geometric.utils import trim_to_layer
 
-from gnntrain.data.graph import EDGE
-from gnntrain.data.store import StoredGraph
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.features import InPlaceFeatures
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan, whole_graph_block
-from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
+from gnntrain.data.graph import EdgeType, Graph, NodeType
+from gnntrain.loading.batch import Batch
+from gnntrain.loading.loader import SampledLoader, SeedPlan
+from gnntrain.sampling.block import BlockNeeds
 from tests.examples import examples
-from tests.graphs import random_graph, stored
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import KINDS, assert_same, cpu_loader, full_loader, graph_of, plan_of
+
+ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StoredGraph:
-    return stored(tmp_path / "store")
+@pytest.fixture(params=KINDS)
+def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
+    return graph_of(request.param, tmp_path / "store")
 
 
-def loader(store: StoredGraph, plan: SeedPlan, threads: int = 0) -> BlockLoader:
-    needs = BlockNeeds(norm=True, degree=True)
-    return cpu_loader(store, plan, needs=needs, threads=threads, prefetch=2)
+def loader(graph: Graph, plan: SeedPlan, threads: int = 0) -> SampledLoader:
+    return cpu_loader(graph, plan, needs=ALL, threads=threads, prefetch=2)
 
 
-def counted(batch: MiniBatch) -> list[int]:
-    return [int(node) for node in batch.n_id[: batch.num_counted]]
+def seeds_of(batch: Batch) -> list[int]:
+    seeds: list[int] = batch.n_id_dict[batch.target][: batch.batch_size].tolist()
+    return seeds
+
+
+def counted(batch: Batch) -> list[int]:
+    return seeds_of(batch)[: batch.num_counted]
+
+
+# Seeds
 
 
 @examples(50)
@@ -58,31 +69,30 @@ def test_every_seed_is_used_once_an_epoch_in_equally_many_steps_on_every_rank(
         assert sorted(used) == seeds.tolist()
 
 
-def test_a_global_batch_is_the_same_on_any_number_of_ranks(store: StoredGraph) -> None:
-    seeds = store.split("train")
-
+def test_a_global_batch_is_the_same_on_any_number_of_ranks(graph: Graph) -> None:
     def global_batches(world_size: int) -> list[set[int]]:
         plans = [
-            SeedPlan(seeds, 12 // world_size, r, world_size, seed=3) for r in range(world_size)
+            plan_of(graph, 12 // world_size, rank=r, world_size=world_size)
+            for r in range(world_size)
         ]
-        by_rank = [list(loader(store, plan)) for plan in plans]
+        by_rank = [list(loader(graph, plan)) for plan in plans]
         assert len({len(batches) for batches in by_rank}) == 1
         return [set().union(*map(counted, batches)) for batches in zip(*by_rank, strict=True)]
 
     assert global_batches(1) == global_batches(2) == global_batches(4)
 
 
-def test_ranks_share_a_global_batch_without_overlap_and_within_one_seed(store: StoredGraph) -> None:
-    seeds = store.split("train")[:11]
-    batches = [next(iter(loader(store, SeedPlan(seeds, 4, rank, 4)))) for rank in range(4)]
+def test_ranks_share_a_global_batch_without_overlap_and_within_one_seed(graph: Graph) -> None:
+    seeds = graph.split("train")[:11]
+    batches = [next(iter(loader(graph, SeedPlan(seeds, 4, rank, 4)))) for rank in range(4)]
     assert sorted(node for b in batches for node in counted(b)) == sorted(seeds.tolist())
     assert {batch.num_counted for batch in batches} == {2, 3}
     assert {batch.global_batch_size for batch in batches} == {11}
 
 
-def test_a_rank_without_a_seed_borrows_one_that_does_not_count(store: StoredGraph) -> None:
-    seeds = store.split("train")[:2]
-    batches = [next(iter(loader(store, SeedPlan(seeds, 5, rank, 3)))) for rank in range(3)]
+def test_a_rank_without_a_seed_borrows_one_that_does_not_count(graph: Graph) -> None:
+    seeds = graph.split("train")[:2]
+    batches = [next(iter(loader(graph, SeedPlan(seeds, 5, rank, 3)))) for rank in range(3)]
     assert [batch.num_counted for batch in batches] == [1, 1, 0]
     assert batches[2].batch_size == 1
     assert {batch.global_batch_size for batch in batches} == {2}
@@ -96,113 +106,178 @@ def test_epochs_are_shuffled_differently_and_reproducibly() -> None:
     assert SeedPlan(np.arange(50), 5, shuffle=False).order(1).tolist() == list(range(50))
 
 
+# Threads and state
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_background_threads_give_the_same_batches_in_the_same_order(
-    store: StoredGraph, threads: int
+    graph: Graph, threads: int
 ) -> None:
-    plan = SeedPlan(store.split("train"), 4)
-    for own, ahead in zip(loader(store, plan), loader(store, plan, threads), strict=True):
-        assert torch.equal(own.n_id, ahead.n_id)
-        assert torch.equal(own.x, ahead.x)
-        for left, right in zip(own.blocks, ahead.blocks, strict=True):
-            assert torch.equal(left.indices, right.indices)
+    plan = plan_of(graph, 4)
+    for own, ahead in zip(loader(graph, plan), loader(graph, plan, threads), strict=True):
+        assert_same(own, ahead)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_loader_goes_on_where_its_state_says(store: StoredGraph, threads: int) -> None:
-    plan = SeedPlan(store.split("train"), 4)
-    first = loader(store, plan, threads)
+def test_a_loader_goes_on_where_its_state_says(graph: Graph, threads: int) -> None:
+    plan = plan_of(graph, 4)
+    first = loader(graph, plan, threads)
     first.set_epoch(2)
     batches = list(first)
-    again = loader(store, plan, threads)
+    again = loader(graph, plan, threads)
     again.set_epoch(2)
     iterator = iter(again)
     for _ in range(3):
         next(iterator)
-    other = loader(store, plan, threads)
+    other = loader(graph, plan, threads)
     other.load_state_dict(again.state_dict())
-    rest = list(other)
-    assert [batch.n_id.tolist() for batch in rest] == [batch.n_id.tolist() for batch in batches[3:]]
+    for batch, expected in zip(other, batches[3:], strict=True):
+        assert_same(batch, expected)
 
 
-def test_an_abandoned_loader_ends_its_threads(store: StoredGraph) -> None:
-    import threading
-
-    iterator = iter(loader(store, SeedPlan(store.split("train"), 1), threads=2))
+def test_an_abandoned_loader_ends_its_threads(graph: Graph) -> None:
+    iterator = iter(loader(graph, plan_of(graph, 1), threads=2))
     next(iterator)
     iterator.close()  # type: ignore[attr-defined]
     assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
 
 
-def test_a_batch_holds_the_rows_labels_degrees_and_norms_of_its_nodes(store: StoredGraph) -> None:
-    batch = next(iter(loader(store, SeedPlan(store.split("train"), 6))))
-    nodes = batch.n_id.numpy()
-    np.testing.assert_array_equal(batch.x.numpy(), store.features[nodes])
-    np.testing.assert_array_equal(batch.y.numpy(), store.labels[nodes[: batch.batch_size]])
-    inner, outer = batch.blocks
-    assert outer.num_dst == batch.batch_size
-    assert inner.num_dst == outer.num_src
-    assert inner.num_src == len(nodes)
-    degree = np.diff(store.indptr)[nodes[: inner.num_dst]]
-    assert inner.degree is not None
-    assert inner.norm is not None
-    np.testing.assert_array_equal(inner.degree.numpy(), degree)
-    np.testing.assert_array_equal(inner.norm.numpy(), store.gcn_norm[nodes])
+# The values of a batch
 
 
-def test_edge_weights_follow_their_edges(tmp_path: Path) -> None:
-    data = random_graph()
-    weight = np.random.default_rng(1).uniform(1, 2, len(data.src)).astype(np.float32)
-    data.edges[EDGE].weight = weight
-    store = stored(tmp_path / "store", data)
-    plan = SeedPlan(store.split("train"), 1000, shuffle=False)
-    (batch,) = cpu_loader(store, plan, (-1,), needs=BlockNeeds(weight=True), threads=0)
-    (block,) = batch.blocks
-    dst = np.repeat(batch.n_id[: block.num_dst].numpy(), np.diff(block.indptr.numpy()))
-    src = batch.n_id.numpy()[block.indices.numpy()]
-    assert block.weight is not None
-    found = sorted(zip(src, dst, block.weight.numpy(), strict=True))
-    train = set(store.split("train").tolist())
-    given_edges = zip(data.src, data.dst, data.edge_weight, strict=True)
-    assert found == sorted(edge for edge in given_edges if edge[1] in train)
+@pytest.mark.parametrize("fan_outs", [(3, 2), (-1, -1, -1), (1,), ()])
+def test_a_batch_holds_the_rows_targets_degrees_and_norms_of_its_nodes(
+    graph: Graph, fan_outs: tuple[int, ...]
+) -> None:
+    seen = []
+    for batch in cpu_loader(graph, plan_of(graph), fan_outs, needs=ALL, threads=0):
+        n_id, seeds = batch.n_id_dict, seeds_of(batch)
+        with_features = {name for name, nodes in graph.nodes.items() if nodes.num_features}
+        assert batch.x_dict.keys() == batch.rows.keys() == with_features
+        for name, x in batch.x_dict.items():
+            np.testing.assert_array_equal(x, graph.nodes[name].features[n_id[name]])
+        np.testing.assert_array_equal(batch.y, graph.labels[seeds])
+        assert batch.seed_rows is None
+        assert len(batch.hops) == len(fan_outs)
+        known = {name: len(ids) for name, ids in n_id.items()}
+        for hop in batch.hops:
+            assert hop.num_src == known
+            known = dict(hop.num_dst)
+            for edge_type, block in hop.edges.items():
+                edges = graph.edges[edge_type]
+                destinations = n_id[edge_type[2]][: block.num_dst]
+                np.testing.assert_array_equal(block.degree, np.diff(edges.indptr)[destinations])
+                if edges.gcn_norm is not None and not graph.is_hetero:
+                    sources = n_id[edge_type[0]][: block.num_src]
+                    np.testing.assert_array_equal(block.norm, edges.gcn_norm[sources])
+                assert block.edge_ids is None  # the sample has them
+        assert known == dict.fromkeys(n_id, 0) | {batch.target: batch.batch_size}
+        seen += seeds
+    assert sorted(seen) == graph.split("train").tolist()
 
 
-def test_a_batch_runs_through_a_plain_pyg_model(store: StoredGraph) -> None:
-    from torch_geometric.nn import GraphSAGE
-
-    batch = next(iter(loader(store, SeedPlan(store.split("train"), 6))))
-    model = GraphSAGE(5, 8, num_layers=2, out_channels=3)
-    assert batch.num_nodes == len(batch.n_id)
-    full = model(batch.x, batch.edge_index)[: batch.batch_size]
-    trimmed = model(
-        batch.x,
-        batch.edge_index,
-        num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-        num_sampled_edges_per_hop=batch.num_sampled_edges,
-    )[: batch.batch_size]
-    torch.testing.assert_close(full, trimmed)
+def test_only_what_the_model_reads_is_there(graph: Graph) -> None:
+    batch = next(iter(cpu_loader(graph, plan_of(graph), threads=0)))
+    for hop in batch.hops:
+        assert all(block.tensors.keys() == {"indptr", "indices"} for block in hop.edges.values())
 
 
-def test_a_whole_graph_block_maps_the_stores_own_pages(store: StoredGraph) -> None:
-    block = whole_graph_block(store, BlockNeeds(), 5, 20)
-    assert block.indices.data_ptr() == store.indices[store.indptr[5] :].ctypes.data
-    assert block.dst_offset == 5
-    assert block.num_src == store.num_nodes
-    for i, node in enumerate(range(5, 20)):
-        own = store.indices[store.indptr[node] : store.indptr[node + 1]]
-        assert block.indices[block.indptr[i] : block.indptr[i + 1]].tolist() == own.tolist()
+def edges_of(graph: Graph, edge_type: EdgeType) -> list[tuple[int, int, float]]:
+    """Source, destination and weight of each edge."""
+    edges = graph.edges[edge_type]
+    assert edges.weight is not None
+    destinations = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+    arrays = edges.indices, destinations, edges.weight
+    return list(zip(*(array.tolist() for array in arrays), strict=True))
 
 
-def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: StoredGraph) -> None:
-    seeds = store.split("train")
-    batches = []
-    for rank in range(4):
-        full = FullGraphLoader(
-            GraphTensors.of(store, NO_NEEDS),
-            InPlaceFeatures.of(store),
-            SeedPlan(seeds, 1, rank, 4),
-            num_layers=2,
+@pytest.mark.parametrize("fan_outs", [(2, 3), (-1, -1)])
+def test_edges_and_their_weights_are_the_graphs_and_with_all_neighbours_none_is_missing(
+    graph: Graph, fan_outs: tuple[int, int]
+) -> None:
+    for batch in cpu_loader(graph, plan_of(graph), fan_outs, needs=ALL, threads=0):
+        for edge_type in graph.edges:
+            sources, destinations = (batch.n_id_dict[edge_type[end]] for end in (0, 2))
+            whole = edges_of(graph, edge_type)
+            for hop in batch.hops:
+                block = hop.edges[edge_type]
+                dst = destinations[: block.num_dst].repeat_interleave(block.indptr.diff())
+                assert block.weight is not None
+                arrays = sources[block.indices], dst, block.weight
+                found = list(zip(*(array.tolist() for array in arrays), strict=True))
+                assert set(found) <= set(whole)
+                if fan_outs == (-1, -1):
+                    wanted = set(destinations[: block.num_dst].tolist())
+                    assert sorted(found) == sorted(edge for edge in whole if edge[1] in wanted)
+            pairs = batch.edge_index_dict[edge_type]
+            ends = sources[pairs[0]].tolist(), destinations[pairs[1]].tolist()
+            assert set(zip(*ends, strict=True)) <= {edge[:2] for edge in whole}
+            assert pairs.shape[1] == sum(batch.num_sampled_edges_dict[edge_type])
+
+
+# PyG's view
+
+
+def inputs(batch: Batch) -> dict[NodeType, Tensor]:
+    """Rows for all types: those of a type without features are made of its ids."""
+    x: dict[NodeType, Tensor] = dict(batch.x_dict)
+    for name in batch.n_id_dict.keys() - x.keys():
+        x[name] = torch.sin(batch.n_id_dict[name][:, None] * torch.arange(1.0, 5.0))
+    return x
+
+
+class Peer(nn.Module):
+    def __init__(self, graph: Graph, *, trims: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trims = trims
+        self.convs = nn.ModuleList(
+            HeteroConv({edge: SAGEConv((-1, -1), 8) for edge in graph.edges}) for _ in range(2)
         )
+
+    def forward(self, batch: Batch) -> Tensor:
+        x, edges = inputs(batch), batch.edge_index_dict
+        for i, conv in enumerate(self.convs):
+            if self.trims:
+                numbers = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+                x, edges, _ = trim_to_layer(i, *numbers, x, edges)
+            x = {name: rows.relu() for name, rows in conv(x, edges).items()}
+        return x[batch.target]
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_pyg_computes_on_full_neighbourhoods_what_it_computes_on_the_graph(
+    graph: Graph, trims: bool
+) -> None:
+    needs = BlockNeeds(edge_index=True)
+    (whole,) = full_loader(graph, plan_of(graph), needs)
+    peer = Peer(graph)
+    expected = peer(whole)
+    peer.trims = trims
+    for batch in cpu_loader(graph, plan_of(graph), (-1, -1), needs=needs, threads=0):
+        torch.testing.assert_close(peer(batch)[: batch.batch_size], expected[seeds_of(batch)])
+
+
+def test_a_graph_of_one_type_has_pygs_names_without_types(tmp_path: Path) -> None:
+    one, typed = (graph_of(kind, tmp_path / kind.replace(" ", "")) for kind in KINDS)
+    names = ("x", "n_id", "edge_index", "num_sampled_nodes", "num_sampled_edges")
+    batch = next(iter(loader(one, plan_of(one))))
+    for name in names:
+        (value,) = getattr(batch, f"{name}_dict").values()
+        assert getattr(batch, name) is value or getattr(batch, name) == value
+    batch = next(iter(loader(typed, plan_of(typed))))
+    for name in names:
+        with pytest.raises(AttributeError, match="types"):
+            getattr(batch, name)
+
+
+# The whole graph
+
+
+def test_the_whole_graph_is_one_step_with_each_rank_counting_its_share(graph: Graph) -> None:
+    seeds, batches = graph.split("train"), []
+    for rank in range(4):
+        full = full_loader(graph, SeedPlan(seeds, 1, rank, 4), BlockNeeds(norm=True))
         full.set_epoch(1)
         (batch,) = full
         assert list(full) == []
@@ -211,23 +286,30 @@ def test_the_full_graph_is_one_step_with_each_rank_counting_its_share(store: Sto
         batches.append(batch)
     rows = torch.cat([b.seed_rows[: b.num_counted] for b in batches if b.seed_rows is not None])
     assert rows.tolist() == seeds.tolist()
-    assert all(batch.x.shape[0] == store.num_nodes for batch in batches)
-    np.testing.assert_array_equal(batches[0].y, store.labels[batches[0].seed_rows])
-
-
-def test_a_model_that_might_write_to_the_features_gets_its_own(store: StoredGraph) -> None:
-    full = FullGraphLoader(
-        GraphTensors.of(store, NO_NEEDS),
-        InPlaceFeatures.of(store),
-        SeedPlan(store.split("train"), 1, 0, 1),
-        num_layers=2,
-        needs=BlockNeeds(edge_index=True),
+    np.testing.assert_array_equal(
+        torch.cat([b.y[: b.num_counted] for b in batches]), graph.labels[seeds]
     )
+    for name, ids in batch.n_id_dict.items():
+        assert ids.tolist() == list(range(len(graph.nodes[name])))
+    for name, x in batch.x_dict.items():
+        np.testing.assert_array_equal(x, graph.nodes[name].features)
+    for edge_type, edges in graph.edges.items():
+        pairs = zip(*batch.edge_index_dict[edge_type].tolist(), strict=True)
+        assert list(pairs) == [edge[:2] for edge in edges_of(graph, edge_type)]
+        for hop in batch.hops:  # on the store's own pages
+            assert hop.edges[edge_type].indices.data_ptr() == edges.indices.ctypes.data
+            if not graph.is_hetero:
+                np.testing.assert_array_equal(hop.edges[edge_type].norm, edges.gcn_norm)
+
+
+def test_a_model_that_might_write_to_the_features_gets_its_own(graph: Graph) -> None:
+    full = full_loader(graph, plan_of(graph), BlockNeeds(edge_index=True))
     for epoch in (1, 2):
         full.set_epoch(epoch)
         (batch,) = full
-        np.testing.assert_array_equal(batch.x, store.features)
-        batch.x.zero_()
+        for name, x in batch.x_dict.items():
+            np.testing.assert_array_equal(x, graph.nodes[name].features)
+            x.zero_()
 
 
 class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
@@ -243,12 +325,10 @@ class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         return func(*args, **(kwargs or {}))
 
 
-def test_on_the_host_torch_computes_nothing_to_make_a_batch(tmp_path: Path) -> None:
+def test_on_the_host_torch_computes_nothing_to_make_a_batch(graph: Graph) -> None:
     """In a background thread its operators would start threads beside those of the step."""
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    store = stored(tmp_path / "store", random_graph(edge_weight=weights))
     needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
-    batches = cpu_loader(store, SeedPlan(store.split("train"), 7), needs=needs, threads=0)
+    batches = cpu_loader(graph, plan_of(graph), needs=needs, threads=0)
     with Computed() as computed:
         assert len(list(batches)) > 1
     assert computed.found == []

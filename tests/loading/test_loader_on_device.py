@@ -14,20 +14,22 @@ import torch
 
 from gnntrain import devices
 from gnntrain.compute.selection import KernelChoice, select
-from gnntrain.config import from_dict
-from gnntrain.data.store import StoredGraph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
-from gnntrain.loading.batch import MiniBatch
-from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, SeedPlan
 from gnntrain.loading.streams import tensors_in
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import (
+    KINDS,
+    assert_same,
+    builder,
+    cpu_loader,
+    full_loader,
+    graph_of,
+    plan_of,
+)
 from tests.simulated_device import no_waits, present, watched
 
-TORCH = KernelChoice("torch")
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 NEEDS = [ALL, BlockNeeds(rows=True), BlockNeeds(edge_index=True)]
 PLACEMENTS: list[dict[str, Any]] = [
@@ -41,151 +43,148 @@ PLACEMENTS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def sim() -> Iterator[torch.device]:
-    select(TORCH, "sim")
+    select(KernelChoice("torch"), "sim")
     with present():
         yield torch.device("sim", 0)
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    graph = random_graph(edge_weight=weights)
-    return stored(tmp_path / "store", graph, feature_dtype=request.param)
-
-
-def plan_of(store: StoredGraph) -> SeedPlan:
-    return SeedPlan(store.split("train"), 7, seed=5)
-
-
-def builder(
-    store: StoredGraph, device: torch.device, needs: BlockNeeds = ALL, **keys: Any
-) -> LoaderBuilder:
-    config = from_dict({"sampler": {"fan_outs": [3, 2]}} | keys)
-    targets = torch.from_numpy(store.labels)
-    context = DistributedContext(device=device)
-    return LoaderBuilder(config, store, context, needs, plan_of(store), targets)
-
-
-def loader(
-    store: StoredGraph, device: torch.device, needs: BlockNeeds = ALL, **keys: Any
-) -> BlockLoader | FullGraphLoader:
-    return builder(store, device, needs, **keys).training_loader()
-
-
-def assert_equal(ours: MiniBatch, theirs: MiniBatch) -> None:
-    for name in ("x", "y", "n_id"):
-        found = getattr(ours, name)
-        assert found.device.type == "sim"
-        assert torch.equal(found.cpu(), getattr(theirs, name)), name
-    for block, wanted in zip(ours.blocks, theirs.blocks, strict=True):
-        assert block.num_src == wanted.num_src
-        assert block.tensors.keys() == wanted.tensors.keys()
-        for name, tensor in block.tensors.items():
-            assert tensor.device.type == "sim"
-            assert torch.equal(tensor.cpu(), wanted.tensors[name]), name
+@pytest.fixture(params=[(kind, dtype) for kind in KINDS for dtype in ("float32", "bfloat16")])
+def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
+    kind, dtype = request.param
+    return graph_of(kind, tmp_path / "store", dtype)
 
 
 @pytest.mark.parametrize("needs", NEEDS, ids=["blocks", "rows", "edge_index"])
-@pytest.mark.parametrize("features", PLACEMENTS, ids=str)
 def test_an_epoch_is_the_cpus_by_few_copies_and_without_a_wait(
-    store: StoredGraph, sim: torch.device, needs: BlockNeeds, features: dict[str, Any]
+    graph: Graph, sim: torch.device, needs: BlockNeeds
 ) -> None:
-    expected = list(cpu_loader(store, plan_of(store), needs=needs, threads=0))
-    made = loader(store, sim, needs, features=features)
-    with watched() as traffic, no_waits():
-        batches = list(made)
-    assert len(batches) == len(expected) == 5
-    assert len(traffic.copies) <= 6 * len(batches)
-    assert not traffic.waits
-    for ours, theirs in zip(batches, expected, strict=True):
-        assert_equal(ours, theirs)
-        assert torch.equal(ours.edge_index.cpu(), theirs.edge_index)
-    assert not traffic.races
-
-
-def test_a_model_that_takes_edges_by_pyg_finds_them_on_the_device(
-    store: StoredGraph, sim: torch.device
-) -> None:
-    for batch in loader(store, sim, BlockNeeds(edge_index=True)):
-        with no_waits():
-            assert batch.edge_index.device.type == "sim"
+    expected = list(cpu_loader(graph, plan_of(graph), needs=needs, threads=0))
+    for features in PLACEMENTS[:3] if graph.is_hetero else PLACEMENTS:
+        made = builder(graph, needs, sim, features=features)
+        loader = made.training_loader()
+        assert len(made.why_placed) == 2
+        with watched() as traffic, no_waits():
+            batches = list(loader)
+        assert len(batches) == len(expected)
+        # By type of numbers: ids, indices, targets, weights; edges; the rows of each node type.
+        assert len(traffic.copies) <= (5 + len(expected[0].rows)) * len(batches)
+        assert not traffic.waits
+        for ours, theirs in zip(batches, expected, strict=True):
+            if needs.edge_index:
+                with no_waits():
+                    assert all(e.device.type == "sim" for e in ours.edge_index_dict.values())
+            assert_same(ours, theirs, "sim")
+        assert not traffic.races
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_later_batches_do_not_overwrite_earlier_ones(
-    store: StoredGraph, sim: torch.device, threads: int
+    graph: Graph, sim: torch.device, threads: int
 ) -> None:
     sampler = {"fan_outs": [3, 2], "threads": threads}
-    expected = list(cpu_loader(store, plan_of(store), needs=ALL, threads=0))
+    expected = list(cpu_loader(graph, plan_of(graph), needs=ALL, threads=0))
+    made = builder(graph, ALL, sim, features={"placement": "memmap"}, sampler=sampler)
     sums = []
     with watched() as traffic:
-        for batch in loader(store, sim, features={"placement": "memmap"}, sampler=sampler):
-            sums.append(batch.x.sum(dtype=torch.float64))
+        for batch in made.training_loader():
+            sums.append([x.sum(dtype=torch.float64) for x in batch.x_dict.values()])
             del batch
     assert not traffic.races
     assert not traffic.waits
-    wanted = [float(batch.x.sum(dtype=torch.float64)) for batch in expected]
-    assert [float(one) for one in sums] == pytest.approx(wanted)
+    for found, batch in zip(sums, expected, strict=True):
+        wanted = [float(x.sum(dtype=torch.float64)) for x in batch.x_dict.values()]
+        assert list(map(float, found)) == pytest.approx(wanted)
 
 
 def test_a_device_without_streams_is_used_by_one_thread(
-    store: StoredGraph, sim: torch.device, monkeypatch: pytest.MonkeyPatch
+    graph: Graph, sim: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "has_streams", lambda _: False)
-    expected = cpu_loader(store, plan_of(store), needs=ALL, threads=0)
+    expected = cpu_loader(graph, plan_of(graph), needs=ALL, threads=0)
     with watched() as traffic:
-        for ours, theirs in zip(loader(store, sim), expected, strict=True):
-            assert_equal(ours, theirs)
+        loader = builder(graph, ALL, sim).training_loader()
+        for ours, theirs in zip(loader, expected, strict=True):
+            assert_same(ours, theirs, "sim")
     assert {copy.thread for copy in traffic.copies} == {threading.current_thread().name}
 
 
-def test_reads_from_a_cache_are_counted(store: StoredGraph, sim: torch.device) -> None:
-    made = loader(store, sim, features={"placement": "cached", "cache_ratio": 0.5})
-    num_read = sum(batch.num_nodes for batch in made)
-    hits, reads = made.take_reads()
+def test_reads_from_a_cache_are_counted(tmp_path: Path, sim: torch.device) -> None:
+    graph = graph_of("one type", tmp_path / "store")
+    features = {"placement": "cached", "cache_ratio": 0.5}
+    loader = builder(graph, ALL, sim, features=features).training_loader()
+    num_read = sum(len(batch.n_id) for batch in loader)
+    hits, reads = loader.take_reads()
     assert 0 < hits < reads == num_read
-    assert made.take_reads() == (0, 0)
+    assert loader.take_reads() == (0, 0)
 
 
-@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:
+    graph = graph_of("typed", tmp_path / "store")
+    wide = np.random.default_rng(0).normal(size=(len(graph.nodes["paper"]), 800))
+    paper = replace(graph.nodes["paper"], features=wide.astype(np.float32))
+    graph = replace(graph, nodes={**graph.nodes, "paper": paper})
+    with present(total_memory=2 * paper.features.nbytes - 8):
+        made = builder(graph, ALL, sim, sampler={"fan_outs": [1]})
+        assert {source.waits for source in made.features.values()} == {True}
+        expected = cpu_loader(graph, plan_of(graph), (1,), needs=ALL, threads=0)
+        for ours, theirs in zip(made.training_loader(), expected, strict=True):
+            assert_same(ours, theirs, "sim")
+
+
+# The whole graph
+
+
+@pytest.mark.parametrize("needs", NEEDS, ids=["blocks", "rows", "edge_index"])
 def test_the_whole_graph_lies_on_the_device(
-    tmp_path: Path, sim: torch.device, index_type: type[np.signedinteger[Any]]
+    graph: Graph, sim: torch.device, needs: BlockNeeds
 ) -> None:
-    store = stored(tmp_path / "store", random_graph())
-    edges = replace(store.only_edges, indices=store.indices.astype(index_type))
-    wide = replace(store, edges=dict.fromkeys(store.edges, edges))
-    made = loader(wide, sim, BlockNeeds(edge_index=True), sampler={"name": "full"})
+    keys: dict[str, Any] = {"sampler": {"name": "full"}, "features": {"placement": "memmap"}}
+    loader = builder(graph, needs, sim, **keys).training_loader()
     with no_waits():
-        (batch,) = made
-    assert all(t.device.type == "sim" for t in tensors_in(batch))
-    assert batch.blocks[0].indices.dtype == torch.from_numpy(edges.indices).dtype
-    destinations = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
-    wanted = np.stack([store.indices, destinations])
-    assert np.array_equal(batch.edge_index.cpu().numpy(), wanted)
-    assert torch.equal(batch.x.cpu(), torch.from_numpy(store.features))
+        (batch,) = loader
+    assert all(tensor.device.type == "sim" for tensor in tensors_in(batch))
+    (expected,) = full_loader(graph, plan_of(graph), needs)
+    assert_same(batch, expected, "sim")
+    assert batch.seed_rows is not None
+    assert batch.seed_rows.tolist() == graph.split("train").tolist()
+
+
+def test_the_whole_graph_keeps_64_bit_sources(tmp_path: Path, sim: torch.device) -> None:
+    store = stored(tmp_path / "store", random_graph())
+    edges = replace(store.only_edges, indices=store.indices.astype(np.int64))
+    wide = replace(store, edges=dict.fromkeys(store.edges, edges))
+    (batch,) = builder(wide, NEEDS[2], sim, sampler={"name": "full"}).training_loader()
+    (expected,) = full_loader(wide, plan_of(wide), NEEDS[2])
+    assert_same(batch, expected, "sim")
+    (block,) = batch.hops[0].edges.values()
+    assert block.indices.dtype == torch.int64
 
 
 def test_the_whole_graph_lies_once_on_the_device_if_half_its_memory_holds_it(
-    store: StoredGraph, sim: torch.device
+    graph: Graph, sim: torch.device
 ) -> None:
+    full = {"name": "full"}
     with present() as module:
-        made = builder(store, sim, ALL, sampler={"name": "full"})
+        made = builder(graph, ALL, sim, sampler=full)
         assert made.graph_on_device is not None
-        before = module.memory_allocated(sim) + made.features.select().rows.nbytes
+        held = [source.select().rows for source in made.features.values()]
+        before = module.memory_allocated(sim) + sum(rows.nbytes for rows in held)
         batch = next(iter(made.training_loader()))
-        of_batch = batch.x.nbytes + batch.y.nbytes + batch.n_id.nbytes
-        assert (
-            module.memory_allocated(sim) <= before + of_batch + batch.blocks[0].indptr.nbytes + 1024
-        )
+        tensors = [*batch.x_dict.values(), batch.y, *batch.n_id_dict.values()]
+        # The norm counts: that of a block is the graph's own.
+        tensors += [block.indptr for block in batch.hops[0].edges.values()]
+        size = sum(-(-tensor.nbytes // 512) * 512 for tensor in tensors)
+        assert module.memory_allocated(sim) <= before + size + 1024
     with present(total_memory=4000):
-        made = builder(store, sim, ALL, sampler={"name": "full"})
+        made = builder(graph, ALL, sim, sampler=full)
         assert made.graph_on_device is None
-        assert made.features.select().device.type == "cpu"
+        assert {source.select().device.type for source in made.features.values()} == {"cpu"}
 
 
 def test_what_needs_a_kernel_that_this_run_has_not_is_refused(
-    store: StoredGraph, sim: torch.device
+    tmp_path: Path, sim: torch.device
 ) -> None:
+    graph = graph_of("one type", tmp_path / "store")
     refused: list[dict[str, Any]] = [
         {"features": {"placement": "pinned"}},
         {"features": {"placement": "sharded"}},
@@ -195,4 +194,4 @@ def test_what_needs_a_kernel_that_this_run_has_not_is_refused(
     ]
     for keys in refused:
         with pytest.raises(UserError):
-            loader(store, sim, **keys)
+            builder(graph, ALL, sim, **keys).training_loader()

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.store import StoredGraph
-from gnntrain.loading.batch import MiniBatch
+from gnntrain.data.graph import Graph
+from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import InPlaceFeatures, stored_rows
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import BlockLoader, SeedPlan
+from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
-from tests.graphs import random_graph, stored
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import assert_same, cpu_loader, graph_of, plan_of
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -33,73 +33,65 @@ ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    graph = random_graph(edge_weight=weights)
-    return stored(tmp_path / "store", graph, feature_dtype=request.param)
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
+    return graph_of("one type", tmp_path / "store", request.param)
 
 
 def loaders(
-    store: StoredGraph,
+    store: Graph,
     device: str,
     needs: BlockNeeds = ALL,
     fan_outs: tuple[int, ...] = FAN_OUTS,
+    *,
+    pins_edges: bool = False,
     **options: Any,
-) -> tuple[BlockLoader, BlockLoader]:
-    plan = SeedPlan(store.split("train"), 7, seed=5)
-    graph = GraphTensors.of(store, needs, torch.device(device))
-    sampler = GPUSampler(graph.indptr, graph.indices, fan_outs, edge_ids=needs.weight)
-    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(device)), torch.device(device))
+) -> tuple[SampledLoader, SampledLoader]:
+    place = torch.device(device)
+    graph = GraphTensors.of(store, needs, place)
+    indices = graph.only_edges.indices
+    if pins_edges:
+        indices = torch.from_numpy(store.indices).pin_memory()
+    sampler = GPUSampler(
+        replace(store.fused, indptr=graph.only_edges.indptr, indices=indices),
+        store.target,
+        dict.fromkeys(store.edges, fan_outs),
+        edge_ids=needs.weight,
+    )
+    features = {
+        name: InPlaceFeatures(LazyFeatures(rows.to(place)), place)
+        for name, rows in stored_rows(store).items()
+    }
     return (
-        BlockLoader(graph, features, sampler, plan, needs=needs, **options),
-        cpu_loader(store, plan, fan_outs, needs=needs, threads=0),
+        SampledLoader(graph, features, sampler, plan_of(store), needs=needs, **options),
+        cpu_loader(store, plan_of(store), fan_outs, needs=needs, threads=0),
     )
 
 
-def assert_equal(ours: MiniBatch, theirs: MiniBatch) -> None:
-    for name in ("x", "y", "n_id", "edge_index"):
-        left, right = getattr(ours, name).cpu(), getattr(theirs, name)
-        assert torch.equal(left, right), name
-        assert left.dtype == right.dtype, name
-    for name in ("batch_size", "num_counted", "global_batch_size", "seed_rows", "rows"):
-        assert getattr(ours, name) == getattr(theirs, name), name
-    assert ours.num_sampled_nodes == theirs.num_sampled_nodes
-    assert ours.num_sampled_edges == theirs.num_sampled_edges
-    for block, expected in zip(ours.blocks, theirs.blocks, strict=True):
-        assert block.num_src == expected.num_src
-        for name in ("indptr", "indices", "weight", "degree", "norm"):
-            left, right = getattr(block, name), getattr(expected, name)
-            assert (left is None) == (right is None), name
-            if left is not None:
-                assert torch.equal(left.cpu(), right), name
-                assert left.dtype == right.dtype, name
-
-
 @on_each_device
-def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: StoredGraph, device: str) -> None:
+def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: Graph, device: str) -> None:
     for needs in (ALL, BlockNeeds()):
         pairs = list(zip(*loaders(store, device, needs), strict=True))
         assert len(pairs) == 5
         for ours, theirs in pairs:
-            assert_equal(ours, theirs)
+            assert_same(ours, theirs, device)
 
 
 @on_each_device
-def test_a_loader_goes_on_where_its_state_says(store: StoredGraph, device: str) -> None:
+def test_a_loader_goes_on_where_its_state_says(store: Graph, device: str) -> None:
     ours, theirs = loaders(store, device)
     for loader in (ours, theirs):
         loader.load_state_dict({"epoch": 3, "step": 2})
     batches = list(ours)
     assert len(batches) == len(ours) - 2
     for batch, expected in zip(batches, theirs, strict=True):
-        assert_equal(batch, expected)
+        assert_same(batch, expected, device)
     assert ours.state_dict() == {"epoch": 3, "step": len(ours)}
 
 
 @on_each_device
 @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1}, {"threads": 2, "prefetch": 4}])
 def test_batches_are_the_same_however_they_are_made_ahead(
-    store: StoredGraph, device: str, options: dict[str, Any]
+    store: Graph, device: str, options: dict[str, Any]
 ) -> None:
     if device == "cpu" and options["threads"] > 1:
         pytest.skip("Triton's interpreter runs in one thread")
@@ -108,13 +100,11 @@ def test_batches_are_the_same_however_they_are_made_ahead(
         ours.set_epoch(1)
         theirs.set_epoch(1)
         for batch, expected in zip(ours, theirs, strict=True):
-            assert_equal(batch, expected)
+            assert_same(batch, expected, device)
 
 
 @on_each_device
-def test_a_step_that_is_made_later_is_the_batch_and_padding(
-    store: StoredGraph, device: str
-) -> None:
+def test_a_step_that_is_made_later_is_the_batch_and_padding(store: Graph, device: str) -> None:
     ours, theirs = loaders(store, device, fan_outs=(3, 2))
     shapes = set()
     padded = PaddedBatches(ours)
@@ -126,52 +116,56 @@ def test_a_step_that_is_made_later_is_the_batch_and_padding(
             expected.global_batch_size,
         )
         assert torch.equal(batch.y.cpu(), expected.y)
-        num_nodes = expected.num_nodes
+        num_nodes = len(expected.n_id)
         assert torch.equal(batch.n_id[:num_nodes].cpu(), expected.n_id)
         assert torch.equal(batch.x[:num_nodes].cpu(), expected.x)
-        for block, wanted in zip(batch.blocks, expected.blocks, strict=True):
+        blocks, wanted_blocks = (
+            [block for hop in one.hops for block in hop.edges.values()] for one in (batch, expected)
+        )
+        for block, wanted in zip(blocks, wanted_blocks, strict=True):
             assert int(block.indptr[-1]) == wanted.num_edges
             assert torch.equal(block.indptr[: wanted.num_dst + 1].cpu(), wanted.indptr)
             assert torch.equal(block.indices[: wanted.num_edges].cpu(), wanted.indices)
             assert wanted.weight is not None
             assert block.weight is not None
             assert torch.equal(block.weight[: wanted.num_edges].cpu(), wanted.weight)
-        shapes.add(tuple((b.num_dst, b.num_src, b.num_edges) for b in batch.blocks))
+        shapes.add(tuple((b.num_dst, b.num_src, b.num_edges) for b in blocks))
     assert len(shapes) == 2  # 7 seeds, and the 2 that are left
     assert ours.state_dict() == {"epoch": 0, "step": len(ours)}
 
 
 @on_a_gpu
-def test_edges_are_read_from_pinned_host_memory(store: StoredGraph, device: str) -> None:
-    ours, theirs = loaders(store, device)
-    pinned = torch.from_numpy(store.indices).pin_memory()
-    graph = ours._graph
-    assert isinstance(graph, GraphTensors)
-    ours.sampler = GPUSampler(graph.indptr, pinned, FAN_OUTS, edge_ids=True, device=device)
+def test_edges_are_read_from_pinned_host_memory(store: Graph, device: str) -> None:
+    ours, theirs = loaders(store, device, pins_edges=True)
     for batch, expected in zip(ours, theirs, strict=True):
-        assert_equal(batch, expected)
+        assert_same(batch, expected, device)
+
+
+def sources_of(batch: Batch) -> Tensor:
+    (block,) = batch.hops[0].edges.values()
+    return block.indices.sum()
 
 
 @on_a_gpu
-def test_no_batch_is_overwritten_while_it_is_in_use(store: StoredGraph, device: str) -> None:
+def test_no_batch_is_overwritten_while_it_is_in_use(store: Graph, device: str) -> None:
     """What reads a batch is queued behind a long wait; later batches are made meanwhile, and memory
     that is free again is filled with other numbers."""
     ours, theirs = loaders(store, device, prefetch=3)
     sums = []
     for batch in ours:
         torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]  # torch has no types here
-        sums.append((batch.x.sum(dtype=torch.float64), batch.blocks[0].indices.sum()))
+        sums.append((batch.x.sum(dtype=torch.float64), sources_of(batch)))
         nbytes = batch.x.nbytes
         del batch
         for _ in range(20):
             torch.full((nbytes,), 255, dtype=torch.uint8, device=device)
     for (rows, edges), expected in zip(sums, theirs, strict=True):
         assert float(rows) == pytest.approx(float(expected.x.sum(dtype=torch.float64)))
-        assert int(edges) == int(expected.blocks[0].indices.sum())
+        assert int(edges) == int(sources_of(expected))
 
 
 @on_each_device
-def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: StoredGraph, device: str) -> None:
+def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: Graph, device: str) -> None:
     ours, _ = loaders(store, device)
     batch = next(iter(ours)).to(device)
     x, edge_index, _ = trim_to_layer(
