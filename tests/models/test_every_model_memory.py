@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from gnntrain.sampling.hetero import HeteroBlock
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import SAGEConv
