@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,12 @@ import pytest
 import torch
 
 from gnntrain.data.build import _needed_bytes
-from gnntrain.data.graph import GraphData, PrepareOptions
-from gnntrain.data.store import StoredGraph
+from gnntrain.data.graph import NODE, GraphData, PrepareOptions
 from gnntrain.errors import RunError
-from gnntrain.loading.loader import whole_graph_block
+from gnntrain.loading.graph import in_edges
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.training.layerwise import balanced_range, chunks
-from tests.sampling.graphs import cpu_sampler
+from tests.sampling.graphs import blocks_of, cpu_sampler
 
 HUB_EDGES = 3 * 2**30
 KEY = SampleKey(seed=1, epoch=2, step=3)
@@ -54,17 +52,17 @@ def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     sampler = cpu_sampler((graph.indptr, graph.indices), (-1,), edge_ids=True)
     sampled = sampler.sample(torch.tensor([2, 1]), key=KEY)
-    (hop,) = sampled.blocks
+    (hop,) = blocks_of(sampled)
     assert hop.edge_ids is not None
     assert hop.edge_ids.tolist() == [HUB_EDGES + place for place in (3, 0, 1, 2)]
-    assert sampled.nodes[hop.indices].tolist() == [1, 0, 1, 2]
+    assert sampled.nodes[NODE][hop.indices].tolist() == [1, 0, 1, 2]
 
 
 def test_a_hub_of_more_than_2_31_in_edges_is_sampled_over_its_whole_length(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     for replace in (False, True):
         sampler = cpu_sampler((graph.indptr, graph.indices), (40,), edge_ids=True, replace=replace)
-        (hop,) = sampler.sample(torch.tensor([0]), key=KEY).blocks
+        (hop,) = blocks_of(sampler.sample(torch.tensor([0]), key=KEY))
         assert hop.edge_ids is not None
         assert len(np.unique(hop.edge_ids)) == 40
         assert 0 <= hop.edge_ids.min() < 2**30
@@ -88,14 +86,14 @@ def test_nodes_beyond_2_31_are_sampled(tmp_path: Path) -> None:
     indices = np.array([2**31 + 1, 5, 2**31 + 6], np.int64)
     sampler = cpu_sampler((indptr, indices), (-1, -1))
     sampled = sampler.sample(torch.tensor([2**31 + 7]), key=KEY)
-    assert sampled.nodes.tolist() == [2**31 + 7, 2**31 + 6, 2**31 + 1, 5]
+    assert sampled.nodes[NODE].tolist() == [2**31 + 7, 2**31 + 6, 2**31 + 1, 5]
 
 
 def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     assert list(chunks(graph.indptr, 0, 3, 100, 1 << 20)) == [(0, 1), (1, 3)]
     assert [balanced_range(graph.indptr, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
-    block = whole_graph_block(cast(StoredGraph, graph), NO_NEEDS, 1, 3)
+    block = in_edges(graph.indptr, graph.indices, None, 1, 3)
     assert block.indptr.tolist() == [0, 3, 4]
     assert block.indices.tolist() == [0, 1, 2, 1]
 

@@ -38,6 +38,7 @@ from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
 from gnntrain.config.types import same_fan_outs
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
@@ -221,7 +222,7 @@ def _sampling(
 
     def draw(turn: int, step: int) -> int:
         drawn = sampler.sample(as_tensor(batches[step]), SampleKey(0, turn, step))
-        return sum(drawn.num_sampled_edges)
+        return sum(drawn.num_sampled_edges[EDGE])
 
     rates = _rates(bench.context.device, rounds, len(batches), draw)
     return rates, {"batches": len(batches)}
@@ -236,8 +237,9 @@ def _gathering(
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
         drawn = sampler.sample(seeds, key)
-        rows = replace(table, nodes=drawn.nodes).whole(table.rows.dtype)
-        return Gathered(sum(block.num_edges for block in drawn.blocks), drawn.nodes, rows)
+        nodes = drawn.nodes[NODE]
+        rows = replace(table, nodes=nodes).whole(table.rows.dtype)
+        return Gathered(sum(hop.num_edges for hop in drawn.hops), nodes, rows)
 
     return _gathering_rates(bench, rounds, torch.int64, draw)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
 from scripts.bench.peers.floor import Work, work_of
@@ -22,11 +23,11 @@ def sampled(seed: int, num_hops: int) -> Data:
     sampler = cpu_sampler(csc(50, src.numpy(), dst.numpy()), [3] * num_hops)
     out = sampler.sample(seeds, SampleKey(seed, 0, 0))
     return Data(
-        x=x[out.nodes],
-        edge_index=out.edge_index,
+        x=x[out.nodes[NODE]],
+        edge_index=out.edge_index()[EDGE],
         batch_size=len(seeds),
-        true_nodes=out.num_sampled_nodes,
-        true_edges=out.num_sampled_edges,
+        true_nodes=out.num_sampled_nodes[NODE],
+        true_edges=out.num_sampled_edges[EDGE],
     )
 
 
