@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from gnntrain.data.graph import EDGE, NODE, Graph
-from gnntrain.loading.hotness import hottest
+from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample
@@ -121,14 +121,14 @@ def cached_nodes(
         is_remote: bool `[num_nodes]`.
         num_rows: Rows of the cache.
     """
-    counts = torch.zeros(batches.graph.num_nodes, dtype=torch.int64)
+    counts = np.zeros(batches.graph.num_nodes, np.int64)
     for rank in ranks:
         for batch in batches.of(rank, range(batches.num_steps)):
-            counts[batch.nodes[NODE]] += 1  # a batch has each node once
-    counts[torch.from_numpy(~is_remote)] = 0
+            counts[batch.nodes[NODE].numpy()] += 1  # a batch has each node once
+    counts[~is_remote] = 0
     is_cached = np.zeros(batches.graph.num_nodes, np.bool_)
-    nodes = hottest(counts, num_rows)
-    is_cached[nodes[counts[nodes] > 0].numpy()] = True
+    nodes = most_read(counts, num_rows)
+    is_cached[nodes[counts[nodes] > 0]] = True
     return is_cached
 
 
