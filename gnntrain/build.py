@@ -12,7 +12,7 @@ All ranks call the same functions in the same order: on GPUs they place the grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,21 +32,19 @@ from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.models import GNN, AnyModel, HeteroGNN, PlainModel
+from gnntrain.models import AnyModel, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
 from gnntrain.tasks.positive_class import positive_class
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.evaluation import SPLITS, Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
-from gnntrain.training.hetero_partitioned import HeteroPartitionedEvaluator
+from gnntrain.training.evaluation import SPLITS, Evaluator, SampledEvaluator
+from gnntrain.training.graph_access import OwnedParts, WholeGraph
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.module_outputs import ModuleEvaluator
-from gnntrain.training.partitioned import PartitionedEvaluator
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
-AnyLayerwiseEvaluator = LayerwiseEvaluator | HeteroLayerwiseEvaluator
 
 # Sampled evaluation must not draw the same neighbours as training.
 _EVALUATION_STREAM = 0x45564131
@@ -90,6 +88,8 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     seed = config.trainer.seed
     seed_generators(seed, context.device)
     model = models.build_model(config.model, graph.schema, task.num_outputs)
+    if task.head is not None:
+        model.add_module("head", task.head)
     seed_generators(seed + 1 + context.rank, context.device)
     return model.to(context.device)
 
@@ -166,6 +166,7 @@ def build_loaders(
         model.needs,
         plan,
         as_tensor(graph.labels)[:0] if owners_draw else task.targets,
+        make_seeds=task.seeds,
         uses_graph=model.uses_graph,
         is_typed=model.is_hetero,
         exchange=exchange,
@@ -199,7 +200,7 @@ def training_plan(
     config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
 ) -> SeedPlan:
     """This rank's training seeds in each step; for `by_node` see `SampleKey`."""
-    seeds = task.seeds("train")
+    seeds = task.examples("train")
     is_full = config.sampler.name == "full"
     return SeedPlan(
         seeds,
@@ -235,28 +236,6 @@ def build_evaluator(
         return SampledEvaluator(task, sampled, context, estimated=why)
     if isinstance(model, PlainModel):
         return build_module_evaluator(config, task, loaders, graph, context, scratch_dir)
-    if isinstance(model, GNN) and isinstance(graph, PartitionedGraph):
-        assert loaders.exchange is not None
-        return PartitionedEvaluator(
-            graph.parts,
-            loaders.owners[graph.target],
-            loaders.exchange,
-            context,
-            build_buffers(config, context, scratch_dir),
-            task=task,
-            features=loaders.features[graph.target],
-        )
-    if isinstance(model, HeteroGNN) and isinstance(graph, PartitionedGraph):
-        assert loaders.exchange is not None
-        return HeteroPartitionedEvaluator(
-            graph,
-            loaders.owners,
-            loaders.exchange,
-            context,
-            build_buffers(config, context, scratch_dir),
-            task=task,
-            features=loaders.features,
-        )
     return build_layerwise(config, task, loaders, graph, context, scratch_dir)
 
 
@@ -282,38 +261,28 @@ def build_layerwise(
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
-) -> AnyLayerwiseEvaluator:
+) -> LayerwiseEvaluator:
     """The exact evaluator of a `GNN` or `HeteroGNN`, whichever `evaluation.name` is.
 
-    On a GPU it reads the same edges and features as the loaders; of sharded features it reads those
-    of other machines as the loaders do.
+    On a GPU it reads the same edges and features as the loaders; of sharded features, and of a
+    graph in parts, it reads those of other machines as the loaders do.
     """
-    on_gpu, all_ranks = devices.is_gpu(context.device), config.evaluation.ranks == "all"
+    on_gpu = devices.is_gpu(context.device)
     host = build_buffers(config, context, scratch_dir)
-    reads_host = loaders.kernels.reads_host
-    buffers = DeviceBuffers(context, host, reads_host=reads_host) if on_gpu else host
-    if loaders.is_typed:
-        rows: dict[NodeType, LazyFeatures | FeatureSource] = {
-            name: source if loaders.is_sharded else source.select()
-            for name, source in loaders.features.items()
-        }
-        return HeteroLayerwiseEvaluator(
-            graph, context, buffers, task=task, all_ranks=all_ranks, features=rows
-        )
-    features: LazyFeatures | FeatureSource | None = None
-    if loaders.is_sharded:
-        features = loaders.features[graph.target]
-    elif on_gpu:
-        features = loaders.features[graph.target].select()
-    return LayerwiseEvaluator(
-        graph,
-        context,
-        buffers,
-        task=task,
-        all_ranks=all_ranks,
-        features=features,
-        graph=loaders.graph_on_device if on_gpu else None,
+    sources = loaders.features
+    if isinstance(graph, PartitionedGraph):
+        assert loaders.exchange is not None
+        parts = OwnedParts(graph, context, loaders.owners, loaders.exchange)
+        return LayerwiseEvaluator(parts, host, task=task, features=sources)
+    edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
+    whole = WholeGraph(graph, context, all_ranks=config.evaluation.ranks == "all", edges=edges)
+    buffers = (
+        DeviceBuffers(context, host, reads_host=loaders.kernels.reads_host) if on_gpu else host
     )
+    features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
+    if not loaders.is_sharded:
+        features = {t: source.select() for t, source in sources.items()} if on_gpu else {}
+    return LayerwiseEvaluator(whole, buffers, task=task, features=features or None)
 
 
 def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:
@@ -342,7 +311,7 @@ def _evaluation_plans(
 def _evaluation_plan(
     config: Config, task: Task, split: str, context: DistributedContext, *, by_node: bool
 ) -> SeedPlan:
-    evaluation, seeds = config.evaluation, task.seeds(split)
+    evaluation, seeds = config.evaluation, task.examples(split)
     seed = config.trainer.seed ^ _EVALUATION_STREAM
     if evaluation.name == "sampled" and evaluation.max_steps is not None:
         # A random part of the split, the same one on any number of ranks.

@@ -52,8 +52,7 @@ from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
 from gnntrain.training.divergence import warn_of_constant
-from gnntrain.training.evaluation import Inferred, SplitMetrics, why_estimated
-from gnntrain.training.split_metrics import take_marks
+from gnntrain.training.evaluation import Inferred, SplitMetrics, take_marks, why_estimated
 
 _log = logging.getLogger(__name__)
 
@@ -288,11 +287,9 @@ def _tell_unlike(
     if reads_weights and has_weights != signature.has_edge_weight:
         here, there = ("no ", "") if signature.has_edge_weight else ("", "no ")
         told.append(f"Edges have {here}weights, and had {there}weights in training.")
-    by_type = graph.meta.preprocessing_by_type
     for name, known in signature.statistics.items():
         of_type = f"{name}." if graph.is_hetero else ""
-        made_by = graph.meta.preprocessing if by_type is None else by_type.get(name)
-        sentences = known.unlike(graph.nodes[name], made_by)
+        sentences = known.unlike(graph.nodes[name], graph.meta.preprocessing.get(name))
         told += [of_type + sentence for sentence in sentences]
     if told and strict:
         raise UserError(

@@ -70,8 +70,7 @@ from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
 if TYPE_CHECKING:
-    from gnntrain.data.parts import Parts
-    from gnntrain.data.parts_meta import Method
+    from gnntrain.data.parts import Method, Parts
     from gnntrain.distributed.rendezvous import Rendezvous
 
 __all__ = [

@@ -79,7 +79,8 @@ class ModelSignature:
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
         """The signature of a model that is trained on `store`."""
-        schema = store.schema
+        schema, made_by = store.schema, store.meta.preprocessing
+        is_homogeneous = store.meta.is_homogeneous
         return cls(
             store.dataset,
             store.task,
@@ -88,10 +89,10 @@ class ModelSignature:
             store.num_classes,
             store.class_names,
             any(edges.weight is not None for edges in store.edges.values()),
-            store.meta.preprocessing,
+            made_by.get(NODE) if is_homogeneous else None,
             store.target_scale() if store.task == "continuous" else None,
             schema,
-            store.meta.preprocessing_by_type,
+            None if is_homogeneous else made_by,
             {
                 name: digest
                 for name, nodes in store.nodes.items()

@@ -15,7 +15,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.job import Job
 from gnntrain.loading.loader import BlockLoader
 from gnntrain.training import checkpoint_writer
-from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.graph_access import WholeGraph
 from gnntrain.training.step import PlainStep
 from gnntrain.worker import train_rank
 
@@ -52,7 +52,7 @@ def break_down(place: str, what: str) -> None:
         # Ended from aside, while the main thread exchanges gradients with the others.
         patch(PlainStep, "__call__", what, from_aside=True)
     elif place == "evaluation":
-        patch(LayerwiseEvaluator, "layer", what)
+        patch(WholeGraph, "in_edges", what)
     else:
         patch(checkpoint_writer, "save_checkpoint", what)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import AnyGraphData, GraphData, PrepareOptions
+from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.metrics import DEFAULT_METRICS
 
@@ -50,6 +50,6 @@ def random_graph(
     return GraphData(**(values | changes))
 
 
-def stored(path: Path, data: AnyGraphData | None = None, **options: Any) -> StoredGraph:
+def stored(path: Path, data: HeteroGraphData | None = None, **options: Any) -> StoredGraph:
     """The graph in a store at `path`."""
     return write_store(path, data or random_graph(), PrepareOptions(**options), {"name": "random"})

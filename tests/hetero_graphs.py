@@ -8,6 +8,7 @@ import numpy as np
 
 from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm, with_loops
 from gnntrain.data.graph import (
+    EdgeData,
     Edges,
     EdgeType,
     Graph,
@@ -59,7 +60,7 @@ def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -
         src = rng.integers(0, max(1, SIZES[edge_type[0]] - 3), count)
         dst = rng.integers(0, max(1, SIZES[edge_type[2]] - 2), count)
         dst[: count // 5] = 0
-        edges[edge_type] = (src, dst)
+        edges[edge_type] = EdgeData(src, dst)
     nodes = {
         name: NodeData(
             size,
@@ -87,7 +88,7 @@ def hetero_graph(data: HeteroGraphData | None = None) -> Graph:
     data = data or random_hetero_data()
     lists = dict(data.edges)
     if data.reverse:
-        lists |= {reverse_type(name): (dst, src) for name, (src, dst) in data.edges.items()}
+        lists |= {reverse_type(name): EdgeData(dst, src) for name, (src, dst) in data.edges.items()}
     nodes = {}
     for name, given in data.nodes.items():
         features = given.features

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnntrain.cli import main
 from gnntrain.config import Config, from_dict
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import EdgeData, HeteroGraphData
 from gnntrain.errors import UserError
 from gnntrain.init_from import resolved_source, take_weights
 from gnntrain.models import build_model
@@ -382,6 +382,6 @@ def test_other_nodes_of_a_type_are_told(
 def test_further_types_are_told(tmp_path: Path) -> None:
     run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
     data = typed_ids()
-    edges = {**data.edges, ("venue", "hosts", "author"): (np.array([1]), np.array([2]))}
+    edges = {**data.edges, ("venue", "hosts", "author"): EdgeData(np.array([1]), np.array([2]))}
     with pytest.raises(UserError, match="venue/hosts/author"):
         typed_source(replace(data, edges=edges))

@@ -15,6 +15,7 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.config import FilesConfig, from_dict
+from gnntrain.data.graph import NODE
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import model_signature, open_run_store, prepare_store
 from tests.results.runs import any_run_of, run_of
@@ -200,7 +201,7 @@ def test_an_array_is_prepared_by_place(tmp_path: Path, monkeypatch: pytest.Monke
     store = prepare_store(config).store
     run_of(Path("run"), store, {"name": "sage"}, dataset=config.model_dump(mode="json"))
     signature = model_signature(RunDirectory.open("run"), config)
-    assert signature.preprocessing == store.meta.preprocessing
+    assert signature.preprocessing == store.meta.preprocessing.get(NODE)
     assert main(["export", "run", "--out", "exported"]) == 0
     prepare = runpy.run_path("exported/model.py")["prepare"]
     np.testing.assert_array_equal(prepare(x).numpy(), store.features)

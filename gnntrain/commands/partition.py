@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.parts import Parts
-    from gnntrain.data.parts_meta import Method, PartitionMeta
+    from gnntrain.data.parts import Method, PartitionMeta, Parts
     from gnntrain.data.store import StoredGraph
     from gnntrain.reporting.tables import Section
 
@@ -61,7 +60,7 @@ def _number(options: dict[str, str]) -> int:
 
 
 def _method(options: dict[str, str]) -> Method:
-    from gnntrain.data.parts_meta import METHODS
+    from gnntrain.data.parts import METHODS
 
     given = options.get("--method", METHODS[0])
     for method in METHODS:

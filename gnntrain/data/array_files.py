@@ -20,8 +20,7 @@ from gnntrain.data.npz_members import read_header
 from gnntrain.data.sparse import unpack_features
 from gnntrain.data.tables import (
     MAX_COLUMNS,
-    ColumnBatch,
-    Columns,
+    Batch,
     Role,
     Table,
     refuse_beyond_memory,
@@ -83,7 +82,12 @@ def load_arrays(path: Path) -> Arrays:
             ) from error
         raise unreadable(path, error) from error
     for name, array in arrays.items():
-        _refuse_other_types(path, name, array)
+        if array.dtype.kind not in "biufUS":
+            which = f"its array {name!r}" if name else "it"
+            raise UserError(
+                f"{path}: {which} holds values of type {array.dtype}.",
+                "Only real numbers, truth values and texts are read; convert them first.",
+            )
     return arrays
 
 
@@ -106,15 +110,6 @@ def load_all(paths: Sequence[Path]) -> Arrays:
     return {name: np.concatenate([arrays[name] for arrays in files]) for name in first}
 
 
-def _refuse_other_types(path: Path, name: str, array: AnyArray) -> None:
-    if array.dtype.kind not in "biufUS":
-        which = f"its array {name!r}" if name else "it"
-        raise UserError(
-            f"{path}: {which} holds values of type {array.dtype}.",
-            "Only real numbers, truth values and texts are read; convert them first.",
-        )
-
-
 def _load(path: Path) -> Arrays:
     if path.suffix.lower() in (".pt", ".pth"):
         return _load_torch(path)
@@ -125,15 +120,14 @@ def _load(path: Path) -> Arrays:
     with zipfile.ZipFile(path) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         refuse_beyond_memory(path, sum(info.file_size for info in members))
-        return {info.filename.removesuffix(".npy"): _member(archive, info) for info in members}
-
-
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
-    with archive.open(info) as stream:
-        read_header(stream, info.file_size)
-        stream.seek(0)
-        array: AnyArray = npy_format.read_array(stream, allow_pickle=False)
-        return array
+        arrays: dict[str, AnyArray] = {}
+        for info in members:
+            with archive.open(info) as stream:
+                read_header(stream, info.file_size)
+                stream.seek(0)
+                name = info.filename.removesuffix(".npy")
+                arrays[name] = npy_format.read_array(stream, allow_pickle=False)
+        return arrays
 
 
 def _load_torch(path: Path) -> Arrays:
@@ -205,14 +199,14 @@ class ArrayTable(Table):
         width = 1 if self._matrix is None else self._matrix.shape[1]
         return range(len(self.names) - width, len(self.names))
 
-    def array(self, numbers: Sequence[int]) -> AnyArray | None:
+    def array(self, places: Sequence[int]) -> AnyArray | None:
         first = len(self._columns)
-        if self._matrix is None or not numbers or min(numbers) < first:
+        if self._matrix is None or not places or min(places) < first:
             return None
-        is_whole = list(numbers) == list(range(first, len(self.names)))
-        return self._matrix if is_whole else self._matrix[:, np.asarray(numbers) - first]
+        is_whole = list(places) == list(range(first, len(self.names)))
+        return self._matrix if is_whole else self._matrix[:, np.asarray(places) - first]
 
-    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:  # noqa: ARG002
+    def read(self, places: Sequence[int]) -> Iterator[Batch]:  # noqa: ARG002
         for start in range(0, self._num_rows, _BATCH_ROWS):
             end = min(start + _BATCH_ROWS, self._num_rows)
             arrays = enumerate(self._columns)
@@ -222,7 +216,7 @@ class ArrayTable(Table):
                 end,
             )
 
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
+    def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
         found: list[tuple[int, Record]] = []
         for row in rows.tolist():
             numbers = () if self._matrix is None else self._matrix[row]

@@ -56,7 +56,7 @@ class BadRows:
             self._hints[hint] = None
 
     def _show(self, file: Table, rows: Int64Array, reason: Callable[[Record], str]) -> None:
-        for number, record in file.records(rows) if len(rows) else []:
+        for number, record in file.read_fields(rows) if len(rows) else []:
             report = f"  {file.path} {file.unit} {number}: {reason(record)}"
             self._shown.append((file.path, number, report))
             if file.unit == "line" and number == 1 and not _has_digit(record):

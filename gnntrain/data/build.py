@@ -8,9 +8,8 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,15 +26,11 @@ from gnntrain.data.arrays import (
 from gnntrain.data.checks import check_graph
 from gnntrain.data.csc import ColumnBlock, EdgeList, column_blocks, gcn_norm, with_loops
 from gnntrain.data.graph import (
-    EDGE,
     JSON,
-    NODE,
     SPLITS,
     AnyArray,
-    AnyGraphData,
     EdgeType,
     Float32Array,
-    GraphData,
     HeteroGraphData,
     Int64Array,
     NodeData,
@@ -47,24 +42,21 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_files import with_checksums, write_seal
 from gnntrain.data.store_meta import (
-    ARRAYS,
     FORMAT,
-    HETERO_VERSION,
     META_FILE,
     VERSION,
     ArrayMeta,
     EdgeTypeMeta,
-    HeteroNodeTypeMeta,
-    HeteroStoreMeta,
     NodeTypeMeta,
     StoreError,
     StoreMeta,
     canonical_json,
     digest_of,
     read_meta,
+    with_checksums,
     write_description,
+    write_seal,
 )
 from gnntrain.data.store_place import (
     clear_place,
@@ -114,7 +106,7 @@ def open_or_build(
     cache_dir: Path,
     identity: Callable[[], Mapping[str, JSON]],
     options: PrepareOptions,
-    builder: Callable[[], AnyGraphData],
+    builder: Callable[[], HeteroGraphData],
 ) -> OpenedStore:
     """Open the store of a graph and `options` under `cache_dir`, building it where needed.
 
@@ -167,7 +159,7 @@ class _OtherFiles(Exception):
 
 
 def write_store(
-    path: Path, data: AnyGraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path, data: HeteroGraphData, options: PrepareOptions, identity: Mapping[str, JSON]
 ) -> StoredGraph:
     """Build the store at `path` from `data`, replacing a store there.
 
@@ -202,7 +194,7 @@ def _try_open(
 
 def _write(
     path: Path,
-    data: AnyGraphData,
+    data: HeteroGraphData,
     options: PrepareOptions,
     identity: Mapping[str, JSON],
     identity_now: Callable[[], Mapping[str, JSON]],
@@ -228,46 +220,37 @@ def _write(
     return StoredGraph.open(path, check=False)
 
 
-def _lowest(data: AnyGraphData, options: PrepareOptions) -> Mapping[NodeType, float] | None:
+def _lowest(data: HeteroGraphData, options: PrepareOptions) -> Mapping[NodeType, float] | None:
     """What `normalize_features` subtracts, by node type; None: features stay as they are."""
     if options.lowest is not None or not options.normalize_features:
         return options.lowest
-    nodes = _nodes(data).items()
-    return {name: lowest_feature(of_type, data.dataset) for name, of_type in nodes}
+    return {name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()}
 
 
 def _write_arrays(
     directory: Path,
-    data: AnyGraphData,
+    data: HeteroGraphData,
     options: PrepareOptions,
     lowest: Mapping[NodeType, float] | None,
 ) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
     """Write all arrays; returns them and the number of edges of each type."""
-    nodes = _nodes(data)
-    sizes = {name: of_type.num_nodes for name, of_type in nodes.items()}
+    sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
     arrays, num_edges = _write_columns(directory, _edge_lists(data, options), sizes)
     small = {"labels": _stored_labels(data)}
     for name in SPLITS:
         small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    is_typed = isinstance(data, HeteroGraphData)
-    for number, (name, of_type) in enumerate(nodes.items()):
-        suffix, where = (f"_{number}", f"node type {name}: ") if is_typed else ("", "")
-        file = directory / f"features{suffix}.npy"
+    for number, (name, of_type) in enumerate(data.nodes.items()):
+        where = "" if data.is_homogeneous else f"node type {name}: "
+        file = directory / f"features_{number}.npy"
         least = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
         arrays[file.stem] = _write_features(file, of_type, options, least, data.dataset, where)
         if of_type.ids is not None:
-            small[f"node_ids{suffix}"] = _stored_names(of_type.ids)
+            small[f"node_ids_{number}"] = _stored_names(of_type.ids)
     if data.class_names is not None:
         small["class_names"] = _stored_names(data.class_names)
     for name, array in small.items():
         arrays[name] = write_array(directory, name, array)
     return arrays, num_edges
-
-
-def _nodes(data: AnyGraphData) -> Mapping[NodeType, NodeData]:
-    if isinstance(data, HeteroGraphData):
-        return data.nodes
-    return {NODE: NodeData(data.num_nodes, data.features, data.node_ids, data.feature_names)}
 
 
 def _write_features(
@@ -352,18 +335,15 @@ def _append_columns(
     return with_loops(norm, loop)
 
 
-def _edge_lists(data: AnyGraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
+def _edge_lists(data: HeteroGraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
     """The given edges of each edge type, the reverse ones included."""
     both_ways, loops = options.to_undirected, options.add_self_loops
-    if isinstance(data, GraphData):
-        given = (data.src, data.dst, data.edge_weight)
-        return {EDGE: EdgeList(*given, data.symmetric or both_ways, both_ways, loops)}
-    lists = {
-        name: EdgeList(*ends, mirror=both_ways, merge=both_ways, fill_loops=loops)
-        if name[0] == name[2]
-        else EdgeList(*ends)
-        for name, ends in data.edges.items()
-    }
+    lists = {}
+    for name, edges in data.edges.items():
+        lists[name] = EdgeList(edges.src, edges.dst, edges.weight)
+        if name[0] == name[2]:
+            mirror = edges.symmetric or both_ways
+            lists[name] = replace(lists[name], mirror=mirror, merge=both_ways, fill_loops=loops)
     if data.reverse or both_ways:
         for name in without_reverse(data.edges):
             if not lists[name].mirror:
@@ -375,7 +355,7 @@ def _stored_names(names: AnyArray) -> AnyArray:
     return names.astype(names.dtype if names.dtype.kind == "S" else np.int64, copy=False)
 
 
-def _stored_labels(data: AnyGraphData) -> AnyArray:
+def _stored_labels(data: HeteroGraphData) -> AnyArray:
     if data.task == "multilabel":
         return data.labels.astype(np.uint8)
     if data.task == "continuous":
@@ -390,75 +370,58 @@ def _stored_labels(data: AnyGraphData) -> AnyArray:
 
 def _write_meta(
     directory: Path,
-    data: AnyGraphData,
+    data: HeteroGraphData,
     options: PrepareOptions,
     identity: Mapping[str, JSON],
     arrays: Mapping[str, ArrayMeta],
     num_edges: Mapping[EdgeType, int],
     lowest: Mapping[NodeType, float] | None,
 ) -> StoreMeta:
-    common: dict[str, Any] = {
-        "format": FORMAT,
-        "made_by": f"gnntrain {__version__}",
-        "dataset": data.dataset,
-        "task": data.task,
-        "metric": data.metric,
-        "ogb_name": data.ogb_name,
-        "num_classes": data.num_classes,
-        "edge_types": tuple(
+    node_types = tuple(
+        NodeTypeMeta(
+            name=name,
+            num_nodes=nodes.num_nodes,
+            num_features=nodes.num_features,
+            feature_names=None if nodes.feature_names is None else tuple(nodes.feature_names),
+            preprocessing=nodes.preprocessing,
+        )
+        for name, nodes in data.nodes.items()
+    )
+    meta = StoreMeta(
+        format=FORMAT,
+        version=VERSION,
+        made_by=f"gnntrain {__version__}",
+        dataset=data.dataset,
+        task=data.task,
+        metric=data.metric,
+        ogb_name=data.ogb_name,
+        num_classes=data.num_classes,
+        node_types=node_types,
+        edge_types=tuple(
             EdgeTypeMeta(name=name, num_edges=number) for name, number in num_edges.items()
         ),
-        "identity": json.loads(canonical_json(dict(identity))),
-        "options": options.to_dict(),
-        "arrays": with_checksums(directory, arrays),
-        "summary": summary_of(data, options),
-        "lowest": lowest,
-        "digest": "",
-    }
-    meta: StoreMeta
-    if isinstance(data, GraphData):
-        kind = NodeTypeMeta(name=NODE, num_nodes=data.num_nodes, num_features=data.num_features)
-        names = _names(data)
-        meta = StoreMeta(
-            version=VERSION,
-            node_types=(kind,),
-            feature_names=names,
-            preprocessing=data.preprocessing,
-            **common,
-        )
-    else:
-        kinds = tuple(
-            HeteroNodeTypeMeta(
-                name=name,
-                num_nodes=nodes.num_nodes,
-                num_features=nodes.num_features,
-                feature_names=_names(nodes),
-                preprocessing=nodes.preprocessing,
-            )
-            for name, nodes in data.nodes.items()
-        )
-        meta = HeteroStoreMeta(
-            version=HETERO_VERSION, node_types=kinds, target=data.target, **common
-        )
+        target=data.target,
+        identity=json.loads(canonical_json(dict(identity))),
+        options=options.to_dict(),
+        arrays=with_checksums(directory, arrays),
+        summary=summary_of(data, options),
+        lowest=None if lowest is None else dict(lowest),
+        digest="",
+    )
     write_description(directory / META_FILE, meta)
     return read_meta(directory)
 
 
-def _names(nodes: GraphData | NodeData) -> tuple[str, ...] | None:
-    return None if nodes.feature_names is None else tuple(nodes.feature_names)
-
-
-def _needed_bytes(data: AnyGraphData, options: PrepareOptions) -> int:
+def _needed_bytes(data: HeteroGraphData, options: PrepareOptions) -> int:
     """Bytes on disk, with all edges counted, also those to be merged."""
-    nodes = _nodes(data)
-    sizes = {name: of_type.num_nodes for name, of_type in nodes.items()}
+    sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
     an_index, a_feature = index_dtype(max(sizes.values())), stored_feature_dtype(options)
-    needed = len(ARRAYS) * len(nodes) * HEADER_BYTES + (1 << 16)
+    needed = (8 + 2 * len(sizes)) * HEADER_BYTES + (1 << 16)
     for (_, _, destination), edges in _edge_lists(data, options).items():
         num_edges = len(edges.src) * (1 + edges.mirror) + sizes[destination] * edges.fill_loops
         needed += num_edges * (an_index.itemsize + 4 * (edges.weight is not None))
         needed += sizes[destination] * (8 + 4 + 4 * (edges.weight is not None))
-    for of_type in nodes.values():
+    for of_type in data.nodes.values():
         a_node = of_type.num_features * a_feature.itemsize
         if of_type.ids is not None:
             a_node += max(of_type.ids.dtype.itemsize, 8)

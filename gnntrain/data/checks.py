@@ -13,8 +13,7 @@ from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
-    AnyGraphData,
-    GraphData,
+    EdgeData,
     HeteroGraphData,
     IntArray,
     NodeData,
@@ -27,15 +26,12 @@ _NUM_SHOWN = 5
 _CHUNK_VALUES = 1 << 20
 
 
-def check_graph(data: AnyGraphData) -> None:
+def check_graph(data: HeteroGraphData) -> None:
     """Raise one `UserError` that names everything wrong with `data`.
 
     Features that are streamed are checked as they are written, by `feature_problems`.
     """
-    problems = [
-        *(_find_problems(data) if isinstance(data, GraphData) else _find_typed_problems(data))
-    ]
-    if problems:
+    if problems := list(_find_problems(data)):
         raise bad_graph(data.dataset, problems)
 
 
@@ -86,9 +82,12 @@ def _is_not_finite(values: AnyArray) -> AnyArray:
     return ~np.isfinite(values)
 
 
-def _find_problems(data: GraphData) -> Iterator[str]:
-    if data.num_nodes < 1:
-        yield f"num_nodes is {data.num_nodes}"
+def _find_problems(data: HeteroGraphData) -> Iterator[str]:
+    if data.target not in data.nodes:
+        yield f"the target type {_no_type(data.target, data)}"
+        return
+    if data.target_nodes.num_nodes < 1:
+        yield f"num_nodes is {data.target_nodes.num_nodes}"
         return
     if data.task not in LABEL_KINDS:
         yield f"task is {data.task!r}, expected one of {', '.join(LABEL_KINDS)}"
@@ -102,32 +101,25 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     if data.metric not in possible:
         listed = ", ".join(possible)
         yield f"metric is {data.metric}, but a {data.task} task is judged by {listed}"
-    yield from _edge_problems(data)
-    yield from _label_problems(data)
-    yield from _split_problems(data)
-    yield from _array_feature_problems(data)
-    yield from _name_problems("node_ids", data.node_ids, data.num_nodes)
-    yield from _name_problems("class_names", data.class_names, data.num_classes)
-
-
-def _find_typed_problems(data: HeteroGraphData) -> Iterator[str]:
-    if data.target not in data.nodes:
-        yield f"the target type {_no_type(data.target, data)}"
-        return
-    yield from _find_problems(data.target_data())
-    for name, nodes in data.nodes.items():
-        if name != data.target:
-            found = _node_problems(nodes) if nodes.num_nodes > 0 else ["it has no nodes"]
-            yield from (f"node type {name}: {problem}" for problem in found)
     if not data.edges:
         yield "it has no edge types"
-    for edge_type, (src, dst) in data.edges.items():
+    for edge_type, edges in data.edges.items():
         ends = (edge_type[0], edge_type[2])
         found = [_no_type(name, data) for name in ends if name not in data.nodes]
-        if not found:
-            num_src, num_dst = (data.nodes[name].num_nodes for name in ends)
-            found += _end_problems(src, dst, num_src, num_dst)
-        yield from (f"edge type {'/'.join(edge_type)}: {problem}" for problem in found)
+        found = found or [*_edge_problems(edges, *(data.nodes[name].num_nodes for name in ends))]
+        if edges.weight is not None and (len(data.edges) > 1 or len(data.nodes) > 1):
+            found.append("it has weights, which only a graph of one node and edge type may have")
+        if edges.symmetric and ends[0] != ends[1]:
+            found.append("it is symmetric, but joins two node types")
+        where = "" if data.is_homogeneous else f"edge type {'/'.join(edge_type)}: "
+        yield from (where + problem for problem in found)
+    yield from _label_problems(data)
+    yield from _split_problems(data)
+    for name, nodes in data.nodes.items():
+        where = "" if name == data.target else f"node type {name}: "
+        found = [*_node_problems(nodes)] if nodes.num_nodes > 0 else ["it has no nodes"]
+        yield from (where + problem for problem in found)
+    yield from _name_problems("class_names", data.class_names, data.num_classes)
 
 
 def _no_type(name: NodeType, data: HeteroGraphData) -> str:
@@ -136,8 +128,15 @@ def _no_type(name: NodeType, data: HeteroGraphData) -> str:
 
 
 def _node_problems(nodes: NodeData) -> Iterator[str]:
-    yield from _array_feature_problems(nodes)
-    yield from _name_problems("ids", nodes.ids, nodes.num_nodes)
+    features = nodes.features
+    if isinstance(features, np.ndarray):
+        if features.ndim != 2 or len(features) != nodes.num_nodes:
+            yield f"features has shape {list(features.shape)}, expected [{nodes.num_nodes}, …]"
+        elif features.dtype.kind not in "biuf":
+            yield f"features is {features.dtype}, expected numbers"
+        else:
+            yield from feature_problems(features)
+    yield from _name_problems("node_ids", nodes.ids, nodes.num_nodes)
 
 
 def _name_problems(name: str, array: AnyArray | None, length: int) -> Iterator[str]:
@@ -147,31 +146,29 @@ def _name_problems(name: str, array: AnyArray | None, length: int) -> Iterator[s
         yield f"{name} is {array.dtype}, expected int64 or bytes"
 
 
-def _edge_problems(data: GraphData) -> Iterator[str]:
-    shape, weight = data.src.shape, data.edge_weight
-    yield from _end_problems(data.src, data.dst, data.num_nodes, data.num_nodes)
-    if weight is not None and weight.shape != shape:
-        yield f"edge_weight has shape {list(weight.shape)}, expected {list(shape)}"
+def _edge_problems(edges: EdgeData, num_src: int, num_dst: int) -> Iterator[str]:
+    (src, dst), weight = edges, edges.weight
+    if src.ndim != 1 or src.shape != dst.shape:
+        yield f"src has shape {list(src.shape)} and dst {list(dst.shape)}, expected one length"
+    else:
+        for name, ids, num_nodes in (("src", src, num_src), ("dst", dst, num_dst)):
+            if ids.dtype.kind not in "iu":
+                yield f"{name} is {ids.dtype}, expected integers"
+            else:
+                yield from _range_problems(f"edge ends in {name}", "edge", ids, num_nodes)
+    if weight is not None and weight.shape != src.shape:
+        yield f"edge_weight has shape {list(weight.shape)}, expected {list(src.shape)}"
     elif weight is not None:
         yield from wrong_values(weight, _is_not_finite, "edge weights are not finite", "edge")
 
 
-def _end_problems(src: IntArray, dst: IntArray, num_src: int, num_dst: int) -> Iterator[str]:
-    if src.ndim != 1 or src.shape != dst.shape:
-        yield f"src has shape {list(src.shape)} and dst {list(dst.shape)}, expected one length"
-        return
-    for name, ids, num_nodes in (("src", src, num_src), ("dst", dst, num_dst)):
-        if ids.dtype.kind not in "iu":
-            yield f"{name} is {ids.dtype}, expected integers"
-        else:
-            yield from _range_problems(f"edge ends in {name}", "edge", ids, num_nodes)
-
-
-def _label_problems(data: GraphData) -> Iterator[str]:
+def _label_problems(data: HeteroGraphData) -> Iterator[str]:
     labels, num_classes = data.labels, data.num_classes
     multilabel = data.task == "multilabel"
     is_class = data.task in ("multiclass", "binary")
-    shape = (data.num_nodes,) if is_class else (data.num_nodes, num_classes)
+    shape = (
+        (data.target_nodes.num_nodes,) if is_class else (data.target_nodes.num_nodes, num_classes)
+    )
     if labels.shape != shape:
         yield f"labels has shape {list(labels.shape)}, expected {list(shape)}"
     elif labels.dtype.kind not in "biuf":
@@ -196,7 +193,7 @@ def _is_unlabelled(labels: AnyArray) -> AnyArray:
     return np.asarray((labels == -1) | (labels != labels))
 
 
-def _split_problems(data: GraphData) -> Iterator[str]:
+def _split_problems(data: HeteroGraphData) -> Iterator[str]:
     if sorted(data.splits) != sorted(SPLITS):
         yield f"splits are {', '.join(map(repr, data.splits))}, expected {', '.join(SPLITS)}"
         return
@@ -207,7 +204,7 @@ def _split_problems(data: GraphData) -> Iterator[str]:
             yield f"split {name} is {ids.dtype} {list(ids.shape)}, expected a list of node ids"
             continue
         problems = [
-            *_range_problems(f"ids in split {name}", "position", ids, data.num_nodes),
+            *_range_problems(f"ids in split {name}", "position", ids, data.target_nodes.num_nodes),
             *_duplicate_problems(name, ids),
         ]
         yield from problems
@@ -231,8 +228,12 @@ def _duplicate_problems(name: str, ids: IntArray) -> Iterator[str]:
         yield f"split {name} repeats {len(repeated)} nodes (first: {first})"
 
 
-def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[str]:
-    if data.task == "multilabel" or len(data.labels) != data.num_nodes or len(ids) == 0:
+def _unlabelled_problems(data: HeteroGraphData, name: str, ids: IntArray) -> Iterator[str]:
+    if (
+        data.task == "multilabel"
+        or len(data.labels) != data.target_nodes.num_nodes
+        or len(ids) == 0
+    ):
         return
     labels = data.labels[ids]
     # A target of −1 is a number like any other.
@@ -241,18 +242,6 @@ def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[
     if len(bare):
         first = _listed(bare, len(bare))
         yield f"{len(bare)} nodes of split {name} have no label (first: {first})"
-
-
-def _array_feature_problems(nodes: GraphData | NodeData) -> Iterator[str]:
-    features = nodes.features
-    if not isinstance(features, np.ndarray):
-        return
-    if features.ndim != 2 or len(features) != nodes.num_nodes:
-        yield f"features has shape {list(features.shape)}, expected [{nodes.num_nodes}, …]"
-    elif features.dtype.kind not in "biuf":
-        yield f"features is {features.dtype}, expected numbers"
-    else:
-        yield from feature_problems(features)
 
 
 def _range_problems(what: str, place: str, ids: IntArray, num_nodes: int) -> Iterator[str]:

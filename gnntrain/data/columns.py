@@ -34,6 +34,11 @@ MISSING_MARKS = (
 )
 """Fields that mean "no value", in lower case."""
 
+# Seen at once; a mark in another case makes all texts be folded, which is slower.
+_NULL_VALUES = pa.array(
+    ["NaN", *(word for m in MISSING_MARKS for word in (m, m.upper(), m.capitalize()))], TEXT
+)
+
 
 def number_of(field: str, decimal: str = ".") -> float | None:
     """A field as `to_matrix` reads it: NaN where it is missing, None where it is no number."""
@@ -77,7 +82,10 @@ def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())
         column = pc.if_else(pc.is_nan(column), None, column)
-        if _all(_is_whole(column)):
+        is_whole = pc.and_(
+            pc.less(pc.abs(column), _EXACT_FLOATS), pc.equal(column, pc.round(column))
+        )
+        if pc.all(is_whole, min_count=0).as_py():
             return column.cast(pa.int64())
         return column if labels else column.cast(TEXT)
     if pa.types.is_integer(column.type):
@@ -100,10 +108,22 @@ def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> 
     if numbers is not None:
         return numbers
     trimmed = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
-    numbers = whole_numbers(without_zero_fractions(trimmed, decimal) if labels else trimmed)
-    if numbers is None and labels:
-        numbers = _quantities(with_decimal_point(trimmed, decimal))
-    return to_plain(texts, labels=labels) if numbers is None else numbers
+    if not labels:
+        numbers = whole_numbers(trimmed)
+        return to_plain(texts) if numbers is None else numbers
+    numbers = whole_numbers(without_zero_fractions(trimmed, decimal))
+    if numbers is not None:
+        return numbers
+    # Quantities: some are fractions, and none is a code such as 01.1.
+    trimmed = with_decimal_point(trimmed, decimal)
+    try:
+        numbers = trimmed.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return to_plain(texts, labels=True)
+    is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.is_finite(numbers))
+    are_codes = pc.any(pc.match_substring_regex(trimmed, _CODE)).as_py()
+    is_plain = are_codes or pc.all(is_whole, min_count=0).as_py()
+    return to_plain(texts, labels=True) if is_plain else numbers
 
 
 def whole_numbers(texts: pa.Array) -> pa.Array | None:
@@ -129,20 +149,9 @@ def without_zero_fractions(texts: pa.Array, decimal: str = ".") -> pa.Array:
     return pc.replace_substring_regex(with_decimal_point(texts, decimal), _WHOLE_FLOAT, r"\1")
 
 
-def _quantities(texts: pa.Array) -> pa.Array | None:
-    """Texts as float64 if all are numbers and some are fractions, none a code such as 01.1."""
-    try:
-        numbers = texts.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return None
-    is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.is_finite(numbers))
-    are_codes = pc.any(pc.match_substring_regex(texts, _CODE)).as_py()
-    return None if are_codes or _all(is_whole) else numbers
-
-
 def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
     """Texts of numbers with a point for their decimal mark; one that has points is no number."""
-    if decimal == ".":
+    if decimal == "." or texts.type != TEXT:
         return texts
     return pc.replace_substring(pc.replace_substring(texts, ".", "_"), decimal, ".")
 
@@ -171,16 +180,6 @@ def to_int64(column: pa.Array, decimal: str = ".") -> pa.Array:
     texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE), texts, _NULL)
     fits = pc.less(pc.abs(texts.cast(pa.float64())), 2.0**63)
     return pc.if_else(fits, texts, _NULL).cast(pa.int64())
-
-
-def _is_whole(values: pa.Array) -> pa.Array:
-    """Which float64 values are whole numbers that float64 holds exactly."""
-    return pc.and_(pc.less(pc.abs(values), _EXACT_FLOATS), pc.equal(values, pc.round(values)))
-
-
-def _all(flags: pa.Array) -> bool:
-    """Whether all flags that are not null are true."""
-    return bool(pc.all(flags, min_count=0).as_py())
 
 
 def is_missing_mark(texts: pa.Array) -> pa.Array:
@@ -252,17 +251,20 @@ def _numbers(column: pa.Array) -> AnyArray:
         column = column.cast(pa.int8())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         texts = column.cast(TEXT)
-        numbers = pc.coalesce(to_floats(texts), _truth(texts))
-        is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
-        column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float64()), numbers)
+        marks = pc.is_in(texts, _NULL_VALUES)
+        if pc.any(marks).as_py():
+            texts = pc.if_else(marks, _NULL, texts)
+        try:
+            column = texts.cast(pa.float64())
+        except pa.ArrowInvalid:
+            # Truth values, as pandas writes them, are 1 and 0.
+            folded = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+            truth = pc.index_in(folded, pa.array(TRUTH_WORDS, TEXT)).cast(pa.float64())
+            numbers = pc.coalesce(to_floats(texts), truth)
+            is_wrong = pc.and_(pc.is_null(numbers), pc.invert(is_missing_mark(texts)))
+            column = pc.if_else(is_wrong, pa.scalar(np.inf, pa.float64()), numbers)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     return values
-
-
-def _truth(texts: pa.Array) -> pa.Array:
-    """Truth values, as pandas writes them, as 1 and 0; null where a text is none."""
-    place = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(TRUTH_WORDS, TEXT))
-    return place.cast(pa.float64())
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -5,7 +5,7 @@ Nothing heavy is imported until a graph is built.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from gnntrain.config import (
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import JSON, AnyGraphData, GraphData, HeteroGraphData
+from gnntrain.data.graph import JSON, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
@@ -33,7 +33,7 @@ class DatasetBuilder(Protocol):
         """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Build the graph: reads, downloads and computes.
 
         Raises:
@@ -43,9 +43,9 @@ class DatasetBuilder(Protocol):
 
 
 class SyntheticBuilder:
-    """Builds a random graph."""
+    """Builds a random graph, of one type or of many."""
 
-    def __init__(self, config: SyntheticConfig) -> None:
+    def __init__(self, config: SyntheticConfig | SyntheticMAGConfig) -> None:
         self._config = config
 
     def identity(self) -> dict[str, JSON]:
@@ -53,29 +53,15 @@ class SyntheticBuilder:
         options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
         return {"dataset": self._config.name, **options}
 
-    def build(self) -> GraphData:
+    def build(self) -> HeteroGraphData:
         """Generate the graph."""
+        if isinstance(self._config, SyntheticMAGConfig):
+            from gnntrain.data.synthetic_mag import synthetic_mag
+
+            return synthetic_mag(self._config)
         from gnntrain.data.synthetic import synthetic_graph
 
         return synthetic_graph(self._config)
-
-
-class SyntheticMAGBuilder:
-    """Builds a random typed graph."""
-
-    def __init__(self, config: SyntheticMAGConfig) -> None:
-        self._config = config
-
-    def identity(self) -> dict[str, JSON]:
-        """The graph's scale, shares and seed."""
-        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
-        return {"dataset": self._config.name, **options}
-
-    def build(self) -> HeteroGraphData:
-        """Generate the graph."""
-        from gnntrain.data.synthetic_mag import synthetic_mag
-
-        return synthetic_mag(self._config)
 
 
 class ObjectBuilder:
@@ -106,12 +92,9 @@ class ObjectBuilder:
 
     def identity(self) -> dict[str, JSON]:
         """The graph's name and a digest of its content: the same object finds its store again."""
-        # Raised when the same content is stored in another way. 2: weights of self loops.
-        is_weighted = isinstance(self._graph, GraphData) and self._graph.edge_weight is not None
-        reading = {"reading": 2} if is_weighted else {}
-        return {"dataset": self._graph.dataset, "content": self._digest, **reading}
+        return {"dataset": self._graph.dataset, "content": self._digest}
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """The graph."""
         return self._graph
 
@@ -140,7 +123,7 @@ class PackageBuilder:
             "quantities": self._config.quantities,
         }
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Call the package.
 
         Raises:
@@ -159,15 +142,17 @@ class PackageBuilder:
                 "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
                 "HeteroGraphData.",
             ) from error
-        return replace(graph, dataset=name)
+        graph = copy(graph)
+        graph.dataset = name
+        return graph
 
-    def _graph(self, made: Any) -> AnyGraphData:
+    def _graph(self, made: Any) -> HeteroGraphData:
         """The graph that a package made, or the first of its data set."""
         from torch_geometric.data import Data, HeteroData
 
         from gnntrain.data.objects import from_pyg, from_pyg_hetero
 
-        if isinstance(made, GraphData | HeteroGraphData):
+        if isinstance(made, HeteroGraphData):
             return made
         first = made if isinstance(made, Data | HeteroData) else made[0]
         config = self._config
@@ -197,10 +182,8 @@ def builder_for(
         UserError: There is no such data set, it has no split of that number, or a file is not
             given.
     """
-    if isinstance(config, SyntheticConfig):
+    if isinstance(config, SyntheticConfig | SyntheticMAGConfig):
         return SyntheticBuilder(config)
-    if isinstance(config, SyntheticMAGConfig):
-        return SyntheticMAGBuilder(config)
     if isinstance(config, FilesConfig) and config.schema is not None:
         from gnntrain.data.schema_files import SchemaBuilder
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from gnntrain.data.graph import (
     AnyArray,
+    EdgeData,
     EdgeType,
     HeteroGraphData,
     Int64Array,
-    IntArray,
     NodeData,
     NodeType,
     index_dtype,
@@ -111,9 +111,7 @@ def _read_classes(path: Path, node_column: str, class_column: str) -> Mapping[st
     return {row[node_column]: row[class_column] for row in rows}
 
 
-def _edges(
-    triples: Mapping[Triple, None], number: Mapping[str, int]
-) -> dict[EdgeType, tuple[IntArray, IntArray]]:
+def _edges(triples: Mapping[Triple, None], number: Mapping[str, int]) -> dict[EdgeType, EdgeData]:
     """The edges of each relation, the most frequent first; the subject is the source."""
     ends: dict[str, list[tuple[int, int]]] = {}
     for subject, predicate, target in triples:
@@ -121,7 +119,7 @@ def _edges(
     predicates = sorted(ends, key=lambda uri: (-len(ends[uri]), uri))
     dtype = index_dtype(len(number))
     return {
-        (ENTITY, name, ENTITY): (pairs[:, 0], pairs[:, 1])
+        (ENTITY, name, ENTITY): EdgeData(pairs[:, 0], pairs[:, 1])
         for name, uri in zip(relation_names(predicates), predicates, strict=True)
         for pairs in [np.array(ends[uri], dtype)]
     }

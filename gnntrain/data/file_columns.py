@@ -19,12 +19,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.problems import Problem, did_you_mean, nearest
+from gnntrain.data import table_files
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
     FEATURE_ARRAYS,
@@ -37,14 +38,11 @@ from gnntrain.data.array_files import (
     open_arrays,
     pick_or_only,
 )
-from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, READERS, open_arrow_table, open_graphml
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.columns import TEXT, is_repeated
-from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.stacked_table import StackedTable
-from gnntrain.data.tables import PARQUET_SUFFIXES, Columns, ParquetTable, Role, Table
-from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, is_number, table_suffix
+from gnntrain.data.tables import Columns, Role, Table, listed
+from gnntrain.data.text_table import is_number
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -223,7 +221,7 @@ def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = stacked([_open_table(path, bad, COLUMN_NAMES["id"]) for path in paths])
+    table = table_files.open_table(paths, bad, COLUMN_NAMES["id"], other_suffixes=ARRAY_SUFFIXES)
     return Columns(table, {"id": 0, **find_column(table, "id", None)}, [])
 
 
@@ -240,48 +238,15 @@ def open_table(
     given += config.label_column or ()
     names = {name.lower() for name in given if name is not None and not name.isdecimal()}
     names.update(usual)
-    return _open_table(path, bad, names, config.header, config.decimal, config.encoding)
-
-
-def _open_table(
-    path: Path,
-    bad: BadRows,
-    known_names: Collection[str],
-    header: Literal["auto"] | bool = "auto",
-    decimal: str = ".",
-    encoding: str = "auto",
-) -> Table:
-    suffix = table_suffix(path)
-    if suffix in TEXT_SUFFIXES:
-        return TextTable(path, header, known_names, bad, decimal=decimal, encoding=encoding)
-    if suffix in PARQUET_SUFFIXES:
-        return ParquetTable(path)
-    if path.suffix.lower() in READERS:
-        return open_arrow_table(path)
-    if suffix == GRAPHML_SUFFIX:
-        return open_graphml(path, "nodes")
-    known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *READERS, *ARRAY_SUFFIXES))
-    raise UserError(
-        f"{path}: the suffix {path.suffix!r} does not say what the file is.",
-        conversion_hint(path) or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
+    return table_files.open_table(
+        [path],
+        bad,
+        names,
+        header=config.header,
+        decimal=config.decimal,
+        encoding=config.encoding,
+        other_suffixes=ARRAY_SUFFIXES,
     )
-
-
-def stacked(tables: Sequence[Table]) -> Table:
-    """Tables of the same columns as one.
-
-    Raises:
-        UserError: One has other columns than the first.
-    """
-    first = tables[0]
-    for table in tables:
-        if table.names != first.names:
-            raise UserError(
-                f"{table.path} has the columns {listed(table.names)}; {first.path} has "
-                f"{listed(first.names)}.",
-                "Files of one table need the same columns in the same order.",
-            )
-    return first if len(tables) == 1 else StackedTable(tables)
 
 
 def find_column(
@@ -365,7 +330,7 @@ def find_id(
         if place not in (*passed_over, *masks) and name.lower() not in usual and name not in asked
     ]
     written = [place for place in free if table.names[place].startswith("__index_level_")]
-    rows = table.records(np.zeros(1, np.int64))
+    rows = table.fields(np.zeros(1, np.int64))
     is_id = (
         place
         for place in free[:1] + written
@@ -422,8 +387,3 @@ def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
     if as_written:
         return not field.strip().lstrip("+-").isdecimal()
     return not float(field.replace(decimal, ".")).is_integer()
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names of columns for a message, the first twenty."""
-    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

@@ -16,7 +16,7 @@ from typing import Any
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.data.graph import JSON
-from gnntrain.data.store_files import checksums
+from gnntrain.data.store_meta import checksums
 from gnntrain.errors import UserError
 
 _INDEX = ".files.json"

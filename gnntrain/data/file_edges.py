@@ -27,19 +27,18 @@ from gnntrain.data.array_files import (
     load_arrays,
     pick,
 )
-from gnntrain.data.arrow_tables import GRAPHML_SUFFIX, open_graphml
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.file_columns import (
     is_array_file,
     is_pandas_index,
-    listed,
     open_table,
     place_of,
 )
 from gnntrain.data.graph import AnyArray, Int64Array, index_dtype
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.sparse import unpack_edges
-from gnntrain.data.tables import Columns, Role, Rows, Table
+from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml
+from gnntrain.data.tables import Columns, Role, Rows, Table, listed
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:

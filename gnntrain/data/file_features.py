@@ -132,7 +132,7 @@ def refuse_text_columns(nodes: Rows) -> None:
         start += width
         wrong = np.isinf(values).any(axis=1)
         if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
-            ((_, record),) = table.records(nodes.rows[wrong][:1])
+            ((_, record),) = table.fields(nodes.rows[wrong][:1])
             field = record[place]
             if number_of(field, table.decimal) is None and not field.startswith("["):
                 found[table.shown(place)] = field

@@ -26,15 +26,13 @@ from gnntrain.data.file_columns import (
     find_id,
     find_masks,
     is_array_file,
-    listed,
     matching_columns,
     named_column,
     open_table,
     place_of,
     refuse_ignored,
-    stacked,
 )
-from gnntrain.data.tables import Columns, Role, Table
+from gnntrain.data.tables import Columns, Role, Table, listed
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ def open_labels(paths: Sequence[Path], config: FilesConfig, bad: BadRows) -> Tab
     """
     if is_array_file(paths[0]):
         return open_arrays(paths[0], load_all(paths), _label_arrays(config), config)
-    return stacked([open_table(path, config, bad) for path in paths])
+    return Table.of_files([open_table(path, config, bad) for path in paths])
 
 
 def label_columns(table: Table, config: FilesConfig) -> Columns:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.file_digests import identified
-from gnntrain.data.graph import JSON, AnyGraphData
+from gnntrain.data.graph import JSON, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.data.store_place import stores_folder
@@ -109,7 +109,7 @@ class FilesBuilder:
             identity["target"] = self.config.target
         return identity
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Read the files.
 
         Raises:

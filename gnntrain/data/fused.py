@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from gnntrain.data.graph import Edges, EdgeType, Int64Array, IntArray, NodeType
@@ -67,6 +66,8 @@ class FusedCSC:
 
     def part(self, number: int) -> tuple[Int64Array, IntArray]:
         """The offsets and sources of one edge type, as views: a CSC of its own."""
+        if len(self.edge_types) == 1:
+            return self.indptr, self.indices
         offsets = slice(self.first_offset[number], self.first_offset[number + 1])
         edges = slice(self.first_edge[number], self.first_edge[number + 1])
         return self.indptr[offsets], self.indices[edges]
@@ -74,20 +75,10 @@ class FusedCSC:
     @classmethod
     def of(cls, edges: Mapping[EdgeType, Edges], num_nodes: Mapping[NodeType, int]) -> FusedCSC:
         """Join the CSC of each edge type; copies them, unless there is one alone."""
-        parts = list(edges.values())
-        if len(parts) == 1:
-            only = parts[0]
-            return cls.cut(tuple(edges), num_nodes, [len(only)], only.indptr, only.indices)
-        indptr = [np.asarray(part.indptr, np.int64) for part in parts]
-        indices = [part.indices for part in parts]
-        return cls.cut(
-            tuple(edges),
-            num_nodes,
-            [len(part) for part in parts],
-            _joined(indptr or [np.empty(0, np.int64)]),
-            _joined(indices or [np.empty(0, np.int32)]),
-        )
-
-
-def _joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        num_edges = [len(part) for part in edges.values()]
+        indptr = [part.indptr for part in edges.values()] or [np.empty(0, np.int64)]
+        indices = [part.indices for part in edges.values()] or [np.empty(0, np.int32)]
+        if len(edges) == 1:
+            return cls.cut(tuple(edges), num_nodes, num_edges, indptr[0], indices[0])
+        joined = np.concatenate(indptr, dtype=np.int64), np.concatenate(indices)
+        return cls.cut(tuple(edges), num_nodes, num_edges, *joined)

@@ -8,7 +8,7 @@ store is made of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
@@ -107,14 +107,24 @@ class Edges:
 
 
 class FusedEdges(dict[EdgeType, Edges]):
-    """The edges of each type, without weights: views of one `FusedCSC`.
+    """The edges of each type: views of one `FusedCSC`.
 
     Args:
         fused: The edges of all types.
+        weight: `Edges.weight`, of a graph of one edge type alone.
+        gcn_norm: `Edges.gcn_norm`, likewise.
     """
 
-    def __init__(self, fused: FusedCSC) -> None:
-        super().__init__((name, Edges(*fused.part(r))) for r, name in enumerate(fused.edge_types))
+    def __init__(
+        self,
+        fused: FusedCSC,
+        weight: Float32Array | None = None,
+        gcn_norm: Float32Array | None = None,
+    ) -> None:
+        super().__init__(
+            (name, Edges(*fused.part(r), weight, gcn_norm))
+            for r, name in enumerate(fused.edge_types)
+        )
         self.fused = fused
 
 
@@ -356,74 +366,12 @@ class FeatureRows(Protocol):
         ...
 
 
-def _width(features: AnyArray | FeatureRows | None) -> int:
-    if features is None:
-        return 0
-    return int(features.shape[1]) if isinstance(features, np.ndarray) else features.num_features
-
-
-@dataclass
-class GraphData:
-    """A graph with labels and splits, all NumPy arrays (memory maps included).
-
-    Attributes:
-        dataset: Name of the data set.
-        num_nodes: Number of nodes; node ids are `0 … num_nodes - 1`.
-        src: `[num_given_edges]` int32 or int64, source node of each edge.
-        dst: `[num_given_edges]` int32 or int64, destination node; `src` is its in-neighbour.
-        labels: Multi-class and binary: integers `[num_nodes]`, −1 is "no label" (whole numbers
-            as floats are taken too, with NaN for "no label"). Multi-label: 0/1
-            `[num_nodes, num_classes]`. Quantities: numbers `[num_nodes, num_classes]`, NaN
-            where one is missing.
-        num_classes: Number of classes, 2 for a binary task; of labels; of quantities.
-        task: Kind of labels.
-        splits: Node ids of exactly "train", "val" and "test".
-        features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
-        symmetric: `src`/`dst` give each undirected edge once; the store holds both directions. A
-            self loop is stored twice, as OGB's `add_inverse_edge` and PyG's `to_undirected` do.
-        edge_weight: float32 `[num_given_edges]`, or None.
-        node_ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
-        class_names: The user's names of the classes (labels, quantities),
-            int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
-        labelled: False for a graph to predict on only: it needs no training node.
-        metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
-        ogb_name: Name of the OGB evaluator to use, if any.
-        feature_names: Names of the features, where they have some.
-        summary: Summary of the files; None: made from the arrays alone.
-        preprocessing: The preprocessing of a user's columns, if any.
-    """
-
-    dataset: str
-    num_nodes: int
-    src: IntArray
-    dst: IntArray
-    labels: AnyArray
-    num_classes: int
-    task: LabelKind
-    splits: Mapping[str, IntArray]
-    features: AnyArray | FeatureRows | None
-    symmetric: bool = False
-    edge_weight: AnyArray | None = None
-    node_ids: AnyArray | None = None
-    class_names: AnyArray | None = None
-    labelled: bool = True
-    metric: str = "accuracy"
-    ogb_name: str | None = None
-    feature_names: Sequence[str] | None = None
-    summary: DataSummary | None = None
-    preprocessing: Preprocessing | None = None
-
-    @property
-    def num_features(self) -> int:
-        return _width(self.features)
-
-
 @dataclass
 class NodeData:
     """The nodes of one type, as a data set's builder gives them.
 
     Attributes:
-        num_nodes: Number of nodes.
+        num_nodes: Number of nodes; node ids are `0 … num_nodes - 1`.
         features: `[num_nodes, num_features]` numbers, an object that streams them, or None.
         ids: The user's own ids: int64 or bytes (UTF-8) `[num_nodes]`, or None.
         feature_names: Names of the features, where they have some.
@@ -438,28 +386,64 @@ class NodeData:
 
     @property
     def num_features(self) -> int:
-        return _width(self.features)
+        if isinstance(self.features, np.ndarray):
+            return int(self.features.shape[1])
+        return 0 if self.features is None else self.features.num_features
+
+
+@dataclass
+class EdgeData:
+    """The edges of one type, as a data set's builder gives them; `src, dst = edges` unpacks them.
+
+    Attributes:
+        src: `[num_given_edges]` int32 or int64, source node of each edge.
+        dst: `[num_given_edges]` int32 or int64, destination node; `src` is its in-neighbour.
+        weight: float32 `[num_given_edges]`, or None.
+        symmetric: `src`/`dst` give each undirected edge once; the store holds both directions. A
+            self loop is stored twice, as OGB's `add_inverse_edge` and PyG's `to_undirected` do.
+    """
+
+    src: IntArray
+    dst: IntArray
+    weight: AnyArray | None = None
+    symmetric: bool = False
+
+    def __iter__(self) -> Iterator[IntArray]:
+        return iter((self.src, self.dst))
 
 
 @dataclass
 class HeteroGraphData:
-    """A typed graph with labels and splits of one node type, all NumPy arrays.
+    """A graph with labels and splits of one node type, all NumPy arrays (memory maps included).
+
+    A homogeneous graph has one entry `NODE` of nodes and one entry `EDGE` of edges.
 
     Attributes:
         dataset: Name of the data set.
         nodes: The nodes of each type.
-        edges: Of each edge type: sources and destinations, `[num_edges]` int32 or int64, numbered
-            within their node types.
+        edges: The edges of each type, numbered within their node types; a pair of sources and
+            destinations is taken, too.
         target: The node type of the labels and splits.
-        labels, num_classes, task, splits, class_names, labelled, metric, ogb_name, summary:
-            See `GraphData`; the nodes are those of the target type.
+        labels: Multi-class and binary: integers `[num_nodes]`, −1 is "no label" (whole numbers
+            as floats are taken too, with NaN for "no label"). Multi-label: 0/1
+            `[num_nodes, num_classes]`. Quantities: numbers `[num_nodes, num_classes]`, NaN
+            where one is missing.
+        num_classes: Number of classes, 2 for a binary task; of labels; of quantities.
+        task: Kind of labels.
+        splits: Node ids of exactly "train", "val" and "test".
+        class_names: The user's names of the classes (labels, quantities),
+            int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
+        labelled: False for a graph to predict on only: it needs no training node.
+        metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
+        ogb_name: Name of the OGB evaluator to use, if any.
+        summary: Summary of the files; None: made from the arrays alone.
         reverse: Add the reverse of every edge type, unless it is there already: of
             `(author, writes, paper)` it is `(paper, rev_writes, author)`.
     """
 
     dataset: str
     nodes: Mapping[NodeType, NodeData]
-    edges: Mapping[EdgeType, tuple[IntArray, IntArray]]
+    edges: Mapping[EdgeType, EdgeData]
     target: NodeType
     labels: AnyArray
     num_classes: int
@@ -472,31 +456,82 @@ class HeteroGraphData:
     summary: DataSummary | None = None
     reverse: bool = False
 
-    def target_data(self) -> GraphData:
-        """The nodes of the target type alone, without edges."""
-        none, nodes = np.empty(0, np.int64), self.nodes[self.target]
-        return GraphData(
-            dataset=self.dataset,
-            num_nodes=nodes.num_nodes,
-            src=none,
-            dst=none,
-            labels=self.labels,
-            num_classes=self.num_classes,
-            task=self.task,
-            splits=self.splits,
-            features=nodes.features,
-            node_ids=nodes.ids,
-            class_names=self.class_names,
-            labelled=self.labelled,
-            metric=self.metric,
-            ogb_name=self.ogb_name,
-            feature_names=nodes.feature_names,
-            summary=self.summary,
-            preprocessing=nodes.preprocessing,
+    def __post_init__(self) -> None:
+        self.edges = {
+            name: edges if isinstance(edges, EdgeData) else EdgeData(*edges)
+            for name, edges in self.edges.items()
+        }
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether it has one type of nodes and edges, without names of their own."""
+        return [*self.nodes] == [NODE] and [*self.edges] == [EDGE]
+
+    @property
+    def target_nodes(self) -> NodeData:
+        """The nodes that have the labels and splits."""
+        return self.nodes[self.target]
+
+
+class GraphData(HeteroGraphData):
+    """A homogeneous graph with labels and splits, from its arrays.
+
+    Args:
+        num_nodes, features, node_ids, feature_names, preprocessing: See `NodeData`.
+        src, dst, edge_weight, symmetric: See `EdgeData`.
+        dataset, labels, num_classes, task, splits, class_names, labelled, metric, ogb_name,
+            summary: See `HeteroGraphData`.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        num_nodes: int,
+        src: IntArray,
+        dst: IntArray,
+        labels: AnyArray,
+        num_classes: int,
+        task: LabelKind,
+        splits: Mapping[str, IntArray],
+        features: AnyArray | FeatureRows | None,
+        symmetric: bool = False,
+        edge_weight: AnyArray | None = None,
+        node_ids: AnyArray | None = None,
+        class_names: AnyArray | None = None,
+        labelled: bool = True,
+        metric: str = "accuracy",
+        ogb_name: str | None = None,
+        feature_names: Sequence[str] | None = None,
+        summary: DataSummary | None = None,
+        preprocessing: Preprocessing | None = None,
+    ) -> None:
+        super().__init__(
+            dataset=dataset,
+            nodes={NODE: NodeData(num_nodes, features, node_ids, feature_names, preprocessing)},
+            edges={EDGE: EdgeData(src, dst, edge_weight, symmetric)},
+            target=NODE,
+            labels=labels,
+            num_classes=num_classes,
+            task=task,
+            splits=splits,
+            class_names=class_names,
+            labelled=labelled,
+            metric=metric,
+            ogb_name=ogb_name,
+            summary=summary,
         )
 
-
-AnyGraphData = GraphData | HeteroGraphData
+    # Its arrays by the names of the constructor.
+    num_nodes = property(lambda self: self.nodes[NODE].num_nodes)
+    num_features = property(lambda self: self.nodes[NODE].num_features)
+    features = property(lambda self: self.nodes[NODE].features)
+    node_ids = property(lambda self: self.nodes[NODE].ids)
+    feature_names = property(lambda self: self.nodes[NODE].feature_names)
+    preprocessing = property(lambda self: self.nodes[NODE].preprocessing)
+    src = property(lambda self: self.edges[EDGE].src)
+    dst = property(lambda self: self.edges[EDGE].dst)
+    edge_weight = property(lambda self: self.edges[EDGE].weight)
+    symmetric = property(lambda self: self.edges[EDGE].symmetric)
 
 
 def reverse_type(edge_type: EdgeType) -> EdgeType:

@@ -11,6 +11,7 @@ from numpy.lib import format as npy_format
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
+    EdgeData,
     EdgeType,
     HeteroGraphData,
     IntArray,
@@ -53,7 +54,7 @@ class HeCoBuilder(PublishedBuilder):
 
     def read(self, raw_dir: Path) -> HeteroGraphData:
         features = {name: _features(raw_dir / file) for name, file in _FEATURES.items()}
-        edges = {name: _ends(raw_dir / file, name) for name, file in _EDGES.items()}
+        edges = {name: EdgeData(*_ends(raw_dir / file, name)) for name, file in _EDGES.items()}
         _, conferences = edges["paper", "published_in", "conference"]
         labels = np.load(raw_dir / _LABELS, allow_pickle=False)
         return HeteroGraphData(

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import PAIR_ARRAYS
-from gnntrain.data.graph import EdgeType, GraphData, HeteroGraphData, NodeData, NodeType
+from gnntrain.data.graph import EdgeData, EdgeType, GraphData, HeteroGraphData, NodeData, NodeType
 from gnntrain.data.graph_arrays import (
     LABEL_NAMES,
     Arrays,
@@ -81,7 +81,7 @@ def hetero_graph_of_arrays(
     return HeteroGraphData(
         dataset=learnt.dataset,
         nodes={name: made[name] for name in nodes},
-        edges=lists,
+        edges={name: EdgeData(*ends) for name, ends in lists.items()},
         target=target,
         labels=learnt.labels,
         num_classes=learnt.num_classes,

@@ -85,11 +85,17 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
             header_bytes = stream.tell()
     if info.compress_type != zipfile.ZIP_STORED:
         return StreamedRows(path, info.filename)
+    # The local header may be longer than the central directory's entry says.
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(_LOCAL_HEADER_BYTES)
+    name_bytes, extra_bytes = np.frombuffer(local[26:30], "<u2").tolist()
+    offset = info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
     return np.memmap(
         path,
         header.dtype,
         "r",
-        offset=_data_offset(path, info) + header_bytes,
+        offset=offset + header_bytes,
         shape=header.shape,
         order="F" if header.fortran_order else "C",
     )
@@ -100,15 +106,6 @@ def _row_header(stream: IO[bytes]) -> Header:
     if len(header.shape) not in (1, 2):
         raise ValueError(f"it has {len(header.shape)} dimensions")
     return header
-
-
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    # The local header may be longer than the central directory's entry says.
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        local = file.read(_LOCAL_HEADER_BYTES)
-    name_bytes, extra_bytes = np.frombuffer(local[26:30], "<u2").tolist()
-    return int(info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes)
 
 
 class StreamedRows:

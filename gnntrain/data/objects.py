@@ -7,7 +7,7 @@ to import.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from copy import copy
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -24,12 +24,10 @@ from gnntrain.data.graph import (
     NODE,
     SPLITS,
     AnyArray,
-    AnyGraphData,
     EdgeType,
     FeatureRows,
     GraphData,
     HeteroGraphData,
-    NodeData,
     NodeType,
 )
 from gnntrain.data.graph_arrays import graph_of_arrays, no_features
@@ -59,7 +57,7 @@ def graph_of_object(
     *,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
-) -> AnyGraphData:
+) -> HeteroGraphData:
     """A user's graph from an object.
 
     Args:
@@ -75,10 +73,12 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    if isinstance(given, GraphData | HeteroGraphData):
+    if isinstance(given, HeteroGraphData):
         _refuse_keys_without_use(given, config, source)
         _refuse_other_columns(given, preprocessing, source)
-        return replace(given, dataset=config.name, labelled=labelled and given.labelled)
+        graph = copy(given)
+        graph.dataset, graph.labelled = config.name, labelled and given.labelled
+        return graph
     attributes = _attributes(given, source)
     if _is_typed(attributes):
         _refuse_keys_without_use(given, config, source, is_typed=True)
@@ -87,24 +87,21 @@ def graph_of_object(
     _refuse_keys_without_use(given, config, source)
     made_by = of_one_type(preprocessing, source)
     arrays = _arrays(attributes, source)
-    graph = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=made_by)
-    if graph.features is None:
+    made = graph_of_arrays(arrays, config, source, labelled=labelled, preprocessing=made_by)
+    if made.features is None:
         raise no_features(source)
     if isinstance(given, Mapping):
-        _refuse_two_meanings(graph, source)
-    return graph
+        _refuse_two_meanings(made, source)
+    return made
 
 
 def _refuse_other_columns(
-    given: AnyGraphData,
+    given: HeteroGraphData,
     preprocessing: AnyPreprocessing | None,
     source: str,
 ) -> None:
     """Refuse finished features for a model whose features were made of columns."""
-    if isinstance(given, GraphData):
-        finished = {NODE: given.preprocessing}
-    else:
-        finished = {name: nodes.preprocessing for name, nodes in given.nodes.items()}
+    finished = {name: nodes.preprocessing for name, nodes in given.nodes.items()}
     asked = {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
     for name, made_by in (asked or {}).items():
         if made_by != finished.get(name) and not made_by.is_identity:
@@ -185,7 +182,9 @@ def from_pyg(data: Data, dataset: str, *, split: int = 0, quantities: bool = Fal
     """
     arrays = _arrays(data.to_dict(), dataset)
     config = FilesConfig(split=split, task="regression" if quantities else "auto")
-    return replace(graph_of_arrays(arrays, config, dataset, is_own=False), dataset=dataset)
+    graph = graph_of_arrays(arrays, config, dataset, is_own=False)
+    graph.dataset = dataset
+    return graph
 
 
 def from_pyg_hetero(
@@ -210,14 +209,16 @@ def from_pyg_hetero(
     """
     config = FilesConfig(split=split, task="regression" if quantities else "auto")
     config = config.for_target(target)
-    return replace(_typed_graph(data.to_dict(), config, dataset, is_own=False), dataset=dataset)
+    graph = _typed_graph(data.to_dict(), config, dataset, is_own=False)
+    graph.dataset = dataset
+    return graph
 
 
 def _refuse_keys_without_use(
     given: object, config: FilesConfig, source: str, *, is_typed: bool = False
 ) -> None:
     """Refuse keys that are about other graphs: nothing that was asked for is left undone."""
-    is_done = isinstance(given, GraphData | HeteroGraphData)
+    is_done = isinstance(given, HeteroGraphData)
     known = {"task"} if is_done else _WHOLE_GRAPH_KEYS - ({"weight_column"} if is_typed else set())
     for key, field in FilesConfig.model_fields.items():
         if key in known or key in DatasetConfig.model_fields:
@@ -389,78 +390,41 @@ def _of_tensor(tensor: Tensor, what: str) -> AnyArray:
     return array
 
 
-def content_digest(graph: AnyGraphData) -> str:
+def content_digest(graph: HeteroGraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
-    digest = blake2b(digest_size=20)
-    fields, named, features = (
-        _typed_content(graph) if isinstance(graph, HeteroGraphData) else _content(graph)
-    )
-    digest.update(canonical_json(fields).encode())
-    for name, array in named.items():
-        digest.update(_head(name, array))
-        if array is not None:
-            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    for table, num_nodes in features:
-        for rows in _feature_rows(table, num_nodes):
-            digest.update(_head("features", rows))
-            digest.update(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
-    return digest.hexdigest()
-
-
-_Content = tuple[
-    dict[str, object],
-    dict[str, AnyArray | None],
-    list[tuple[AnyArray | FeatureRows | None, int]],
-]
-"""What a digest is of: plain JSON, arrays, and features with the number of their rows."""
-
-
-def _content(graph: GraphData) -> _Content:
     fields = {
         name: getattr(graph, name)
-        for name in ("num_nodes", "num_classes", "task", "metric", "symmetric", "labelled")
+        for name in ("target", "num_classes", "task", "metric", "reverse", "labelled", "ogb_name")
     }
-    fields |= {**_common(graph), **_made_by(graph)}
-    named = {
-        **{name: getattr(graph, name) for name in ("src", "dst", "labels", "edge_weight")},
-        **{name: getattr(graph, name) for name in ("node_ids", "class_names")},
-        **{split: np.asarray(graph.splits[split]) for split in SPLITS if split in graph.splits},
-    }
-    return fields, named, [(graph.features, graph.num_nodes)]
-
-
-def _typed_content(graph: HeteroGraphData) -> _Content:
-    fields = {
-        name: getattr(graph, name)
-        for name in ("target", "num_classes", "task", "metric", "reverse", "labelled")
-    }
-    fields |= _common(graph)
-    fields["edges"] = ["/".join(name) for name in graph.edges]
-    fields["nodes"] = {
-        name: {"num_nodes": nodes.num_nodes, **_made_by(nodes)}
-        for name, nodes in graph.nodes.items()
-    }
-    named = {
-        **{f"{name} src": src for name, (src, _) in graph.edges.items()},
-        **{f"{name} dst": dst for name, (_, dst) in graph.edges.items()},
-        **{f"{name} ids": nodes.ids for name, nodes in graph.nodes.items()},
+    fields["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
+    fields["edges"] = [["/".join(name), edges.symmetric] for name, edges in graph.edges.items()]
+    arrays: dict[str, AnyArray | None] = {
         **{"labels": graph.labels, "class_names": graph.class_names},
         **{split: np.asarray(graph.splits[split]) for split in SPLITS if split in graph.splits},
     }
-    return fields, named, [(nodes.features, nodes.num_nodes) for nodes in graph.nodes.values()]
-
-
-def _common(graph: AnyGraphData) -> dict[str, object]:
-    summary = None if graph.summary is None else graph.summary.model_dump(mode="json")
-    return {"ogb_name": graph.ogb_name, "summary": summary}
-
-
-def _made_by(nodes: GraphData | NodeData) -> dict[str, object]:
-    made_by, names = nodes.preprocessing, nodes.feature_names
-    return {
-        "preprocessing": None if made_by is None else made_by.model_dump(mode="json"),
-        "feature_names": None if names is None else list(names),
-    }
+    for edge_type, edges in graph.edges.items():
+        for key in ("src", "dst", "weight"):
+            arrays[f"{edge_type} {key}"] = getattr(edges, key)
+    nodes_fields = {}
+    for name, nodes in graph.nodes.items():
+        made_by, names = nodes.preprocessing, nodes.feature_names
+        nodes_fields[name] = {
+            "num_nodes": nodes.num_nodes,
+            "preprocessing": None if made_by is None else made_by.model_dump(mode="json"),
+            "feature_names": None if names is None else list(names),
+        }
+        arrays[f"{name} ids"] = nodes.ids
+    fields["nodes"] = nodes_fields
+    digest = blake2b(canonical_json(fields).encode(), digest_size=20)
+    for name, array in arrays.items():
+        digest.update(_head(name, array))
+        if array is not None:
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    for nodes in graph.nodes.values():
+        for rows in _feature_rows(nodes.features, nodes.num_nodes):
+            digest.update(_head("features", rows))
+            digest.update(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
+    return digest.hexdigest()
 
 
 def _head(name: str, array: AnyArray | None) -> bytes:

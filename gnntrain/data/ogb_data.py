@@ -29,7 +29,7 @@ import numpy as np
 from gnntrain.data.graph import (
     JSON,
     AnyArray,
-    AnyGraphData,
+    EdgeData,
     EdgeType,
     FeatureRows,
     GraphData,
@@ -116,20 +116,25 @@ class OGBBuilder(PublishedBuilder):
                 "Move that folder away to have the right one downloaded.",
             )
 
-    def read(self, folder: Path) -> AnyGraphData:
+    def read(self, folder: Path) -> HeteroGraphData:
         self._check_release(folder)
         read = _read_binary if self._meta["binary"] == "True" else _read_tables
         num_nodes, src, dst, features, labels = read(folder / "raw", self._meta)
-        num_tasks = int(self._meta["num tasks"])
-        multilabel = num_tasks > 1
-        task: LabelKind = "multilabel" if multilabel else "multiclass"
+        num_tasks, num_classes = int(self._meta["num tasks"]), int(self._meta["num classes"])
+        task: LabelKind = "multiclass" if num_tasks == 1 else "multilabel"
+        if task == "multiclass":
+            labels = _class_numbers(labels)
+        elif np.isin(labels, (0, 1)).all():
+            labels, num_classes = labels.astype(np.uint8), num_tasks
+        else:
+            raise ValueError("labels other than 0 and 1")
         return GraphData(
             dataset=self.dataset,
             num_nodes=num_nodes,
             src=src,
             dst=dst,
-            labels=_flags(labels) if multilabel else _class_numbers(labels),
-            num_classes=num_tasks if multilabel else int(self._meta["num classes"]),
+            labels=labels,
+            num_classes=num_classes,
             task=task,
             splits=self._splits(folder / "split" / self._meta["split"]),
             features=features,
@@ -139,7 +144,13 @@ class OGBBuilder(PublishedBuilder):
         )
 
     def _splits(self, folder: Path) -> dict[str, Int64Array]:
-        return {split: _read_ids(folder / name) for split, name in _SPLIT_FILES.items()}
+        ids = np.dtype(np.int64)
+        return {
+            split: np.concatenate(
+                [found for _, (found,) in _table_blocks(folder / name, ids, None)]
+            )
+            for split, name in _SPLIT_FILES.items()
+        }
 
 
 class HeteroOGBBuilder(OGBBuilder):
@@ -156,7 +167,9 @@ class HeteroOGBBuilder(OGBBuilder):
     def read(self, folder: Path) -> HeteroGraphData:
         self._check_release(folder)
         raw = folder / "raw"
-        sizes = _read_sizes(raw / _SIZES)
+        with gzip.open(raw / _SIZES, "rt", newline="") as file:
+            (row,) = csv.DictReader(file)  # the number of nodes of the type each column names
+        sizes = {name: int(number) for name, number in row.items()}
         of_paper = sizes[_PAPER], np.dtype(np.float32)
         features = _read_table(raw / "node-feat" / _PAPER / "node-feat.csv.gz", *of_paper)
         labels = _read_table(raw / "node-label" / _PAPER / "node-label.csv.gz", *of_paper)
@@ -166,7 +179,7 @@ class HeteroOGBBuilder(OGBBuilder):
                 name: NodeData(size, features if name == _PAPER else None)
                 for name, size in sizes.items()
             },
-            edges={name: _read_ends(raw / _folder(name), sizes, name) for name in _MAG},
+            edges={name: EdgeData(*_read_ends(raw / _folder(name), sizes, name)) for name in _MAG},
             target=_PAPER,
             labels=_class_numbers(labels),
             num_classes=int(self._meta["num classes"]),
@@ -192,13 +205,6 @@ def _folder(edge_type: EdgeType) -> str:
     return f"relations/{'___'.join(edge_type)}"
 
 
-def _read_sizes(path: Path) -> dict[NodeType, int]:
-    """A table of one row: the number of nodes of the type that each column names."""
-    with gzip.open(path, "rt", newline="") as file:
-        (row,) = csv.DictReader(file)
-    return {name: int(number) for name, number in row.items()}
-
-
 def _read_ends(
     folder: Path, sizes: Mapping[NodeType, int], edge_type: EdgeType
 ) -> tuple[IntArray, IntArray]:
@@ -220,12 +226,6 @@ def _class_numbers(labels: AnyArray) -> AnyArray:
     return column.astype(np.int32)
 
 
-def _flags(labels: AnyArray) -> AnyArray:
-    if not np.isin(labels, (0, 1)).all():
-        raise ValueError("labels other than 0 and 1")
-    return labels.astype(np.uint8)
-
-
 def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
     num_nodes = _single_number(raw / "num-node-list.csv.gz")
     num_edges = _single_number(raw / "num-edge-list.csv.gz")
@@ -236,12 +236,6 @@ def _read_tables(raw: Path, meta: Mapping[str, str]) -> _Parts:
     else:
         features = _mean_edge_features(raw / "edge-feat.csv.gz", edges, num_nodes)
     return num_nodes, edges[:, 0], edges[:, 1], features, labels
-
-
-def _read_ids(path: Path) -> Int64Array:
-    """The only column of a headerless csv.gz."""
-    blocks = _table_blocks(path, np.dtype(np.int64), None)
-    return np.concatenate([column for _, (column,) in blocks])
 
 
 def _single_number(path: Path) -> int:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gnntrain.data.graph import AnyArray, Edges, EdgeType, Graph, GraphSchema, Int64Array, Nodes
-from gnntrain.data.parts import Parts
-from gnntrain.data.parts_meta import HeteroPartitionMeta, PartitionMeta
+from gnntrain.data.graph import Edges, EdgeType, Graph, GraphSchema, Int64Array
+from gnntrain.data.parts import PartitionMeta, Parts
+from gnntrain.data.store import nodes_of
 from gnntrain.data.target_scale import TargetScale
 
 
@@ -30,34 +30,16 @@ class PartitionedGraph(Graph):
     def of(cls, parts: Parts) -> PartitionedGraph:
         """The graph of `parts`."""
         meta = parts.meta
-        schema, arrays = meta.graph_schema, meta.parts[0].arrays
-
-        def without_rows(name: str) -> AnyArray | None:
-            if name not in arrays:
-                return None
-            return np.empty((0, *arrays[name].shape[1:]), arrays[name].stored_dtype)
-
-        nodes = {}
-        for number, name in enumerate(schema.num_nodes):
-            suffix = f"_{number}" * isinstance(meta, HeteroPartitionMeta)
-            features, is_target = without_rows(f"features{suffix}"), name == schema.target
-            assert features is not None
-            nodes[name] = Nodes(
-                features=features,
-                feature_dtype=parts.feature_dtype,
-                labels=without_rows("labels") if is_target else None,
-                splits=parts.splits if is_target else {},
-                ids=without_rows(f"node_ids{suffix}"),
-                feature_names=meta.feature_names_by_type[name],
-            )
-        indices = without_rows("indices")
-        assert indices is not None
-        weight, norm = without_rows("edge_weight"), without_rows("gcn_norm")
-        edges = Edges(np.zeros(1, np.int64), indices, weight, norm)
+        rows = {
+            name: np.empty((0, *array.shape[1:]), array.stored_dtype)
+            for name, array in meta.parts[0].arrays.items()
+        }
+        weight, norm = rows.get("edge_weight"), rows.get("gcn_norm")
+        edges = Edges(np.zeros(1, np.int64), rows["indices"], weight, norm)
         return cls(
-            nodes=nodes,
-            edges=dict.fromkeys(schema.edge_types, edges),
-            target=schema.target,
+            nodes=nodes_of(meta, meta.parts[0].arrays, rows, parts.splits),
+            edges=dict.fromkeys(meta.graph_schema.edge_types, edges),
+            target=meta.target,
             dataset=meta.dataset,
             task=meta.task,
             metric=meta.metric,
@@ -91,7 +73,7 @@ class PartitionedGraph(Graph):
     @property
     def num_nodes(self) -> int:
         """Nodes of the whole graph."""
-        return self.parts.num_nodes
+        return self.meta.num_nodes
 
     @property
     def edge_counts(self) -> dict[EdgeType, int]:

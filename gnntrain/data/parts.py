@@ -2,51 +2,186 @@
 
 `gnntrain partition` numbers the nodes anew, so that each part is a contiguous range of nodes; a
 part holds the in-edges of its nodes. Within a part, nodes are in their original order, and a node's
-in-edges too.
+in-edges too. `partition.json` describes all parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
+from pydantic import Field
 
 from gnntrain.data.graph import (
-    EDGE,
-    NODE,
     SPLITS,
-    AnyArray,
     Edges,
+    EdgeType,
     FeatureDtype,
-    Float32Array,
     Graph,
     Int64Array,
-    IntArray,
-    Nodes,
     NodeType,
+    index_dtype,
 )
-from gnntrain.data.parts_meta import (
-    HeteroPartitionMeta,
-    PartitionError,
-    PartitionMeta,
-    feature_dtype_of,
-    part_folder,
-    read_partition,
+from gnntrain.data.store import edges_of, names_of, nodes_of
+from gnntrain.data.store_meta import (
+    ArrayMeta,
+    Folder,
+    GraphMeta,
+    Meta,
+    StoreError,
+    check_arrays,
+    expected_arrays,
+    map_folder,
+    read_description,
+    shared_arrays,
 )
-from gnntrain.data.store import names_of, typed_edges, typed_nodes
-from gnntrain.data.store_files import ArrayFolder, is_sealed, map_array, verify
-from gnntrain.data.store_meta import ArrayMeta, StoreError
+from gnntrain.data.target_scale import TargetScale
+from gnntrain.errors import UserError
+
+PARTITION_FORMAT: Final = "gnntrain-partition"
+PARTITION_VERSION: Final = 3
+PARTITION_FILE = "partition.json"
+
+Method = Literal["streaming", "metis", "random"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+class PartitionError(UserError):
+    """A partition that cannot be used; `reason` names the file and the error."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the partition {path} cannot be used: {reason}",
+            "Make it with `gnntrain partition --parts N --out DIR` and the keys of the data set.",
+        )
+        self.reason = reason
+
+
+class PartMeta(Meta):
+    """One part; its files are in the folder `part<number>`.
+
+    Attributes:
+        node_counts: Its nodes of each type.
+        edge_counts: Its edges of each type.
+        num_train: Its training nodes.
+        arrays: Its arrays. `indptr` and `indices` are those of a `FusedCSC`; features, ids and
+            original numbers of the node type at position i are `features_<i>`, `node_ids_<i>` and
+            `original_<i>`.
+    """
+
+    node_counts: tuple[int, ...]
+    edge_counts: tuple[int, ...]
+    num_train: int = Field(ge=0)
+    arrays: dict[str, ArrayMeta]
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(self.node_counts)
+
+    @property
+    def num_edges(self) -> int:
+        return sum(self.edge_counts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all its arrays together."""
+        return sum(array.bytes for array in self.arrays.values())
+
+
+class PartitionMeta(GraphMeta):
+    """The content of `partition.json`.
+
+    `arrays` are those of the whole graph, beside it: splits, names of classes, and `original_<i>`,
+    the original numbers of the nodes of each type without features, since a model's rows for them
+    have the original order.
+
+    Attributes:
+        source: The content digest of the store that was partitioned.
+        method: How nodes were assigned to parts.
+        cut_edges: Edges whose ends lie in different parts.
+        class_counts: By split, its nodes of each class; None for quantities.
+        target_scale: The scale of quantities; None for classes.
+        target_ranges: By split, see `Graph.target_ranges`; None for classes.
+        parts: The parts, in the order of their nodes.
+    """
+
+    format: Literal["gnntrain-partition"]
+    source: str
+    method: Method
+    cut_edges: int = Field(ge=0)
+    class_counts: dict[str, list[int]] | None
+    target_scale: TargetScale | None
+    target_ranges: dict[str, list[tuple[float, float] | None]] | None
+    parts: tuple[PartMeta, ...] = Field(min_length=1)
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(part.num_nodes for part in self.parts)
+
+    @property
+    def num_edges(self) -> int:
+        return sum(part.num_edges for part in self.parts)
+
+    @property
+    def edge_counts(self) -> dict[EdgeType, int]:
+        """Edges of each type in the whole graph."""
+        return {kind.name: kind.num_edges for kind in self.edge_types}
+
+    @property
+    def feature_dtype(self) -> FeatureDtype:
+        """See `gnntrain.data.graph.Nodes`."""
+        return cast(FeatureDtype, self.parts[0].arrays["features_0"].dtype)
+
+    @property
+    def starts(self) -> dict[NodeType, Int64Array]:
+        """By node type, first node of each part, and the number of nodes: int64
+        `[num_parts + 1]`."""
+        return {
+            kind.name: np.cumsum([0, *(part.node_counts[i] for part in self.parts)], dtype=np.int64)
+            for i, kind in enumerate(self.node_types)
+        }
+
+
+def part_folder(path: Path, number: int) -> Path:
+    """The folder of one part of the partition at `path`."""
+    return path / f"part{number}"
+
+
+def read_partition(path: Path) -> PartitionMeta:
+    """Read and check `partition.json` in the folder `path`; raises `StoreError`."""
+    what = (PARTITION_FORMAT, PARTITION_VERSION, PartitionMeta)
+    meta = read_description(path, PARTITION_FILE, *what)
+    shared = shared_arrays(meta)
+    for i, kind in enumerate(meta.node_types):
+        if kind.num_features == 0:
+            shared[f"original_{i}"] = ("int64", (kind.num_nodes,))
+    check_arrays(path, PARTITION_FILE, meta.arrays, shared)
+    index = index_dtype(max(kind.num_nodes for kind in meta.node_types)).name
+    first = {name: array.dtype for name, array in meta.parts[0].arrays.items()}
+    num_types = len(meta.node_types), len(meta.edge_types)
+    for number, part in enumerate(meta.parts):
+        where = f"{PARTITION_FILE}: part {number}"
+        if (len(part.node_counts), len(part.edge_counts)) != num_types:
+            raise StoreError(path, f"{where} has another number of types")
+        expected = expected_arrays(meta, part.node_counts, part.edge_counts)
+        expected["indices"] = (index, (part.num_edges,))
+        for i, size in enumerate(part.node_counts):
+            expected[f"original_{i}"] = ("int64", (size,))
+        check_arrays(path, where, part.arrays, expected)
+        if first != {name: array.dtype for name, array in part.arrays.items()}:
+            raise StoreError(path, f"{where} has other arrays than part 0")
+    for i, kind in enumerate(meta.node_types):
+        if sum(part.node_counts[i] for part in meta.parts) != kind.num_nodes:
+            raise StoreError(path, f"{PARTITION_FILE}: the parts have not all nodes of {kind.name}")
+    return meta
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
     """One part's nodes and their in-edges: read-only views of mapped pages.
-
-    Of a graph of one type, `nodes`, `indptr`, … below are those of the type.
 
     Attributes:
         number: Which part.
@@ -65,79 +200,31 @@ class Part:
     @classmethod
     def of(cls, graph: Graph, number: int, ranges: Mapping[NodeType, range]) -> Part:
         """Consecutive nodes of a whole graph as a part of it: views, but for numbers a node."""
-        rows = graph
-        if any(len(nodes) < len(graph.nodes[name]) for name, nodes in ranges.items()):
-            rows = Graph(
-                nodes={name: _nodes_of(graph, name, nodes) for name, nodes in ranges.items()},
-                edges={name: _edges_to(e, ranges[name[2]]) for name, e in graph.edges.items()},
-                task=graph.task,
-                num_classes=graph.num_classes,
-                target=graph.target,
+        originals = {name: np.arange(own.start, own.stop) for name, own in ranges.items()}
+        if all(len(own) == len(graph.nodes[name]) for name, own in ranges.items()):
+            return cls(number, ranges, graph, originals)
+        nodes, edges = {}, {}
+        for name, own in ranges.items():
+            given, rows = graph.nodes[name], slice(own.start, own.stop)
+            nodes[name] = replace(
+                given,
+                features=given.features[rows],
+                labels=None if given.labels is None else given.labels[rows],
+                ids=None if given.ids is None else given.ids[rows],
             )
-        originals = {name: np.arange(nodes.start, nodes.stop) for name, nodes in ranges.items()}
-        return cls(number, ranges, rows, originals)
-
-    @property
-    def nodes(self) -> range:
-        """Its nodes of the only type."""
-        (nodes,) = self.ranges.values()
-        return nodes
-
-    @property
-    def original(self) -> Int64Array:
-        """The original numbers of the nodes of the only type."""
-        (original,) = self.originals.values()
-        return original
-
-    @property
-    def indptr(self) -> Int64Array:
-        return self.graph.indptr
-
-    @property
-    def indices(self) -> IntArray:
-        return self.graph.indices
-
-    @property
-    def edge_weight(self) -> Float32Array | None:
-        return self.graph.edge_weight
-
-    @property
-    def features(self) -> AnyArray:
-        return self.graph.features
-
-    @property
-    def labels(self) -> AnyArray:
-        return self.graph.labels
-
-    @property
-    def gcn_norm(self) -> Float32Array:
-        return self.graph.gcn_norm
-
-    @property
-    def node_ids(self) -> AnyArray | None:
-        return self.graph.node_ids
-
-
-def _nodes_of(graph: Graph, node_type: NodeType, numbers: range) -> Nodes:
-    nodes, rows = graph.nodes[node_type], slice(numbers.start, numbers.stop)
-    return replace(
-        nodes,
-        features=nodes.features[rows],
-        labels=None if nodes.labels is None else nodes.labels[rows],
-        ids=None if nodes.ids is None else nodes.ids[rows],
-    )
-
-
-def _edges_to(edges: Edges, numbers: range) -> Edges:
-    """The in-edges of some nodes."""
-    first, last = int(edges.indptr[numbers.start]), int(edges.indptr[numbers.stop])
-    weight, norm = edges.weight, edges.gcn_norm
-    return Edges(
-        edges.indptr[numbers.start : numbers.stop + 1] - first,
-        edges.indices[first:last],
-        None if weight is None else weight[first:last],
-        None if norm is None else norm[numbers.start : numbers.stop],
-    )
+        for edge_type, whole in graph.edges.items():
+            own, weight, norm = ranges[edge_type[2]], whole.weight, whole.gcn_norm
+            first, last = int(whole.indptr[own.start]), int(whole.indptr[own.stop])
+            edges[edge_type] = Edges(
+                whole.indptr[own.start : own.stop + 1] - first,
+                whole.indices[first:last],
+                None if weight is None else weight[first:last],
+                None if norm is None else norm[own.start : own.stop],
+            )
+        rows_alone = Graph(
+            nodes, edges, task=graph.task, num_classes=graph.num_classes, target=graph.target
+        )
+        return cls(number, ranges, rows_alone, originals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +237,10 @@ class Parts:
         path: The folder that `gnntrain partition` has written.
         meta: The content of its `partition.json`.
         opened: The parts that are open, consecutive.
-        starts_by_type: By node type, int64 `[num_parts + 1]`: part p has the nodes
+        starts: By node type, int64 `[num_parts + 1]`: part p has the nodes
             `starts[p] … starts[p + 1] − 1`.
         originals: The original numbers of all nodes of each type that has no features, int64: a
-            model's rows for them have the original order. Of a graph of one type: empty.
+            model's rows for them have the original order.
         splits: New numbers of the nodes of "train", "val" and "test", int64, each split in its
             original order (ascending original numbers).
         class_names: See `gnntrain.data.graph.Graph`.
@@ -162,7 +249,7 @@ class Parts:
     path: Path
     meta: PartitionMeta
     opened: tuple[Part, ...]
-    starts_by_type: Mapping[NodeType, Int64Array]
+    starts: Mapping[NodeType, Int64Array]
     originals: Mapping[NodeType, Int64Array]
     splits: Mapping[str, Int64Array]
     class_names: list[str] | list[int] | None
@@ -183,22 +270,38 @@ class Parts:
                 not that many parts.
         """
         path = Path(path).absolute()
-        with _as_partition_error(path):
+        opened = []
+        try:
             meta = read_partition(path)
             parts = range(len(meta.parts)) if parts is None else parts
             if len(parts) and not 0 <= parts[0] <= parts[-1] < len(meta.parts):
                 raise StoreError(path, f"it has {len(meta.parts)} parts, not part {parts[-1]}")
-            shared = _open_folder(path, Folder(meta.arrays, meta.digest), check=check)
-            opened = tuple(_open_part(path, meta, number, check=check) for number in parts)
+            shared, starts = map_folder(path, meta, check=check), meta.starts
+            for number in parts:
+                part, folder = meta.parts[number], part_folder(path, number)
+                arrays = map_folder(folder, Folder(part.arrays, meta.digest), check=check)
+                graph = Graph(
+                    nodes_of(meta, part.arrays, arrays, {}),
+                    edges_of(meta, arrays, part.node_counts, part.edge_counts),
+                    task=meta.task,
+                    num_classes=meta.num_classes,
+                    target=meta.target,
+                )
+                ranges = {t: range(*s[number : number + 2].tolist()) for t, s in starts.items()}
+                originals = {name: arrays[f"original_{i}"] for i, name in enumerate(ranges)}
+                opened.append(Part(number, ranges, graph, originals))
+        except StoreError as error:
+            where = "" if error.path == path else f"{error.path.name}: "
+            raise PartitionError(path, f"{where}{error.reason}") from error
         return cls(
             path=path,
             meta=meta,
-            opened=opened,
-            starts_by_type=meta.starts,
+            opened=tuple(opened),
+            starts=starts,
             originals={
-                name: shared[f"original_{number}"]
-                for number, name in enumerate(meta.graph_schema.num_nodes)
-                if f"original_{number}" in shared
+                name: shared[f"original_{i}"]
+                for i, name in enumerate(starts)
+                if f"original_{i}" in shared
             },
             splits={name: shared[f"split_{name}"] for name in SPLITS},
             class_names=names_of(shared.get("class_names")),
@@ -209,51 +312,12 @@ class Parts:
         return len(self.meta.parts)
 
     @property
-    def num_nodes(self) -> int:
-        """Nodes of the whole graph."""
-        return self.meta.num_nodes
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of the whole graph."""
-        return self.meta.num_edges
-
-    @property
     def ranges(self) -> dict[NodeType, range]:
         """The nodes of the open parts of each type, ranges of new numbers."""
         if not self.opened:
-            return dict.fromkeys(self.starts_by_type, range(0))
+            return dict.fromkeys(self.starts, range(0))
         first, last = self.opened[0].ranges, self.opened[-1].ranges
         return {name: range(nodes.start, last[name].stop) for name, nodes in first.items()}
-
-    @property
-    def nodes(self) -> range:
-        """The nodes of the open parts, of the only type."""
-        (nodes,) = self.ranges.values()
-        return nodes
-
-    @property
-    def starts(self) -> Int64Array:
-        """See `starts_by_type`, of the only type."""
-        (starts,) = self.starts_by_type.values()
-        return starts
-
-    @property
-    def feature_dtype(self) -> FeatureDtype:
-        """See `gnntrain.data.graph.Nodes`."""
-        return feature_dtype_of(self.meta.parts[0])
-
-    @property
-    def has_edge_weight(self) -> bool:
-        return "edge_weight" in self.meta.parts[0].arrays
-
-    def split(self, name: str) -> Int64Array:
-        """See `splits`."""
-        return self.splits[name]
-
-    def part_of(self, nodes: IntArray) -> Int64Array:
-        """The part of each node of the only type: int64 `[n]` for new numbers `[n]`."""
-        return np.searchsorted(self.starts, nodes, side="right") - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         numbers = [part.number for part in self.opened]
@@ -261,55 +325,5 @@ class Parts:
         return _reopen, (self.path, parts)
 
 
-class Folder(NamedTuple):
-    """A folder of arrays, see `gnntrain.data.store_files.ArrayFolder`."""
-
-    arrays: Mapping[str, ArrayMeta]
-    digest: str
-
-
 def _reopen(path: Path, parts: range) -> Parts:
     return Parts.open(path, parts, check=False)
-
-
-def _open_folder(folder: Path, content: ArrayFolder, *, check: bool) -> dict[str, AnyArray]:
-    arrays = {name: map_array(folder, array) for name, array in content.arrays.items()}
-    if check and not is_sealed(folder, content):
-        verify(folder, content)
-    return arrays
-
-
-def _open_part(path: Path, meta: PartitionMeta, number: int, *, check: bool) -> Part:
-    content, target = Folder(meta.parts[number].arrays, meta.digest), meta.graph_schema.target
-    arrays = _open_folder(part_folder(path, number), content, check=check)
-    ranges = {}
-    for name, starts in meta.starts.items():
-        first, stop = starts[number : number + 2].tolist()
-        ranges[name] = range(first, stop)
-    if isinstance(meta, HeteroPartitionMeta):
-        typed, counts = meta.parts[number], range(len(meta.node_types))
-        nodes = typed_nodes(meta, arrays, feature_dtype_of(typed))
-        edges = typed_edges(meta, arrays, typed.node_counts, typed.edge_counts)
-        originals = {name: arrays[f"original_{i}"] for i, name in zip(counts, ranges, strict=True)}
-    else:
-        of_nodes = Nodes(
-            features=arrays["features"],
-            feature_dtype=feature_dtype_of(meta.parts[number]),
-            labels=arrays["labels"],
-            ids=arrays.get("node_ids"),
-            feature_names=meta.feature_names,
-        )
-        weight = arrays.get("edge_weight")
-        of_edges = Edges(arrays["indptr"], arrays["indices"], weight, arrays["gcn_norm"])
-        nodes, edges, originals = {NODE: of_nodes}, {EDGE: of_edges}, {NODE: arrays["original"]}
-    graph = Graph(nodes, edges, task=meta.task, num_classes=meta.num_classes, target=target)
-    return Part(number, ranges, graph, originals)
-
-
-@contextmanager
-def _as_partition_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except StoreError as error:
-        where = "" if error.path == path else f"{error.path.name}: "
-        raise PartitionError(path, f"{where}{error.reason}") from error

@@ -1,25 +1,31 @@
 """Data sets of PyTorch Geometric.
 
 PyG's own classes read the small ones, each in a temporary folder that holds links to the raw files:
-PyG writes its processed copy there, and nothing beside the raw files. For the larger ones, whose
-classes need more memory than the graph, see `gnntrain.data.large_raw`.
+PyG writes its processed copy there, and nothing beside the raw files. PyG's classes also name and
+fetch the files of the larger ones, but their `process` holds every edge several times as 64-bit
+numbers: ten times the size of the store for Reddit. Reading the same arrays here gives the same
+graph (a test compares them) and lets features be mapped or streamed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import tempfile
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gnntrain.config.published import PUBLISHED, Published
-from gnntrain.data.graph import AnyGraphData
-from gnntrain.data.large_raw import LARGE_READERS
+from gnntrain.data.graph import SPLITS, AnyArray, GraphData, HeteroGraphData, index_dtype
+from gnntrain.data.npz_members import open_member
 from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
 from gnntrain.data.summary import DataSummary
+from gnntrain.data.targets import labelled_graph, smallest_int
 
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
@@ -39,19 +45,41 @@ class PyGBuilder(PublishedBuilder):
     def download(self, scratch: Path) -> Path:
         return _RawFiles.of(self.published, scratch, download=True).folder
 
-    def read(self, raw_dir: Path) -> AnyGraphData:
-        read_large = LARGE_READERS.get(str(self.published.class_name))
+    def read(self, raw_dir: Path) -> HeteroGraphData:
+        read_large = _LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)
         from torch_geometric.data import HeteroData
 
         from gnntrain.data.objects import from_pyg, from_pyg_hetero
 
-        made = _processed(self.published, raw_dir)
+        made = self._processed(raw_dir)
         convert = from_pyg_hetero if isinstance(made, HeteroData) else from_pyg
-        graph: AnyGraphData = convert(made, self.dataset, split=self.split)
+        graph: HeteroGraphData = convert(made, self.dataset, split=self.split)
         read = graph.summary or DataSummary()
-        return replace(graph, summary=DataSummary(split=read.split))
+        graph.summary = DataSummary(split=read.split)
+        return graph
+
+    def _processed(self, raw_dir: Path) -> Any:
+        """The graph that PyG's class makes of the raw files."""
+        import torch_geometric.datasets
+
+        made_by = getattr(torch_geometric.datasets, str(self.published.class_name))
+        with (
+            tempfile.TemporaryDirectory(prefix="gnntrain-") as root,
+            quiet(),
+            contextlib.redirect_stderr(io.StringIO()),  # PyG says that it processes
+        ):
+            wanted = _RawFiles.of(self.published, Path(root), download=False)
+            for name in wanted.names:
+                source, target = (raw_dir / name).resolve(), wanted.folder / name
+                if self.published.class_name in _PICKLED and not name.endswith(_TEXT):
+                    content = source.read_bytes()
+                    refuse_code(content)
+                    target.write_bytes(content)  # a copy: PyG reads the checked bytes
+                else:
+                    target.symlink_to(source)
+            return made_by(root, **self.published.arguments)[0]
 
 
 def layout_of(dataset: str) -> RawLayout:
@@ -86,7 +114,9 @@ class _RawFiles(Exception):
     @classmethod
     def of(cls, published: Published, root: Path, *, download: bool) -> _RawFiles:
         """Of a class of PyG, over the empty folder `root`; downloaded into it or not."""
-        base = _class_of(published)
+        import torch_geometric.datasets
+
+        base = getattr(torch_geometric.datasets, str(published.class_name))
 
         def stop(dataset: Any) -> None:
             if download:
@@ -102,26 +132,43 @@ class _RawFiles(Exception):
         raise TypeError(f"{base.__name__} does not download its raw files")
 
 
-def _class_of(published: Published) -> Any:
-    import torch_geometric.datasets
+def _read_reddit(raw_dir: Path, dataset: str) -> GraphData:
+    """Reddit (Hamilton et al., 2017): one archive of nodes, one SciPy matrix of edges."""
+    with np.load(raw_dir / "reddit_data.npz", allow_pickle=False) as nodes:
+        labels, node_types = nodes["label"].astype(np.int64), nodes["node_types"]
+    with np.load(raw_dir / "reddit_graph.npz", allow_pickle=False) as edges:
+        src = smallest_int(edges["row"], len(labels))
+        dst = smallest_int(edges["col"], len(labels))
+    splits = {name: np.flatnonzero(node_types == code) for code, name in enumerate(SPLITS, start=1)}
+    features = open_member(raw_dir / "reddit_data.npz", "feature")
+    return labelled_graph(dataset, src, dst, labels, splits, features)
 
-    return getattr(torch_geometric.datasets, str(published.class_name))
+
+def _read_graph_saint(raw_dir: Path, dataset: str) -> GraphData:
+    """Flickr, Yelp, AmazonProducts and Reddit2 in the form of Zeng et al. (2020)."""
+    features = np.load(raw_dir / "feats.npy", mmap_mode="r", allow_pickle=False)
+    num_nodes = len(features)
+    with np.load(raw_dir / "adj_full.npz", allow_pickle=False) as adjacency:
+        dst = smallest_int(adjacency["indices"], num_nodes)
+        degree = np.diff(adjacency["indptr"])
+    src = np.repeat(np.arange(num_nodes, dtype=index_dtype(num_nodes)), degree)
+    class_map = json.loads((raw_dir / "class_map.json").read_bytes())
+    first = next(iter(class_map.values()))  # a class a node, or a list of 0 and 1
+    labels: AnyArray = np.full(num_nodes, -1, np.int64)
+    if isinstance(first, list):
+        labels = np.zeros((num_nodes, len(first)), np.uint8)
+    for node, label in class_map.items():
+        labels[int(node)] = label
+    role = json.loads((raw_dir / "role.json").read_bytes())
+    splits = {name: np.sort(np.array(role[name[:2]], np.int64)) for name in SPLITS}
+    return labelled_graph(dataset, src, dst, labels, splits, features)
 
 
-def _processed(published: Published, raw_dir: Path) -> Any:
-    """The graph that PyG's class makes of the raw files."""
-    with (
-        tempfile.TemporaryDirectory(prefix="gnntrain-") as root,
-        quiet(),
-        contextlib.redirect_stderr(io.StringIO()),  # PyG says that it processes
-    ):
-        wanted = _RawFiles.of(published, Path(root), download=False)
-        for name in wanted.names:
-            source, target = (raw_dir / name).resolve(), wanted.folder / name
-            if published.class_name in _PICKLED and not name.endswith(_TEXT):
-                content = source.read_bytes()
-                refuse_code(content)
-                target.write_bytes(content)  # a copy: PyG reads the checked bytes
-            else:
-                target.symlink_to(source)
-        return _class_of(published)(root, **published.arguments)[0]
+_LARGE_READERS: Mapping[str, Callable[[Path, str], GraphData]] = {
+    "Reddit": _read_reddit,
+    "Reddit2": _read_graph_saint,
+    "Flickr": _read_graph_saint,
+    "Yelp": _read_graph_saint,
+    "AmazonProducts": _read_graph_saint,
+}
+"""Readers by the name of PyG's class."""

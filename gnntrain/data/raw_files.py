@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.graph import JSON, AnyGraphData
+from gnntrain.data.graph import JSON, HeteroGraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 from gnntrain.paths import user_cache
@@ -75,7 +75,7 @@ class PublishedBuilder(ABC):
         """The identity of the graph, without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
-    def build(self) -> AnyGraphData:
+    def build(self) -> HeteroGraphData:
         """Read the raw files, downloaded if need be.
 
         Raises:
@@ -104,7 +104,7 @@ class PublishedBuilder(ABC):
         """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
 
     @abstractmethod
-    def read(self, raw_dir: Path) -> AnyGraphData:
+    def read(self, raw_dir: Path) -> HeteroGraphData:
         """Read the raw files, which lie in `raw_dir`."""
 
 
@@ -160,15 +160,23 @@ def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], P
         with _scratch_folder(root, layout.dataset) as scratch, _network_timeouts():
             fetched = download(scratch)
             _check_whole(fetched, layout.files)
-            _install(fetched, target, layout.files)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                fetched.rename(target)
+            for name in _missing(target, layout):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(fetched / name, target / name)
     except UserError:
         raise
     except Exception as error:  # whatever PyG, OGB, fsspec or the disk raises: same advice
-        missing = _missing(target, layout)
+        *others, last = _missing(target, layout)
+        names = f"{', '.join(others)} and {last}" if others else last
+        first_line = str(getattr(error, "reason", None) or error).strip().partition("\n")[0]
+        brief = ": ".join(filter(None, [type(error).__name__, first_line[:200]]))
         raise UserError(
             f"dataset={layout.dataset}: its raw files are not in {root}, and they could not be "
-            f"downloaded ({_in_brief(error)}).",
-            f"Put {_listed(missing)} into {target}, or set dataset.root to the folder that "
+            f"downloaded ({brief}).",
+            f"Put {names} into {target}, or set dataset.root to the folder that "
             "holds them; nothing is downloaded then.",
         ) from error
     return target
@@ -229,25 +237,3 @@ def _check_whole(folder: Path, files: Sequence[str]) -> None:
                 json.loads(path.read_bytes())
         except (ValueError, zipfile.BadZipFile) as error:
             raise ValueError(f"{name} did not arrive whole") from error
-
-
-def _install(fetched: Path, target: Path, files: Sequence[str]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        fetched.rename(target)
-        return
-    for name in files:
-        if not (target / name).exists():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(fetched / name, target / name)
-
-
-def _in_brief(error: BaseException) -> str:
-    reason = getattr(error, "reason", None) or error
-    lines = str(reason).strip().splitlines()
-    text = lines[0] if lines else ""
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

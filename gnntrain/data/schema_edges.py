@@ -23,7 +23,7 @@ from gnntrain.data.columns import (
     to_plain,
     without_zero_fractions,
 )
-from gnntrain.data.file_columns import listed, named_column, place_of, stacked
+from gnntrain.data.file_columns import named_column, place_of
 from gnntrain.data.file_edges import (
     ENDS,
     MOST_ROWS,
@@ -35,7 +35,7 @@ from gnntrain.data.file_edges import (
 from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.schema_tables import ids_called, names_in
-from gnntrain.data.tables import Columns, Role, Rows, Table
+from gnntrain.data.tables import Columns, Role, Rows, Table, listed
 from gnntrain.errors import UserError
 
 _FEW_IDS = 1 << 22
@@ -127,7 +127,9 @@ def open_edges(
     )
     square = edge_type is not None and edge_type[0] == edge_type[2]
     names = {name.lower() for name in (*names_in(edges), *usual) if not name.isdecimal()}
-    return stacked([edge_table(path, config, bad, names=names, square=square) for path in paths])
+    return Table.of_files(
+        [edge_table(path, config, bad, names=names, square=square) for path in paths]
+    )
 
 
 def _weights(table: Table) -> list[int]:

@@ -18,7 +18,6 @@ from gnntrain.config.graph_schema import (
 )
 from gnntrain.config.problems import meant_or
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.arrow_tables import ArrowTable
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.drawn_splits import Splits, no_splits
 from gnntrain.data.file_columns import (
@@ -45,7 +44,15 @@ from gnntrain.data.file_target_columns import (
     split_columns,
 )
 from gnntrain.data.file_targets import Targets, no_targets, read_targets
-from gnntrain.data.graph import EdgeType, HeteroGraphData, Int64Array, IntArray, NodeData, NodeType
+from gnntrain.data.graph import (
+    EdgeData,
+    EdgeType,
+    HeteroGraphData,
+    Int64Array,
+    IntArray,
+    NodeData,
+    NodeType,
+)
 from gnntrain.data.label_leaks import warn_of_label_leaks
 from gnntrain.data.node_index import NodeIndex
 from gnntrain.data.preprocessing import Preprocessing
@@ -78,6 +85,7 @@ from gnntrain.data.schema_tables import (
     open_nodes,
 )
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
+from gnntrain.data.table_files import table_in_memory
 from gnntrain.data.tables import Columns, Rows, Table
 from gnntrain.errors import UserError
 
@@ -166,7 +174,7 @@ class _Reader:
         return HeteroGraphData(
             dataset=self.config.name,
             nodes=made,
-            edges=lists,
+            edges={name: EdgeData(*ends) for name, ends in lists.items()},
             target=target,
             labels=targets.labels,
             num_classes=targets.num_classes,
@@ -401,7 +409,7 @@ class _Reader:
                 "of it.",
                 f"Give nodes.{source.name}.files, or edges with a node of it.",
             )
-        table = ArrowTable(self.files.path, pa.table({"id": ids}))
+        table = table_in_memory(self.files.path, pa.table({"id": ids}))
         columns = Columns(table, {"id": 0}, ())
         index = NodeIndex(ids, len(ids), kind=source.name, home=None)
         self.nodes[source.name] = _Nodes(source, FeatureChoice(columns, ()), columns.read(), index)

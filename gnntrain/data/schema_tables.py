@@ -25,15 +25,12 @@ from gnntrain.data.file_columns import (
     find_column,
     find_id,
     is_array_file,
-    listed,
     named_column,
     open_table,
     place_of,
-    stacked,
 )
 from gnntrain.data.graph import NodeType
-from gnntrain.data.stacked_table import TablePart
-from gnntrain.data.tables import Columns, Table
+from gnntrain.data.tables import Columns, Table, listed
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
@@ -136,7 +133,7 @@ def open_nodes(
     if is_array_file(paths[0]):
         return open_arrays(paths[0], load_all(paths), FEATURE_ARRAYS, config)
     known = USUAL_NAMES.union(name.lower() for name in names)
-    return stacked([open_table(path, config, bad, known) for path in paths])
+    return Table.of_files([open_table(path, config, bad, known) for path in paths])
 
 
 def node_source(
@@ -233,7 +230,7 @@ def _type_place(key: str, table: Table, wanted: str | None) -> int:
 
 def _parts(
     table: Table, type_place: int, bad: BadRows
-) -> Iterator[tuple[NodeType, TablePart, list[int]]]:
+) -> Iterator[tuple[NodeType, Table, list[int]]]:
     """Each type's rows, and the columns that are empty there."""
     places = range(len(table.names))
     rows = Columns(table, {}, (), places).read()
@@ -246,7 +243,7 @@ def _parts(
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         part = rows.keep(codes == code)
         empty = [place for place in places if _is_empty(part.others[place])]
-        yield name, TablePart(table, part.others, part.rows), empty
+        yield name, table.part(part.others, part.rows), empty
 
 
 def _is_empty(column: pa.Array) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,26 +12,26 @@ import numpy as np
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import (
-    EDGE,
-    NODE,
     SPLITS,
     AnyArray,
-    Edges,
     EdgeType,
     FeatureDtype,
     FusedEdges,
     Graph,
+    Int64Array,
     Nodes,
     NodeType,
 )
-from gnntrain.data.store_files import (
+from gnntrain.data.store_meta import (
+    ArrayMeta,
+    GraphMeta,
+    StoreMeta,
     hold,
-    is_sealed,
-    map_array,
+    map_folder,
     note_use,
+    read_meta,
     verify,
 )
-from gnntrain.data.store_meta import HeteroStoreMeta, StoreMeta, TypedMeta, read_meta
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -63,16 +63,16 @@ class StoredGraph(Graph):
         path = Path(path).absolute()
         meta = read_meta(path)
         with hold(path) as holding:
-            arrays = {name: map_array(path, array) for name, array in meta.arrays.items()}
-            if check and not is_sealed(path, meta):
-                verify(path, meta)
+            arrays = map_folder(path, meta, check=check)
             if check:
                 note_use(path)
-            nodes, edges = _nodes_and_edges(meta, arrays)
+            num_nodes = [kind.num_nodes for kind in meta.node_types]
+            num_edges = [kind.num_edges for kind in meta.edge_types]
+            splits = {name: arrays[f"split_{name}"] for name in SPLITS}
             graph = cls(
-                nodes=nodes,
-                edges=edges,
-                target=meta.target if isinstance(meta, HeteroStoreMeta) else NODE,
+                nodes=nodes_of(meta, meta.arrays, arrays, splits),
+                edges=edges_of(meta, arrays, num_nodes, num_edges),
+                target=meta.target,
                 dataset=meta.dataset,
                 task=meta.task,
                 metric=meta.metric,
@@ -104,73 +104,42 @@ class StoredGraph(Graph):
         return _reopen, (self.path,)
 
 
-Arrays = Mapping[str, AnyArray]
+def _reopen(path: Path) -> StoredGraph:
+    return StoredGraph.open(path, check=False)
 
 
-def _nodes_and_edges(
-    meta: StoreMeta, arrays: Arrays
-) -> tuple[dict[NodeType, Nodes], dict[EdgeType, Edges]]:
-    if isinstance(meta, HeteroStoreMeta):
-        nodes = typed_nodes(meta, arrays, cast(FeatureDtype, meta.feature_dtype))
-        nodes[meta.target] = replace(nodes[meta.target], splits=_splits(arrays))
-        num_nodes = [kind.num_nodes for kind in meta.node_types]
-        num_edges = [kind.num_edges for kind in meta.edge_types]
-        return nodes, typed_edges(meta, arrays, num_nodes, num_edges)
-    only = Nodes(
-        features=arrays["features"],
-        feature_dtype=cast(FeatureDtype, meta.feature_dtype),
-        labels=arrays["labels"],
-        splits=_splits(arrays),
-        ids=arrays.get("node_ids"),
-        feature_names=meta.feature_names,
-    )
-    weight = arrays.get("edge_weight")
-    edges = Edges(arrays["indptr"], arrays["indices"], weight, arrays["gcn_norm"])
-    return {NODE: only}, {EDGE: edges}
-
-
-def typed_nodes(
-    types: TypedMeta, arrays: Arrays, feature_dtype: FeatureDtype
+def nodes_of(
+    meta: GraphMeta,
+    described: Mapping[str, ArrayMeta],
+    arrays: Mapping[str, AnyArray],
+    splits: Mapping[str, Int64Array],
 ) -> dict[NodeType, Nodes]:
-    """The nodes of each type of a typed graph's store, or part, without splits."""
+    """The nodes of each type in the folder of a store or of a part; `splits` are the target's."""
     return {
         kind.name: Nodes(
             features=arrays[f"features_{number}"],
-            feature_dtype=feature_dtype,
-            labels=arrays["labels"] if kind.name == types.target else None,
+            feature_dtype=cast(FeatureDtype, described[f"features_{number}"].dtype),
+            labels=arrays["labels"] if kind.name == meta.target else None,
+            splits=splits if kind.name == meta.target else {},
             ids=arrays.get(f"node_ids_{number}"),
             feature_names=kind.feature_names,
         )
-        for number, kind in enumerate(types.node_types)
+        for number, kind in enumerate(meta.node_types)
     }
 
 
-def typed_edges(
-    types: TypedMeta, arrays: Arrays, num_nodes: Sequence[int], num_edges: Sequence[int]
-) -> dict[EdgeType, Edges]:
-    """The edges of each type of a typed graph's store, or of a part.
-
-    Args:
-        types: The types.
-        arrays: `indptr`, `indices`, `gcn_norm`.
-        num_nodes: Destination nodes of each type.
-        num_edges: Edges of each type.
-    """
-    sizes = {kind.name: number for kind, number in zip(types.node_types, num_nodes, strict=True)}
-    names = [kind.name for kind in types.edge_types]
+def edges_of(
+    meta: GraphMeta,
+    arrays: Mapping[str, AnyArray],
+    num_nodes: Sequence[int],
+    num_edges: Sequence[int],
+) -> FusedEdges:
+    """The edges of each type in the folder of a store or of a part, that has so many nodes and
+    edges of each type."""
+    sizes = {kind.name: number for kind, number in zip(meta.node_types, num_nodes, strict=True)}
+    names: list[EdgeType] = [kind.name for kind in meta.edge_types]
     csc = FusedCSC.cut(names, sizes, num_edges, arrays["indptr"], arrays["indices"])
-    edges = FusedEdges(csc)
-    if "gcn_norm" in arrays:  # a graph of one edge type within one node type
-        return {name: replace(of, gcn_norm=arrays["gcn_norm"]) for name, of in edges.items()}
-    return edges
-
-
-def _splits(arrays: Arrays) -> dict[str, AnyArray]:
-    return {name: arrays[f"split_{name}"] for name in SPLITS}
-
-
-def _reopen(path: Path) -> StoredGraph:
-    return StoredGraph.open(path, check=False)
+    return FusedEdges(csc, arrays.get("edge_weight"), arrays.get("gcn_norm"))
 
 
 def names_of(names: AnyArray | None) -> list[str] | list[int] | None:

@@ -9,14 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 if TYPE_CHECKING:
-    from gnntrain.data.graph import (
-        AnyArray,
-        AnyGraphData,
-        Graph,
-        GraphData,
-        HeteroGraphData,
-        PrepareOptions,
-    )
+    from gnntrain.data.graph import AnyArray, Graph, HeteroGraphData, PrepareOptions
 
 EDGES_ALONE = "models of typed graphs read edges alone"
 """The reason why features, weights and times of typed edges are left out."""
@@ -59,26 +52,35 @@ class DataSummary(BaseModel):
         return [(label, text) for label, text in lines if text]
 
 
-def summary_of(data: AnyGraphData, options: PrepareOptions) -> DataSummary:
+def summary_of(data: HeteroGraphData, options: PrepareOptions) -> DataSummary:
     """The summary of a graph's builder, completed from the arrays and `options`."""
-    from gnntrain.data.graph import GraphData  # which imports this module
-
     given = data.summary or DataSummary()
-    if isinstance(data, GraphData):
-        found, target = {"features": _features(data), "edges": _edges(data)}, data
-        both_ways, loops = data.symmetric, options.add_self_loops
+    widths = {name: nodes.num_features for name, nodes in data.nodes.items()}
+    counts = {name: len(edges.src) for name, edges in data.edges.items()}
+    if data.is_homogeneous:
+        (nodes,), (edges,) = data.nodes.values(), data.edges.values()
+        features = f"{nodes.num_features:,} a node"
+        features += f": {first_names(nodes.feature_names)}" if nodes.feature_names else ""
+        given_edges = f"{len(edges.src):,} given" + ", weighted" * (edges.weight is not None)
     else:
-        found = {"features": _typed_features(data), "edges": _typed_edges(data)}
-        target, both_ways = data.target_data(), data.reverse
-        # Between two node types there is no loop.
-        within = any(source == target_type for source, _, target_type in data.edges)
-        loops = options.add_self_loops and within
+        words = [f"{width:,} a node of type {name}" for name, width in widths.items() if width]
+        without = [name for name, width in widths.items() if not width]
+        features = ", ".join([*words, *([f"none of type {first_names(without)}"] * bool(without))])
+        listed = [f"{'/'.join(name)} {number:,}" for name, number in counts.items()]
+        given_edges = f"{first_names(listed)} given"
+    found = {"features": features, "edges": given_edges}
     if data.labelled:
-        found |= {"labels": _labels(target), "split": split_sizes(data.splits)}
+        found |= {"labels": _labels(data), "split": split_sizes(data.splits)}
     texts = {key: getattr(given, key) or text for key, text in found.items()}
-    both_ways |= options.to_undirected
-    done = {"features": _done_to_features(options), "edges": _done_to_edges(both_ways, loops)}
-    texts |= {key: ", ".join([texts[key], *words]) for key, words in done.items()}
+    if options.normalize_features:
+        texts["features"] += ", scaled to a sum of 1 a node"
+    if options.feature_dtype != "float32":
+        texts["features"] += f", stored as {options.feature_dtype}"
+    if data.reverse or options.to_undirected or any(of.symmetric for of in data.edges.values()):
+        texts["edges"] += ", stored in both directions"
+    # Between two node types there is no loop.
+    if options.add_self_loops and any(src == dst for src, _, dst in data.edges):
+        texts["edges"] += ", self-loops added"
     return given.model_copy(update=texts)
 
 
@@ -109,9 +111,10 @@ def first_names(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
 
 
-def _labels(data: GraphData) -> str:
+def _labels(data: HeteroGraphData) -> str:
     """Kind, number, names or ranges of the labels, and how many nodes have none."""
-    names = _class_names(data)
+    given = () if data.class_names is None else data.class_names.tolist()
+    names = [name.decode() if isinstance(name, bytes) else name for name in given]
     if data.task == "continuous":
         words = _quantities(data.labels, names or range(data.num_classes))
         num_missing = int(np.isnan(data.labels).any(axis=1).sum())
@@ -119,14 +122,8 @@ def _labels(data: GraphData) -> str:
         kind = "labels, each 0 or 1" if data.task == "multilabel" else "classes"
         words = f"{data.num_classes:,} {kind}" + (f": {first_names(names)}" if names else "")
         num_missing = 0 if data.task == "multilabel" else int((~(data.labels >= 0)).sum())
-    return words + (f"; {num_missing:,} of {data.num_nodes:,} nodes have none" * bool(num_missing))
-
-
-def _class_names(data: GraphData) -> list[object]:
-    if data.class_names is None:
-        return []
-    names = data.class_names.tolist()
-    return [name.decode() if isinstance(name, bytes) else name for name in names]
+    num_nodes = len(data.labels)
+    return words + (f"; {num_missing:,} of {num_nodes:,} nodes have none" * bool(num_missing))
 
 
 def _quantities(values: AnyArray, names: Sequence[object]) -> str:
@@ -138,35 +135,3 @@ def _quantities(values: AnyArray, names: Sequence[object]) -> str:
         ranges.append(f"{name}{between}")
     number = "a quantity" if len(names) == 1 else f"{len(names):,} quantities"
     return f"{number}: {', '.join(ranges)}" + ", …" * (len(names) > _SHOWN_NAMES)
-
-
-def _features(data: GraphData) -> str:
-    names = f": {first_names(data.feature_names)}" if data.feature_names else ""
-    return f"{data.num_features:,} a node{names}"
-
-
-def _edges(data: GraphData) -> str:
-    return f"{len(data.src):,} given" + ", weighted" * (data.edge_weight is not None)
-
-
-def _done_to_features(options: PrepareOptions) -> list[str]:
-    words = ["scaled to a sum of 1 a node"] if options.normalize_features else []
-    kept = options.feature_dtype
-    return words if kept == "float32" else [*words, f"stored as {kept}"]
-
-
-def _typed_features(data: HeteroGraphData) -> str:
-    widths = {name: nodes.num_features for name, nodes in data.nodes.items()}
-    words = [f"{width:,} a node of type {name}" for name, width in widths.items() if width]
-    without = [name for name, width in widths.items() if not width]
-    return ", ".join([*words, f"none of type {first_names(without)}"] if without else words)
-
-
-def _typed_edges(data: HeteroGraphData) -> str:
-    counts = [f"{'/'.join(name)} {len(src):,}" for name, (src, _) in data.edges.items()]
-    return f"{first_names(counts)} given"
-
-
-def _done_to_edges(both_ways: bool, loops: bool) -> list[str]:
-    words = ["stored in both directions"] if both_ways else []
-    return [*words, "self-loops added"] if loops else words

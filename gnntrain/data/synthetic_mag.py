@@ -14,7 +14,15 @@ import sys
 import numpy as np
 
 from gnntrain.config import SyntheticMAGConfig
-from gnntrain.data.graph import EdgeType, HeteroGraphData, Int64Array, IntArray, NodeData, NodeType
+from gnntrain.data.graph import (
+    EdgeData,
+    EdgeType,
+    HeteroGraphData,
+    Int64Array,
+    IntArray,
+    NodeData,
+    NodeType,
+)
 from gnntrain.data.pair_draws import Int32Array, Partners, draw_edges
 from gnntrain.data.synthetic import ClassFeatures, propensities, random_stream
 
@@ -48,7 +56,7 @@ def synthetic_mag(config: SyntheticMAGConfig) -> HeteroGraphData:
             for name, size in sizes.items()
         },
         edges={
-            name: _edges(config, number, name, areas)
+            name: EdgeData(*_edges(config, number, name, areas))
             for number, name in enumerate(config.num_edges)
         },
         target=PAPER,

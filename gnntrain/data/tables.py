@@ -1,27 +1,27 @@
 """Tables of a user's graph, read once from front to back, a batch of rows at a time.
 
-A table has named columns, whatever file it is: Parquet, arrays (npy, npz, pt) or delimited text
-(`gnntrain.data.text_table`).
+A table has named columns, whatever file it is: delimited text (`gnntrain.data.text_table`), what
+Arrow reads (`gnntrain.data.table_files`) or arrays (`gnntrain.data.array_files`).
 """
 
 from __future__ import annotations
 
 import csv
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import (
     TEXT,
     BoolArray,
+    from_texts,
     missing_marks,
     to_matrix,
     to_plain,
@@ -36,10 +36,156 @@ from gnntrain.limits import available_memory
 Role = Literal["id", "source", "target", "label", "split", "train", "val", "test"]
 _LABEL_ROLES: tuple[Role, ...] = ("label", "split", "train", "val", "test")
 
-PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_COLUMNS = 100_000
-_BATCH_ROWS = 1 << 18
-_BATCH_VALUES = 1 << 22
+
+Batch = tuple[Mapping[int, pa.Array], Int64Array, int]
+"""Columns by their places in the table, the rows' numbers, and the number behind the last row."""
+
+
+class Table:
+    """Rows with named columns: of a file, or of several with the same columns, one after the other.
+
+    Args:
+        path: The file.
+        names: Names of the columns, each once.
+        stream: Reads the columns with these names, batch by batch.
+        note: Follows the file's name in messages.
+
+    Attributes:
+        files: The tables of several files; () for one file.
+        unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
+        decimal: Decimal mark of the numbers.
+        heading: The fields of a text's first line that was not seen to be a header.
+
+    Raises:
+        UserError: There are too many columns, or two have one name.
+    """
+
+    unit: Literal["line", "row"] = "row"
+    decimal: str = "."
+    heading: tuple[str, ...] = ()
+    note: str = ""
+    files: Sequence[Table] = ()
+    _held: Batch | None = None
+    _ends: Sequence[int] = ()
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        stream: Callable[[list[str]], Iterable[pa.RecordBatch]],
+        note: str = "",
+    ) -> None:
+        self.path, self.names, self.note = path, tuple(names), note
+        self._stream = stream
+        with readable(path):
+            if len(names) > MAX_COLUMNS:
+                raise ValueError(f"it has {len(names):,} columns, more than {MAX_COLUMNS:,}")
+            if len(set(names)) < len(names):
+                raise ValueError("two of its columns have the same name")
+
+    @staticmethod
+    def of_files(tables: Sequence[Table]) -> Table:
+        """Tables of the same columns as one; the first one's path stands for all in messages.
+
+        Raises:
+            UserError: One has other columns than the first.
+        """
+        first = tables[0]
+        for table in tables:
+            if table.names != first.names:
+                raise UserError(
+                    f"{table.path} has the columns {listed(table.names)}; {first.path} has "
+                    f"{listed(first.names)}.",
+                    "Files of one table need the same columns in the same order.",
+                )
+        if len(tables) == 1:
+            return first
+        whole = copy(first)
+        whole.files, whole.note = tables, f" and {len(tables) - 1} more"
+        return whole
+
+    def part(self, columns: Mapping[int, pa.Array], rows: Int64Array) -> Table:
+        """Some of its rows, whose columns are in memory, with the numbers that they have in it."""
+        part = copy(self)
+        part._held = columns, rows, int(rows[-1]) + 1 if len(rows) else 0
+        return part
+
+    def batches(self, places: Sequence[int]) -> Iterator[Batch]:
+        """Read the columns at `places` from front to back; those of text files are texts.
+
+        Raises:
+            UserError: A file cannot be read.
+        """
+        if self._held is not None:
+            yield self._held
+            return
+        ends: list[int] = []
+        self._ends = ends
+        first, end = 0, -1
+        for file in self.files or (self,):
+            with readable(file.path):
+                for columns, rows, last in file.read(places):
+                    end = first + last
+                    yield columns, first + rows, end
+            first = max(end, 0)
+            ends.append(first)
+        if end < 0:
+            yield dict.fromkeys(places, pa.array([], TEXT)), np.arange(0), 0
+
+    def read(self, places: Sequence[int]) -> Iterator[Batch]:
+        """As `batches`, of one file."""
+        start = 0
+        for batch in self._stream([self.names[place] for place in places]):
+            end = start + batch.num_rows
+            # A dictionary's codes become its values.
+            columns = [
+                c.dictionary_decode() if pa.types.is_dictionary(c.type) else c
+                for c in batch.columns
+            ]
+            yield dict(zip(places, columns, strict=True)), np.arange(start, end), end
+            start = end
+
+    def by_file(self, rows: Int64Array) -> Iterator[tuple[Table, Int64Array]]:
+        """Rows that were read, in ascending order: each file, and their numbers in it."""
+        if not self.files:
+            yield self, rows
+            return
+        starts = [0, *self._ends]  # of the files that were read, and the one that is being read
+        numbers = np.searchsorted(starts[: len(self.files)], rows, "right") - 1
+        for i in np.unique(numbers).tolist():
+            yield self.files[i], rows[numbers == i] - starts[i]
+
+    def fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        """Number and all fields of some rows, given in ascending order, for messages; slow."""
+        return [found for file, here in self.by_file(rows) for found in file.read_fields(here)]
+
+    def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        """As `fields`, of one file."""
+        found: list[tuple[int, Record]] = []
+        for columns, numbers, end in self.read(range(len(self.names))):
+            here = rows[(rows >= end - len(numbers)) & (rows < end)]
+            at = pa.array(here - (end - len(numbers)))
+            lists = [column.take(at).to_pylist() for column in columns.values()]
+            for number, row in zip(here.tolist(), zip(*lists, strict=True), strict=True):
+                found.append((number, ["" if value is None else str(value) for value in row]))
+            if end > rows[-1]:
+                break
+        return found
+
+    def array(self, places: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
+        """Columns of numbers as an array that need not be read, if the file has them so."""
+        return None
+
+    def shown(self, place: int) -> str:
+        """A column's name, or its number where the name is empty."""
+        return self.names[place] or str(place)
+
+    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
+        """A whole column as int64, text or, of `labels`, float64 (see `columns.to_plain`)."""
+        if self.unit == "line" and column.type == TEXT:
+            return from_texts(column, labels=labels, decimal=self.decimal)
+        return to_plain(column, labels=labels)
 
 
 @dataclass(frozen=True)
@@ -70,17 +216,28 @@ class Columns:
         return list(dict.fromkeys((*self.places.values(), *self.numbers, *self.others)))
 
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
-        """Read the columns in batches of `num_rows` rows or more, but for the last one.
+        """Read the columns in batches of `num_rows` rows or more, but for the last: at least one.
 
         Raises:
             UserError: The file cannot be read.
         """
+        places = self.all_places
+        widths: list[int | None] = [None] * len(self.numbers)
+        held: list[Batch] = []  # until a list is there that tells a column's width
         group: list[Rows] = []
-        for batch in self.table.batches(self):
-            group.append(batch)
+        for batch in self.table.batches(places):
+            held.append(batch)
+            for i, place in enumerate(self.numbers):
+                if widths[i] is None and not pa.types.is_null(batch[0][place].type):
+                    widths[i] = width_of(batch[0][place])
+            if None in widths:
+                continue
+            group += [self._rows(*some, widths) for some in held]
+            held.clear()
             if sum(map(len, group)) >= num_rows:
                 yield _concatenate(group)
                 group = []
+        group += [self._rows(*some, widths) for some in held]
         if group:
             yield _concatenate(group)
 
@@ -90,19 +247,32 @@ class Columns:
         Raises:
             UserError: The file cannot be read.
         """
-        table = self.table
-        array = table.array(self.numbers)
-        to_read = self if array is None else replace(self, numbers=())
-        whole = _concatenate(list(table.batches(to_read)))
-        return self._finished(whole if array is None else replace(whole, matrix=array))
+        array = self.table.array(self.numbers)
+        if array is not None:
+            rows = _concatenate(list(replace(self, numbers=()).batches()))
+            return self._finished(replace(rows, matrix=array))
+        return self._finished(_concatenate(list(self.batches())))
 
     def select(self, rows: Rows) -> Rows:
         """As `read`, of rows that have these columns among their `others`."""
-        numbers = [with_decimal_point(rows.others[at], self.table.decimal) for at in self.numbers]
-        matrix, widths, exact = to_matrix(numbers, len(rows), [None] * len(numbers))
-        roles = {role: rows.others[place] for role, place in self.places.items()}
-        found = replace(rows, columns=roles, matrix=matrix, exact=exact, widths=widths, others={})
-        return self._finished(found)
+        widths = [None] * len(self.numbers)
+        found = self._rows(rows.others, rows.rows, rows.end, widths)
+        return self._finished(replace(found, nodes=rows.nodes))
+
+    def _rows(
+        self,
+        columns: Mapping[int, pa.Array],
+        rows: Int64Array,
+        end: int,
+        widths: Sequence[int | None],
+    ) -> Rows:
+        decimal = self.table.decimal
+        numbers = [with_decimal_point(columns[place], decimal) for place in self.numbers]
+        with readable(self.table.path):
+            matrix, known, exact = to_matrix(numbers, len(rows), widths)
+        by_role = {role: columns[place] for role, place in self.places.items()}
+        others = {place: columns[place] for place in self.others}
+        return Rows(self, by_role, matrix, rows, end, others=others, exact=exact, widths=known)
 
     def _finished(self, rows: Rows) -> Rows:
         """The columns with a role as `to_plain` makes them."""
@@ -210,155 +380,6 @@ def _concatenate(group: Sequence[Rows]) -> Rows:
     )
 
 
-ColumnBatch = tuple[Mapping[int, pa.Array], Int64Array, int]
-"""Columns by their places in the table, `Rows.rows` and `Rows.end`."""
-
-
-class Table(ABC):
-    """A file of rows with named columns.
-
-    Attributes:
-        path: The file.
-        names: Names of the columns.
-        unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
-        decimal: Decimal mark of the numbers.
-        heading: The fields of a text's first line that was not seen to be a header.
-        null_width: Numbers in a row of a column of Arrow's type null; None: another file may have
-            lists there.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    unit: Literal["line", "row"] = "row"
-    note: str = ""
-    decimal: str = "."
-    heading: tuple[str, ...] = ()
-    null_width: int | None = 1
-
-    def array(self, numbers: Sequence[int]) -> AnyArray | None:  # noqa: ARG002
-        """Columns of numbers as an array that need not be read, if the file has them so."""
-        return None
-
-    def batches(self, columns: Columns) -> Iterator[Rows]:
-        """Read some of the columns from front to back, as they are written: one batch at least.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
-        widths: list[int | None] = [None] * len(columns.numbers)
-        end: int | None = None
-        held: list[ColumnBatch] = []  # until a list is there that tells a column's width
-        with readable(self.path):
-            for batch in self.read_columns(columns):
-                held.append(batch)
-                found, _, end = batch
-                for i, place in enumerate(columns.numbers):
-                    if widths[i] is None:
-                        column = found[place]
-                        is_null = pa.types.is_null(column.type)
-                        widths[i] = self.null_width if is_null else width_of(column)
-                if None not in widths:
-                    yield from (self._rows_of(columns, batch, widths) for batch in held)
-                    held.clear()
-            yield from (self._rows_of(columns, batch, widths) for batch in held)
-        if end is None:
-            by_role = dict.fromkeys(columns.places, pa.array([], TEXT))
-            others = dict.fromkeys(columns.others, pa.array([], TEXT))
-            matrix = np.empty((0, len(columns.numbers)), np.float32)
-            yield Rows(columns, by_role, matrix, np.arange(0), 0, others=others)
-
-    def _rows_of(self, columns: Columns, batch: ColumnBatch, widths: Sequence[int | None]) -> Rows:
-        found, rows, end = batch
-        numbers = [found[place] for place in columns.numbers]
-        matrix, known, exact = to_matrix(numbers, len(rows), widths)
-        by_role = {role: found[place] for role, place in columns.places.items()}
-        others = {place: found[place] for place in columns.others}
-        return Rows(columns, by_role, matrix, rows, end, others=others, exact=exact, widths=known)
-
-    def by_file(self, rows: Int64Array) -> Iterator[tuple[Table, Int64Array]]:
-        """The rows of each file, numbered as in that file; `rows` are in ascending order."""
-        yield self, rows
-
-    @abstractmethod
-    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        """Batches of some of the columns, from front to back."""
-
-    @abstractmethod
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        """Number and all fields of some rows, given in ascending order, for messages; slow."""
-
-    def shown(self, place: int) -> str:
-        """A column's name, or its number where the name is empty."""
-        return self.names[place] or str(place)
-
-    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
-        """A whole column as int64, text or, of `labels`, float64 (see `columns.to_plain`)."""
-        return to_plain(column, labels=labels)
-
-
-class ParquetTable(Table):
-    """A Parquet file.
-
-    Raises:
-        UserError: It cannot be read, or unpacks to more than the free memory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with readable(path):
-            metadata = parquet.read_metadata(path)
-            self.names = checked_names(metadata.schema.to_arrow_schema().names)
-        self._num_rows = metadata.num_rows
-
-    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        places = columns.all_places
-        # Equal values are written once: a small file may hold any number of rows.
-        refuse_beyond_memory(self.path, 4 * self._num_rows * len(places))
-        start = 0
-        for batch in self._record_batches(places):
-            end = start + batch.num_rows
-            found = {place: decoded(batch[self.names[place]]) for place in places}
-            yield found, np.arange(start, end), end
-            start = end
-
-    def _record_batches(self, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        num_rows = max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(1, len(places))))
-        with parquet.ParquetFile(self.path) as file:
-            names = [self.names[place] for place in places]
-            yield from file.iter_batches(num_rows, columns=names)
-
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        found: list[tuple[int, Record]] = []
-        start = 0
-        for batch in self._record_batches(range(len(self.names))):
-            here = rows[(rows >= start) & (rows < start + batch.num_rows)]
-            fields = [column.to_pylist() for column in batch.take(here - start).columns]
-            for number, row in zip(here.tolist(), zip(*fields, strict=True), strict=True):
-                found.append((number, ["" if field is None else str(field) for field in row]))
-            start += batch.num_rows
-            if start > rows[-1]:
-                break
-        return found
-
-
-def checked_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of a table's columns.
-
-    Raises:
-        ValueError: They are too many, or one stands twice.
-    """
-    if len(names) > MAX_COLUMNS:
-        raise ValueError(f"it has {len(names):,} columns, more than {MAX_COLUMNS:,}")
-    if len(set(names)) < len(names):
-        raise ValueError("two of its columns have the same name")
-    return tuple(names)
-
-
-def decoded(column: pa.Array) -> pa.Array:
-    """A column of a dictionary's codes as its values; other columns as they are."""
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn exceptions of file readers into a UserError."""
@@ -383,3 +404,8 @@ def refuse_beyond_memory(path: Path | str, num_bytes: int) -> None:
             f"{available / 2**30:,.1f} GiB of memory are free.",
             "Give the array as an npy file, which is not read as a whole, or use a larger machine.",
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of columns for a message, the first twenty."""
+    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

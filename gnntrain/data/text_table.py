@@ -23,8 +23,12 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from itertools import zip_longest
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,9 +37,9 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import MISSING_MARKS, TEXT, from_texts, with_decimal_point
+from gnntrain.data.columns import TEXT
 from gnntrain.data.graph import Int64Array
-from gnntrain.data.tables import MAX_COLUMNS, ColumnBatch, Columns, Table, readable
+from gnntrain.data.tables import MAX_COLUMNS, Batch, Table, readable
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
@@ -43,7 +47,8 @@ _logger = logging.getLogger("gnntrain")
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 22  # Arrow reads up to 32 blocks ahead
+_CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 23
 _BYTE_ORDER_MARK = "\ufeff"
 _CODECS_OF_MARKS = (  # UTF-32's mark begins with UTF-16's
@@ -52,10 +57,6 @@ _CODECS_OF_MARKS = (  # UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Arrow is case-sensitive; a mark in another case makes the column text first, which is slower.
-_NULL_VALUES = [
-    word for mark in MISSING_MARKS for word in (mark, mark.upper(), mark.capitalize())
-] + ["NaN"]
 
 
 def table_suffix(path: Path) -> str:
@@ -94,8 +95,7 @@ class TextTable(Table):
         self.path = path
         self.decimal = decimal
         self._bad = bad
-        self._block_ends: list[int] = []
-        self._num_inspected = 0
+        self._is_told = False
         self._has_utf8 = False
         self._not_utf8: UserError | None = None
         self._may_be_latin = encoding == "auto"
@@ -107,7 +107,7 @@ class TextTable(Table):
 
     def _inspect(self, header: Literal["auto"] | bool, known_names: Collection[str]) -> None:
         """Find the delimiter, the names of the columns and where the rows begin."""
-        with io.TextIOWrapper(self._open(), "utf-8", "surrogateescape", newline="") as file:
+        with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
             line = file.readline(_MAX_LINE_BYTES)
             mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
             line = line.removeprefix(mark)
@@ -118,147 +118,184 @@ class TextTable(Table):
             second = file.readline(_MAX_LINE_BYTES)
         if not line:
             raise ValueError("it is empty")
-        self._first_line = 1 + len(comments)
         self._delimiter = _delimiter(self.path, line, second, known_names, self.decimal)
-        names = self._split(self._decoded(_to_bytes(line), self._first_line))
-        second_row = self._split(second)
+        names, second_row = (
+            next(csv.reader([text], delimiter=self._delimiter), []) for text in (line, second)
+        )
         if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
             raise ValueError(f"its first line has more than {MAX_COLUMNS:,} columns or is endless")
         names = [name.strip() for name in names]
-        is_seen = header == "auto" and _is_header(names, second_row, known_names, self.decimal)
-        has_header = is_seen or header is True
-        self.names = tuple(names) if has_header else tuple(map(str, range(len(names))))
-        self.heading = () if has_header else tuple(names)
-        self._first_line += has_header
-        skipped = [mark, *comments, line if has_header else ""]
-        self._num_bytes_skipped = len(_to_bytes("".join(skipped)))
+        if header == "auto":
+            header = names[0] == "" or any(name.lower() in known_names for name in names)
+            if not header and not any(is_number(name, self.decimal) for name in names):
+                header = any(is_number(field, self.decimal) for field in second_row)
+        self.names = tuple(names) if header else tuple(map(str, range(len(names))))
+        self.heading = () if header else tuple(names)
+        self._first_line = 1 + len(comments) + header
+        skipped = "".join([mark, *comments, line if header else ""])
+        self._num_bytes_skipped = len(skipped.encode())
+        self._num_quotes_skipped = skipped.count('"')
 
-    def _split(self, line: str) -> list[str]:
-        return next(csv.reader([line], delimiter=self._delimiter), [])
-
-    def _open(self) -> io.BufferedReader:
-        """The file, unpacked and turned into UTF-8 on the way; Latin-1 is seen later."""
-        stream = pa.input_stream(str(self.path), compression="detect")
-        if self._codec is not None:
-            stream = pa.transcoding_input_stream(stream, self._codec, "utf-8")
-        return io.BufferedReader(stream)
-
-    def _decoded(self, raw: bytes, first_line: int) -> str:
-        """Text of some lines.
+    def _utf8(self) -> Iterator[bytes]:
+        """The file, unpacked and in UTF-8. Latin-1 is noticed on the way.
 
         Raises:
-            UserError: They are not UTF-8, nor can the file be Latin-1.
+            UserError: It is not UTF-8, and cannot be Latin-1.
         """
-        try:
-            text = raw.decode()
-            self._has_utf8 |= not text.isascii()
-        except UnicodeDecodeError as error:
-            text = raw.decode("cp1252", "replace")
-            self._has_utf8 |= not raw.decode(errors="ignore").isascii() or "\ufffd" in text
-            self._note_latin(raw, error, first_line)
-        if self._not_utf8 is not None and (self._has_utf8 or not self._may_be_latin):
-            raise self._not_utf8
-        return text
+        num_lines, left, is_end = 1, b"", False
+        with pa.input_stream(str(self.path), compression="detect") as stream:
+            if self._codec is not None:
+                stream = pa.transcoding_input_stream(stream, self._codec, "utf-8")
+            while not is_end:
+                read = stream.read(_CHUNK_BYTES)
+                raw, is_end = left + read, not read
+                block, left = raw, b""
+                if not raw.isascii():
+                    try:
+                        _, end = codecs.utf_8_decode(raw, "strict", is_end)
+                        block, left = raw[:end], raw[end:]
+                        self._has_utf8 |= not block.isascii()
+                    except UnicodeDecodeError as error:
+                        text = raw.decode("cp1252", "replace")
+                        block = text.encode()
+                        has_utf8 = not raw.decode(errors="ignore").isascii()
+                        self._has_utf8 |= has_utf8 or "\ufffd" in text
+                        self._note_latin(error, num_lines)
+                    if self._not_utf8 and (self._has_utf8 or not self._may_be_latin):
+                        raise self._not_utf8
+                num_lines += block.count(b"\n")
+                yield block
 
-    def _note_latin(self, raw: bytes, error: UnicodeDecodeError, first_line: int) -> None:
+    def _note_latin(self, error: UnicodeDecodeError, first_line: int) -> None:
         if self._not_utf8 is not None:
             return
-        *lines, start = raw[: error.start].split(b"\n")
-        found = (
-            f"{self.path} line {first_line + len(lines)} is not UTF-8: "
-            f"byte 0x{raw[error.start]:02x} at position {len(start)}."
-        )
+        line = first_line + error.object.count(b"\n", 0, error.start)
+        found = f"{self.path} line {line} is not UTF-8: byte 0x{error.object[error.start]:02x}."
         hint = "Save the file as UTF-8, or name its encoding, for example dataset.encoding=latin1."
         self._not_utf8 = UserError(found, hint)
         if self._may_be_latin and not self._has_utf8:
             _logger.warning("%s It is read as Latin-1; dataset.encoding names another.", found)
 
-    def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The file behind the header, in blocks of whole rows, with each block's first line."""
-        with self._open() as file:
-            file.read(self._num_bytes_skipped)
-            number, left = self._first_line, b""
-            while read := file.read(_BLOCK_BYTES - len(left)):
-                block = left + read
-                end = _end_of_rows(block)
-                if not end and len(block) == _BLOCK_BYTES:
-                    end = _end_of_lines(block)  # within quotation marks that perhaps never close
-                    if not end:
-                        raise ValueError(f"line {number} has more than {_BLOCK_BYTES >> 20} MiB")
-                if end:
-                    yield number, block[:end]
-                number += _num_lines(block[:end])
-                left = block[end:]
-            if left:
-                yield number, left
+    def _open(self) -> io.BufferedReader:
+        return io.BufferedReader(_Blocks(self._utf8()), _CHUNK_BYTES)
 
-    def read_columns(self, columns: Columns) -> Iterator[ColumnBatch]:
-        self._block_ends.clear()
-        start = 0
-        for line, block in self._blocks():
-            text = self._decoded(block, line)
-            is_latin = self._not_utf8 is not None
-            table, wrong = self._parse(text.encode() if is_latin else block, columns)
-            end = start + table.num_rows + len(wrong)
-            if text.count('"') % 2 and end - 1 - start not in wrong and self._is_open(text):
-                table, wrong = table[:-1], np.append(wrong, end - 1 - start)
-            self._block_ends.append(end)
-            if end > self._num_inspected:  # else it was told when the file was read before
-                self._bad.add(self, start + wrong, self._wrong_fields)
-                self._num_inspected = end
-            found = {int(name): table[name].combine_chunks() for name in table.column_names}
-            for place in columns.numbers:
-                if found[place].type == TEXT:
-                    found[place] = with_decimal_point(found[place], self.decimal)
-            yield found, np.delete(np.arange(start, end), wrong), end
-            start = end
-
-    def _parse(self, block: bytes, columns: Columns) -> tuple[pa.Table, Int64Array]:
-        """The columns and, left out of them, the rows of a wrong number of fields."""
-        texts = dict.fromkeys((*columns.places.values(), *columns.others), TEXT)
-        try:
-            return self._parse_as(block, dict.fromkeys(columns.numbers, pa.float64()) | texts)
-        except pa.ArrowInvalid:  # some number is none: find out later which one
-            return self._parse_as(block, dict.fromkeys(columns.numbers, TEXT) | texts)
-
-    def _parse_as(self, block: bytes, types: dict[int, pa.DataType]) -> tuple[pa.Table, Int64Array]:
-        wrong: list[int] = []
+    def read(self, places: Sequence[int]) -> Iterator[Batch]:
+        wrong = array("q")  # numbers of the rows with another number of fields
 
         def leave_out(row: Any) -> str:
             wrong.append(row.number - 1)
             return "skip"
 
-        table = arrow_csv.read_csv(
-            pa.BufferReader(block),
+        names = [str(place) for place in places]
+        nothing = pa.record_batch([pa.array([], TEXT)] * len(names), names)
+        end = 0
+        blocks = _Blocks(self._utf8())
+        with io.BufferedReader(blocks, _CHUNK_BYTES) as file:
+            file.read(self._num_bytes_skipped)
+            batches: Iterator[pa.RecordBatch] = iter(())
+            try:
+                if file.peek(1):
+                    batches = self._parsed(file, names, leave_out)
+                for batch, following in pairwise(chain([nothing], batches, [None])):
+                    if batch is nothing and following is not None:
+                        continue
+                    left_out = np.array(wrong, np.int64)
+                    left_out = left_out[np.searchsorted(left_out, end) :]
+                    rows = np.arange(end, end + batch.num_rows + len(left_out))
+                    if len(left_out):
+                        rows = np.setdiff1d(rows, left_out, assume_unique=True)[: batch.num_rows]
+                    end = int(rows[-1]) + 1 if len(rows) else end
+                    if following is None:
+                        end += int((left_out >= end).sum())
+                        is_odd = (blocks.num_quotes - self._num_quotes_skipped) % 2
+                        if is_odd and len(rows) and rows[-1] == end - 1 and self._is_open():
+                            batch, rows = batch[:-1], rows[:-1]
+                            wrong.append(end - 1)
+                        if not self._is_told:
+                            self._is_told = True
+                            self._bad.add(self, np.array(wrong, np.int64), self._wrong_fields)
+                    yield dict(zip(places, batch.columns, strict=False)), rows, end
+            except pa.ArrowInvalid as error:
+                if "straddling" not in str(error):
+                    raise
+                for _ in self._records(_BLOCK_BYTES):
+                    pass
+                raise ValueError(f"a line has more than {_BLOCK_BYTES >> 20} MiB") from error
+            finally:
+                # Arrow's thread reads ahead; at the interpreter's end it would abort the process.
+                blocks.stop()
+                with suppress(Exception):
+                    deque(batches, maxlen=0)
+
+    def _parsed(
+        self, file: io.BufferedReader[Any], names: Sequence[str], leave_out: Callable[[Any], str]
+    ) -> Iterator[pa.RecordBatch]:
+        reader: Iterator[pa.RecordBatch] = arrow_csv.open_csv(
+            pa.PythonFile(file, "r"),
             # Rows are numbered only where one thread reads them.
             arrow_csv.ReadOptions(
                 column_names=[str(place) for place in range(len(self.names))],
-                block_size=len(block) + 1,
+                block_size=_BLOCK_BYTES,
                 use_threads=False,
             ),
             arrow_csv.ParseOptions(
                 delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
             ),
             arrow_csv.ConvertOptions(
-                include_columns=[str(place) for place in types],
-                column_types={str(place): kind for place, kind in types.items()},
-                null_values=_NULL_VALUES,
-                decimal_point=self.decimal,
+                include_columns=names or ["0"],  # no names: all columns
+                column_types=dict.fromkeys(names, TEXT),
+                strings_can_be_null=True,
+                null_values=[""],
                 check_utf8=False,
             ),
         )
-        return table, np.array(wrong, np.int64)
+        return reader
 
-    def _is_open(self, text: str) -> bool:
+    def _records(
+        self, most_chars: int = 1 << 62, end: Sequence[str] = ()
+    ) -> Iterator[tuple[int, Record]]:
+        """Line and fields of every row, by Python's reader: slow.
+
+        Args:
+            most_chars: Raise a ValueError with the line of a row that has more.
+            end: Lines that follow the file's.
+        """
+        line, length = self._first_line, 0
+        with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
+            file.buffer.read(self._num_bytes_skipped)
+
+            def lines() -> Iterator[str]:
+                nonlocal length
+                for text in chain(iter(partial(file.readline, most_chars + 1), ""), end):
+                    length += len(text)
+                    if length > most_chars:
+                        raise ValueError(
+                            f"line {line} has more than {_BLOCK_BYTES >> 20} MiB; perhaps a "
+                            "quotation mark opens there and does not close"
+                        )
+                    yield text
+
+            reader = csv.reader(lines(), delimiter=self._delimiter)
+            for fields in reader:
+                if fields:
+                    yield line, fields
+                line, length = self._first_line + reader.line_num, 0
+
+    def _is_open(self) -> bool:
         """Whether a quotation mark opens in the last row and never closes."""
-        try:
-            for _ in csv.reader(
-                io.StringIO(text, newline=""), delimiter=self._delimiter, strict=True
-            ):
-                pass
-        except csv.Error as error:
-            return "unexpected end of data" in str(error)
-        return False
+        ((_, fields),) = deque(self._records(end=("\n", "end\n")), maxlen=1)
+        return list(fields) != ["end"]
+
+    def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        found: list[tuple[int, Record]] = []
+        wanted = rows.tolist()
+        with readable(self.path):
+            for row, record in enumerate(self._records()):
+                if row == wanted[len(found)]:
+                    found.append(record)
+                    if len(found) == len(wanted):
+                        break
+        return found
 
     def _wrong_fields(self, fields: Record) -> str:
         unclosed = "a quotation mark opens here and does not close in this line"
@@ -268,33 +305,33 @@ class TextTable(Table):
         why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
         return f"{found} instead of {len(self.names)}{why}"
 
-    def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
-        return from_texts(column, labels=labels, decimal=self.decimal)
 
-    def records(self, rows: Int64Array) -> list[tuple[int, Record]]:
-        found: list[tuple[int, Record]] = []
-        wanted, row = rows.tolist(), 0
-        with readable(self.path):
-            for block, end in zip_longest(self._blocks(), self._block_ends):
-                if end is not None and wanted[len(found)] >= end:
-                    row = end
-                    continue
-                for record in self._records_of_block(*block):
-                    if row == wanted[len(found)]:
-                        found.append(record)
-                        if len(found) == len(wanted):
-                            return found
-                    row += 1
-        return found
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file, whose quotation marks are counted."""
 
-    def _records_of_block(self, first_line: int, block: bytes) -> Iterator[tuple[int, Record]]:
-        text = io.StringIO(self._decoded(block, first_line), newline="")
-        reader = csv.reader(text, delimiter=self._delimiter)
-        line = first_line
-        for fields in reader:
-            if fields:
-                yield line, fields
-            line = first_line + reader.line_num
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._left = b""
+        self.num_quotes = 0
+
+    def stop(self) -> None:
+        """Let the file end here."""
+        self._blocks, self._left = iter(()), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._left = block
+            self.num_quotes += block.count(b'"')
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
 
 def _seen_codec(path: Path) -> str | None:
@@ -327,29 +364,6 @@ def _checked_codec(encoding: str) -> str | None:
     return None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
 
 
-def _to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _end_of_rows(block: bytes) -> int:
-    """Where the last whole row ends, behind a newline outside quotation marks; 0 if nowhere."""
-    end = _end_of_lines(block)
-    if block.count(b'"', 0, end) % 2 == 0:
-        return end
-    codes = np.frombuffer(block, np.uint8)
-    newlines, quotes = np.flatnonzero(codes == ord("\n")), np.flatnonzero(codes == ord('"'))
-    outside = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
-    return int(outside[-1]) + 1 if len(outside) else 0
-
-
-def _end_of_lines(block: bytes) -> int:
-    return (block.rfind(b"\n") + 1) or (block.rfind(b"\r") + 1)
-
-
-def _num_lines(block: bytes) -> int:
-    return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-
-
 def _delimiter(
     path: Path, first: str, second: str, known_names: Collection[str], decimal: str
 ) -> str:
@@ -372,16 +386,6 @@ def _delimiter(
         if any(field.strip().lower() in known_names for field in line.split(sign))
     ]
     return next(iter((*named, *even, *there, choices[0])))
-
-
-def _is_header(
-    first: Sequence[str], second: Record, known_names: Collection[str], decimal: str
-) -> bool:
-    if first[0] == "" or any(field.lower() in known_names for field in first):
-        return True
-    if any(is_number(field, decimal) for field in first):
-        return False
-    return any(is_number(field, decimal) for field in second)
 
 
 def is_number(field: str, decimal: str = ".") -> bool:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnntrain.data.array_files import load_arrays
-from gnntrain.data.arrow_tables import GRAPHML_SUFFIX
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.file_graph import read_graph
-from gnntrain.data.graph import AnyGraphData
+from gnntrain.data.graph import HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type
 from gnntrain.data.sparse import unpack_graph
+from gnntrain.data.table_files import GRAPHML_SUFFIX
 from gnntrain.data.tables import refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
@@ -38,7 +38,7 @@ def read_whole_graph(
     *,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
-) -> AnyGraphData:
+) -> HeteroGraphData:
     """The graph in a file.
 
     Args:

@@ -36,8 +36,8 @@ def _sizes(store: FoundStore) -> list[str]:
         return ["-"] * 4
     num_nodes = sum(kind.num_nodes for kind in meta.node_types)
     num_edges = sum(kind.num_edges for kind in meta.edge_types)
-    numbers = (num_nodes, num_edges, meta.target_type.num_features)
-    return [*(f"{number:,}" for number in numbers), meta.feature_dtype]
+    numbers = (num_nodes, num_edges, meta.graph_schema.num_features[meta.target])
+    return [*(f"{number:,}" for number in numbers), meta.arrays["features_0"].dtype]
 
 
 def total(found: Sequence[FoundStore]) -> str:

@@ -14,12 +14,11 @@ from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import (
     Edges,
     EdgeType,
-    Float32Array,
     Graph,
     Int64Array,
-    IntArray,
     NodeType,
 )
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Block, BlockNeeds, Hop, Sample
 
 _HOST = torch.device("cpu")
@@ -34,8 +33,13 @@ class BatchValues(Protocol):
         """The device that makes batches."""
         ...
 
+    @property
+    def target(self) -> NodeType:
+        """The node type that has targets."""
+        ...
+
     def targets_of(self, seeds: Tensor) -> Tensor:
-        """The targets of seeds (int64 `[n]`), see `Task.targets`."""
+        """The targets of nodes (int64 `[n]`), see `Task.targets`."""
         ...
 
     def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
@@ -103,11 +107,13 @@ class GraphTensors:
 
     Attributes:
         edges: The edges of each type.
-        targets: By node of the target type, see `Task.targets`.
+        target: The node type that has targets.
+        targets: By node of this type, see `Task.targets`.
         device: See above.
     """
 
     edges: Mapping[EdgeType, EdgeTensors]
+    target: NodeType
     targets: Tensor
     device: torch.device = _HOST
 
@@ -145,6 +151,7 @@ class GraphTensors:
 
         return cls(
             {name: tensors(name, own) for name, own in graph.edges.items()},
+            graph.target,
             (as_tensor(graph.labels) if targets is None else targets).to(device),
             torch.empty(0, device=device).device,
         )
@@ -199,6 +206,13 @@ class GraphTensors:
         return take(weight, block.edge_ids)
 
 
+def node_seeds(examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:
+    """The seeds of examples that are nodes of the target type, see `Task.seeds`."""
+    del key
+    nodes = as_tensor(examples)
+    return Seeds({values.target: nodes}, values.targets_of(nodes))
+
+
 def take(values: Tensor, index: Tensor) -> Tensor:
     """`values[index]`, on one thread of the CPU.
 
@@ -208,23 +222,3 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     if values.device.type != "cpu":
         return values[index]
     return torch.from_numpy(values.numpy()[index.numpy()])
-
-
-def in_edges(
-    indptr: Int64Array, indices: IntArray, weight: Float32Array | None, start: int, stop: int
-) -> Block:
-    """The block of the in-edges of the nodes `start … stop − 1` of an adjacency, see `Edges`.
-
-    Its indices and weights are views where possible. `num_src` and `dst_offset` are left to the
-    caller.
-    """
-    first, last = int(indptr[start]), int(indptr[stop])
-    # torch's CSR needs offsets and indices of one type
-    fits = last - first <= np.iinfo(np.int32).max
-    sources = indices[first:last].astype(indices.dtype if fits else np.int64, copy=False)
-    return Block(
-        indptr=as_tensor((indptr[start : stop + 1] - first).astype(sources.dtype)),
-        indices=as_tensor(sources),
-        num_src=0,
-        weight=None if weight is None else as_tensor(weight[first:last]),
-    )

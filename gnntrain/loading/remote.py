@@ -74,7 +74,7 @@ def held_parts(
         parts = graph.parts
         firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
         cuts = [*firsts, parts.num_parts]
-        by_type = parts.starts_by_type.items()
+        by_type = parts.starts.items()
         return parts.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
     sizes, own = graph.schema.num_nodes, exchange.owner
     owners = {name: equal_ranges(size, num_owners) for name, size in sizes.items()}
@@ -111,7 +111,7 @@ class RemoteValues:
     Attributes:
         caller: Asks the owners.
         owners: Who holds which nodes of each type.
-        target: The type of the seeds.
+        target: The node type that has targets.
         originals: See `originals_of`.
     """
 

@@ -73,9 +73,15 @@ class HeteroConv(nn.Module):
     Attributes:
         aggregates_input: Whether `message` takes the layer's input also where `source` names
             transformed rows: the product then follows a linear aggregation.
+        takes_lazy: Whether `message` takes lazy rows.
+        sources_hold_dst: Whether `message` reads the destinations' rows among those of the sources.
+        reads_own: Whether `message` or `finish` reads `h_dst`.
     """
 
     aggregates_input: ClassVar[bool] = False
+    takes_lazy: bool = True
+    sources_hold_dst: bool = False
+    reads_own: bool = True
 
     @property
     def needs(self) -> BlockNeeds:

@@ -17,11 +17,17 @@ from gnntrain.devices import synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import Loader
-from gnntrain.models import GNN, AnyModel, PlainModel
+from gnntrain.models import AnyModel, PlainModel
 from gnntrain.training.buffers import SharedBuffers
-from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.hetero_layerwise import HeteroLayerwiseEvaluator
-from gnntrain.training.layerwise import ROW_COST, Offsets
+from gnntrain.training.evaluation import Evaluator, SampledEvaluator
+from gnntrain.training.graph_access import (
+    ROW_COST,
+    GraphAccess,
+    Offsets,
+    SummedOffsets,
+    WholeGraph,
+)
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.module_outputs import ModuleEvaluator
 
 _SECONDS = 1.5  # of a loop over chunks or mini-batches
@@ -66,14 +72,11 @@ def evaluate_in_part(
     """
     clock = _Clock(context.device)
     buffers = _WrittenBuffers(context, folder, 0)
-    if isinstance(evaluator, LayerwiseEvaluator | HeteroLayerwiseEvaluator):
+    if isinstance(evaluator, LayerwiseEvaluator):
         if isinstance(evaluator.buffers, SharedBuffers):
             buffers.memory_limit = evaluator.buffers.memory_limit
             evaluator.buffers = buffers
-        if isinstance(evaluator, LayerwiseEvaluator):
-            evaluator = _SomeChunks(evaluator, clock)
-        else:
-            evaluator = _SomeHeteroChunks(evaluator, clock)
+        evaluator.access = _SomeChunks(evaluator.access, clock)
     if isinstance(evaluator, ModuleEvaluator):
         assert isinstance(model, PlainModel)
         evaluator = evaluator.by_batch(model) or evaluator
@@ -131,28 +134,21 @@ class _Clock:
         self.loops.append((float(mean), float(fast), float(slow)))
 
 
-class _SomeChunks(LayerwiseEvaluator):
-    """Computes some chunks of each layer, by all that `whole` has."""
+class _SomeChunks(WholeGraph):
+    """Gives some chunks of each layer, by all that `whole` has."""
 
-    def __init__(self, whole: LayerwiseEvaluator, clock: _Clock) -> None:
+    def __init__(self, whole: GraphAccess, clock: _Clock) -> None:
         vars(self).update(vars(whole))
         self._clock = clock
 
-    def chunks(self, model: GNN) -> Iterator[tuple[int, int]]:
+    def chunks(
+        self, node_type: NodeType, max_rows: int, max_edges: int
+    ) -> Iterator[tuple[int, int]]:
         """Chunks spread evenly over all, in random order."""
-        yield from self._clock.some_of(list(super().chunks(model)), self._store.indptr)
-
-
-class _SomeHeteroChunks(HeteroLayerwiseEvaluator):
-    """The same on a typed graph."""
-
-    def __init__(self, whole: HeteroLayerwiseEvaluator, clock: _Clock) -> None:
-        vars(self).update(vars(whole))
-        self._clock = clock
-
-    def _chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
-        ranges = list(super()._chunks(node_type, widest))
-        yield from self._clock.some_of(ranges, self._offsets[node_type])
+        ranges = list(super().chunks(node_type, max_rows, max_edges))
+        edges = [self.graph.edges[edge] for edge in self.schema.into(node_type)]
+        offsets = SummedOffsets(edges, self.schema.num_nodes[node_type])
+        yield from self._clock.some_of(ranges, offsets)
 
 
 class _SomeBatches(Loader):

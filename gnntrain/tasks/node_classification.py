@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.data.ogb import ogb_evaluator
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.loading.graph import node_seeds
 from gnntrain.metrics import (
     RANKING_METRICS,
     LabelKind,
@@ -79,6 +81,9 @@ class NodeClassification:
         UserError: No installed package has the metric.
     """
 
+    head = None
+    seeds = staticmethod(node_seeds)
+
     def __init__(
         self,
         graph: Graph,
@@ -102,13 +107,13 @@ class NodeClassification:
         self.num_outputs = 1 if self.kind == "binary" else labels.num_classes
         self.metric: Metric = get_metric(labels.metric)
 
-    def seeds(self, split: str) -> Int64Array:
+    def examples(self, split: str) -> Int64Array:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
-    def in_words(self, seeds: Int64Array) -> str:
+    def in_words(self, examples: Int64Array) -> str:
         """See `Graph.in_words`."""
-        return self._graph.in_words(seeds)
+        return self._graph.in_words(examples)
 
     @property
     def targets(self) -> Tensor:
@@ -150,7 +155,7 @@ class NodeClassification:
         The deciding metric of an OGB data set is computed by OGB's own evaluator. Metrics that
         other packages offer for such labels are reported too.
         """
-        outputs, targets = self.judged(outputs, targets)
+        outputs, targets = self.metric_inputs(outputs, targets)
         if len(targets) == 0:
             return {}
         return {metric.name: metric.compute(outputs, targets) for metric in self.reported}
@@ -171,8 +176,8 @@ class NodeClassification:
             reported += top_metrics(self._top_k)
         return reported
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Task.judged`: float32 and int64; of two classes, those of the positive class."""
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Task.metric_inputs`: float32 and int64; of two classes, the positive class's."""
         if self.kind != "multilabel":
             is_labelled = targets >= 0
             outputs, targets = outputs[is_labelled], targets[is_labelled]
@@ -188,8 +193,9 @@ class NodeClassification:
         assert self._graph.ogb_name is not None
         is_class = self.kind == "multiclass"
         compute = partial(_ogb_metric, self._graph.ogb_name, is_class=is_class)
-        # Of one class of many, OGB counts the right ones.
-        tally = get_metric("accuracy").tally if is_class else None
+        # Of one class of many, OGB counts the right ones: no rank needs all outputs of parts.
+        in_parts = isinstance(self._graph, PartitionedGraph)
+        tally = get_metric("accuracy").tally if is_class and in_parts else None
         return replace(self.metric, function=compute, tally=tally)
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:

@@ -15,6 +15,7 @@ from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.devices import accelerator, float_type
+from gnntrain.loading.graph import node_seeds
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
 from gnntrain.tasks.target_warnings import target_warnings
@@ -67,6 +68,8 @@ class NodeRegression:
     """
 
     kind: LabelKind = "continuous"
+    head = None
+    seeds = staticmethod(node_seeds)
 
     def __init__(
         self,
@@ -87,13 +90,13 @@ class NodeRegression:
         self.scale = scale or graph.target_scale()
         self._scale_on: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
-    def seeds(self, split: str) -> Int64Array:
+    def examples(self, split: str) -> Int64Array:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
-    def in_words(self, seeds: Int64Array) -> str:
+    def in_words(self, examples: Int64Array) -> str:
         """See `Graph.in_words`."""
-        return self._graph.in_words(seeds)
+        return self._graph.in_words(examples)
 
     @property
     def targets(self) -> Tensor:
@@ -124,7 +127,7 @@ class NodeRegression:
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """See `Task.metrics`. In the targets' own units; a metric that is not defined (R² of
         targets that do not vary) is NaN. Metrics that other packages offer are reported too."""
-        values, targets = self.judged(outputs, targets)
+        values, targets = self.metric_inputs(outputs, targets)
         if len(targets) == 0:
             return {}
         return {metric.name: metric.compute(values, targets) for metric in self.reported}
@@ -135,8 +138,8 @@ class NodeRegression:
         names = dict.fromkeys((self.metric.name, *_REPORTED, *outside_metrics(self.kind)))
         return [get_metric(name) for name in names]
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Task.judged`: quantities, float64."""
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Task.metric_inputs`: quantities, float64."""
         has_target = ~targets.isnan().all(dim=1)
         return self.values(outputs[has_target]), targets[has_target].double()
 

@@ -1,10 +1,10 @@
-"""Exact metrics over splits, layer by layer over all neighbours; or sampled ones."""
+"""Metrics of splits; exact ones are computed from `gnntrain.training.layerwise`'s outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,33 +14,26 @@ from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import AnyArray, Graph
 from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import stored_rows
-from gnntrain.loading.graph import in_edges
 from gnntrain.loading.loader import Loader
-from gnntrain.models import GNN, AnyModel
-from gnntrain.sampling.block import Block
-from gnntrain.tasks import Columns, NodeClassification, Task
-from gnntrain.training.buffers import Buffers
+from gnntrain.models import AnyModel
+from gnntrain.tasks import Columns, Task
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.layerwise import (
-    LayerwiseInference,
-    Rows,
-    RowSource,
-    View,
-    balanced_range,
-    chunks,
-    most_gathered,
-)
-from gnntrain.training.split_metrics import marked
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnntrain.loading.graph import GraphTensors
-
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
 """Metrics by split and by name; and `CONSTANT`."""
+
+CONSTANT = "constant_outputs"
+"""Stands among a split's metrics where a model gives all of its nodes the same outputs."""
+
+# Of equal rows float32 makes these differences: in other chunks a product adds in another order.
+_ROUNDING = 1e-6
+
+# Bounds the outputs of a slice of a split: 16 MiB of float32.
+_MAX_SLICE_NUMBERS = 1 << 22
 
 
 class Evaluator(Protocol):
@@ -144,138 +137,145 @@ def _tensor(values: AnyArray) -> Tensor | AnyArray:
     return values if values.dtype.kind == "U" else as_tensor(values)
 
 
-class LayerwiseEvaluator(LayerwiseInference):
-    """Exact evaluation of a graph that each machine has, in whole.
+class ComputedRows(NamedTuple):
+    """The outputs of consecutive nodes, which one rank has computed.
 
-    The nodes are divided among all ranks; after a layer machines exchange their rows.
+    Attributes:
+        nodes: The nodes.
+        outputs: `[len(nodes), num_outputs]`.
+        targets: Their rows of `Task.targets`.
+    """
+
+    nodes: range
+    outputs: Tensor
+    targets: Tensor
+
+
+class SplitSlice(NamedTuple):
+    """A rank's seeds of a slice of a split, with their outputs and targets.
+
+    Attributes:
+        positions: Of the rank's seeds in the slice, int64 `[n]`.
+        outputs: float32 `[n, num_outputs]`.
+        targets: Their rows of `Task.targets`.
+    """
+
+    positions: Tensor
+    outputs: Tensor
+    targets: Tensor
+
+
+def node_metrics(
+    task: Task, computed: Sequence[ComputedRows], context: DistributedContext
+) -> SplitMetrics:
+    """The metrics of all splits, equal on all ranks. Collective.
 
     Args:
-        store: The graph.
+        task: Seeds and metrics.
+        computed: What this rank has computed; each node is one rank's.
         context: This rank.
-        buffers: Allocates the matrices, for all nodes.
-        task: Seeds, targets and metrics; None: classifying the nodes by the store's labels.
-        all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
-        features: The rows of all nodes, perhaps some on other machines; None: the store's pages.
-        graph: The edges on the device; None: the store's.
     """
-
-    def __init__(
-        self,
-        store: Graph,
-        context: DistributedContext,
-        buffers: Buffers,
-        *,
-        task: Task | None = None,
-        all_ranks: bool = True,
-        features: LazyFeatures | RowSource | None = None,
-        graph: GraphTensors | None = None,
-    ) -> None:
-        self._store = store
-        self._task = task or NodeClassification(store)
-        self._stored = LazyFeatures(next(iter(stored_rows(store).values())))
-        self._graph = graph
-        self._norm_on_device: Tensor | None = None
-        size, rank = context.world_size if all_ranks else 1, context.rank
-        self._ranges = [balanced_range(store.indptr, part, size) for part in range(size)]
-        self._rows = self._ranges[rank] if rank < size else (0, 0)
-        # If rank 0 computes alone, nothing reads the rows on another machine.
-        is_read = all_ranks or context.machine == 0
-        super().__init__(
-            context,
-            buffers,
-            self._stored if features is None else features,
-            store.num_features,
-            nodes=range(store.num_nodes if is_read else 0),
-        )
-
-    def evaluate(self, model: AnyModel) -> SplitMetrics:
-        """See `Evaluator.evaluate`; `model` is a `GNN`."""
-        assert isinstance(model, GNN)
-        logits, _ = self._inferred(model)
-        metrics = metrics_of(self._task, logits) if self._context.is_main else {}
-        del logits
-        # Between evaluations training uses the memory.
-        self.buffers.release()
-        return self._context.broadcast(metrics)
-
-    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
-        """The outputs of a `GNN` for every node, on all ranks. Collective.
-
-        The result is valid until the next call. If rank 0 computes alone, it is empty on the other
-        machines.
-
-        Args:
-            embed: Keep the rows that enter the last layer, too.
-        """
-        assert isinstance(model, GNN)
-        logits, rows = self._inferred(model, embed=embed)
-        if rows is not None:
-            rows = rows.cpu() if isinstance(rows, Tensor) else self._stored
-        return Inferred(self._task, self._store, logits.cpu(), rows)
-
-    def _all_chunks(self, widest: int) -> Iterator[tuple[int, int]]:
-        max_rows, max_edges = self.buffers.chunk_limits(widest)
-        if not isinstance(self._features, LazyFeatures):
-            max_edges = min(max_edges, most_gathered(widest))
-        return chunks(self._store.indptr, *self._rows, max_rows, max_edges)
-
-    def _view(self, model: GNN, i: int, given: Rows, a: int, b: int) -> View:
-        # Rows that the device can read are not gathered: the block numbers all nodes.
-        if isinstance(given, LazyFeatures) and not model.needs.rows:
-            return super()._view(model, i, given, a, b)
-        if isinstance(given, Tensor | LazyFeatures) and self._is_here(given):
-            norm = self._norm() if model.needs.norm else None
-            return replace(self._in_edges(model, a, b), norm=norm), given
-        return super()._view(model, i, given, a, b)
-
-    def _is_here(self, rows: Tensor | LazyFeatures) -> bool:
-        # Not the devices as such: "cuda" and "cuda:0" are the same one, but not equal.
-        return rows.device.type == self._context.device.type
-
-    def _in_edges(self, model: GNN, a: int, b: int) -> Block:
-        needs, graph, device = model.needs, self._graph, self._context.device
-        first, last = int(self._store.indptr[a]), int(self._store.indptr[b])
-        if graph is None:
-            store = self._store
-            weight = store.edge_weight if needs.weight else None
-            block = in_edges(store.indptr, store.indices, weight, a, b)
-            return replace(block, num_src=store.num_nodes, dst_offset=a).to(device)
-        block = graph.only_edges.in_edges(a, b, (first, last)).to(device, non_blocking=True)
-        return block if needs.weight else replace(block, weight=None)
-
-    def _norm_of(self, nodes: Tensor) -> Tensor:
-        return self._norm()[nodes]
-
-    def _norm(self) -> Tensor:
-        """The normalisation of all nodes on this rank's device, moved there once."""
-        if self._norm_on_device is None:
-            norm = as_tensor(self._store.gcn_norm)
-            self._norm_on_device = norm.to(self._context.device)
-        return self._norm_on_device
-
-    def _finished(self, name: str, matrix: Tensor) -> Tensor:
-        del name
-        self._context.meet()
-        self.buffers.sync(matrix, self._ranges)
-        return matrix
+    splits = {split: _slices(task, task.examples(split), computed, context) for split in SPLITS}
+    return context.broadcast(
+        {split: split_metrics(task, slices, context) for split, slices in splits.items()}
+    )
 
 
-def metrics_of(task: Task, outputs: Tensor) -> SplitMetrics:
-    """The metrics of all splits.
+def _slices(
+    task: Task, seeds: AnyArray, computed: Sequence[ComputedRows], context: DistributedContext
+) -> Iterator[SplitSlice]:
+    """This rank's outputs and targets of a split, slice by slice."""
+    size = max(1, _MAX_SLICE_NUMBERS // task.num_outputs)
+    for start in range(0, len(seeds), size):
+        nodes = np.asarray(seeds[start : start + size])
+        positions, outputs, targets = [], [], []
+        for part in computed:
+            is_here = (nodes >= part.nodes.start) & (nodes < part.nodes.stop)
+            positions.append(as_tensor(np.flatnonzero(is_here)))
+            rows = as_tensor(nodes[is_here] - part.nodes.start)
+            found = part.outputs[rows.to(part.outputs.device)]
+            # Metrics compute in float64; only what lies in host memory is gathered.
+            if context.world_size > 1 or float_type(found.device) != torch.float64:
+                found = found.cpu()
+            outputs.append(found)
+            targets.append(part.targets[rows].to(found.device))
+        if computed:
+            yield SplitSlice(*map(torch.cat, (positions, outputs, targets)))
+        else:
+            yield _empty_slice(task)
+
+
+def _empty_slice(task: Task) -> SplitSlice:
+    none = torch.empty(0, dtype=torch.int64)
+    return SplitSlice(none, torch.empty(0, task.num_outputs), task.targets[:0])
+
+
+def split_metrics(
+    task: Task, slices: Iterable[SplitSlice], context: DistributedContext
+) -> dict[str, float]:
+    """The metrics of a split on rank 0, as `Task.metrics`, and `CONSTANT` where all outputs are
+    equal; empty on other ranks. Collective.
+
+    A metric with a `Tally` takes memory for a slice. For others rank 0 collects all outputs and
+    targets of the split, in its order.
 
     Args:
-        task: Seeds, targets and metrics.
-        outputs: float32 `[num_nodes, num_outputs]`, of all nodes.
+        task: The task.
+        slices: This rank's, equally many on all ranks.
+        context: This rank.
     """
-    metrics: SplitMetrics = {}
-    for split in SPLITS:
-        rows = as_tensor(task.seeds(split))
-        found = outputs[rows.to(outputs.device)]
-        if float_type(found.device) != torch.float64:  # in which metrics compute
-            found = found.cpu()
-        values = task.metrics(found, task.targets[rows].to(found.device))
-        metrics[split] = marked(values, found)
-    return metrics
+    tallies = {m.name: m.tally for m in task.reported if m.tally is not None}
+    collects = len(tallies) < len(task.reported)
+
+    def merged(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        if not one or not other:
+            return one or other
+        return {name: tally.merged(one[name], other[name]) for name, tally in tallies.items()}
+
+    total: Mapping[str, Tensor] = {}
+    ends = torch.empty(0, task.num_outputs)  # the least and the largest outputs so far
+    collected: list[SplitSlice] = []
+    for part in slices:
+        outputs, targets = task.metric_inputs(part.outputs, part.targets)
+        if len(targets):
+            total = merged(total, {n: tally.of(outputs, targets) for n, tally in tallies.items()})
+        if len(part.outputs):
+            rows = torch.cat([ends.to(part.outputs.device), part.outputs])
+            ends = torch.stack(rows.aminmax(dim=0))[: len(rows)]
+        if collects and (everyone := context.gather_to_main(part)):
+            positions, *columns = map(torch.cat, zip(*everyone, strict=True))
+            order = positions.argsort(stable=True)
+            collected.append(
+                SplitSlice(positions, *(rows[order.to(rows.device)] for rows in columns))
+            )
+    of_ranks = context.gather_to_main((total, ends))
+    if not of_ranks:
+        return {}
+    total = {}
+    for tallied, _ in of_ranks:
+        total = merged(total, tallied)
+    whole: tuple[Tensor, Tensor] | None = None
+    if collected:
+        _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
+        whole = task.metric_inputs(outputs, targets)
+    values: dict[str, float] = {}
+    for metric in task.reported:
+        if metric.tally is None and whole is not None and len(whole[1]):
+            values[metric.name] = metric.compute(*whole)
+        elif metric.tally is not None and total:
+            values[metric.name] = metric.tally.value(total[metric.name])
+    ends = torch.cat([rows for _, rows in of_ranks])
+    if values and len(ends) > 1:
+        low, high = ends.aminmax(dim=0)
+        size = torch.maximum(low.abs(), high.abs()).clamp(min=1)
+        if bool((high - low <= _ROUNDING * size).all()):
+            values[CONSTANT] = 1.0
+    return values
+
+
+def take_marks(metrics: Mapping[str, dict[str, float]]) -> tuple[str, ...]:
+    """The splits whose metrics are marked with `CONSTANT`, which is removed."""
+    return tuple(split for split, found in metrics.items() if found.pop(CONSTANT, 0))
 
 
 class SampledEvaluator:
@@ -315,8 +315,7 @@ class SampledEvaluator:
     @torch.no_grad()
     def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
         """The split's metrics on rank 0; empty on other ranks."""
-        outputs: list[Tensor] = []
-        targets: list[Tensor] = []
+        found = [_empty_slice(self._task)]
         # A rank that does not take part has a plan, but samples nothing.
         idle = loader.plan.world_size == 1 and not self._context.is_main
         loader.set_epoch(0)
@@ -324,12 +323,9 @@ class SampledEvaluator:
             if self._context.control.stop_requested:
                 break
             if batch.num_counted:
-                outputs.append(module(batch.to(self._context.device)).float().cpu())
-                targets.append(batch.y.cpu())
+                outputs = module(batch.to(self._context.device)).float().cpu()
+                targets = batch.y.cpu()
+                found.append(SplitSlice(torch.arange(len(outputs)), outputs, targets))
         self._context.meet()
-        parts = self._context.gather_to_main(list(zip(outputs, targets, strict=True)))
-        batches = [batch for part in parts for batch in part]
-        if not batches:
-            return {}
-        whole, labels = map(torch.cat, zip(*batches, strict=True))
-        return marked(self._task.metrics(whole, labels), whole)
+        whole = SplitSlice(*map(torch.cat, zip(*found, strict=True)))
+        return split_metrics(self._task, [whole], self._context)

@@ -12,8 +12,7 @@ from gnntrain.devices import is_gpu
 from gnntrain.errors import RunError, TransientError
 from gnntrain.loading.loader import FullGraphLoader, Loader
 from gnntrain.training.evaluation import Evaluator
-from gnntrain.training.hetero_layerwise import HeteroLayerwiseInference
-from gnntrain.training.layerwise import LayerwiseInference
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.module_outputs import ModuleEvaluator
 
 # Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
@@ -71,7 +70,7 @@ def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
     """The keys to lower if evaluation runs out of memory."""
     if isinstance(evaluator, ModuleEvaluator):
         return "Lower evaluation.memory_limit or evaluation.batch_size, or set evaluation=sampled."
-    if not isinstance(evaluator, LayerwiseInference | HeteroLayerwiseInference):
+    if not isinstance(evaluator, LayerwiseEvaluator):
         return "Lower evaluation.batch_size or evaluation.fan_outs."
     if is_gpu(device):
         return "Set evaluation=sampled: exactly, all in-neighbours of a node must fit on the GPU."

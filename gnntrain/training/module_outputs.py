@@ -37,10 +37,11 @@ from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.tasks import Task
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
+    ComputedRows,
     Inferred,
     SampledEvaluator,
     SplitMetrics,
-    metrics_of,
+    node_metrics,
 )
 from gnntrain.training.forward import OnBatch
 
@@ -100,9 +101,12 @@ class ModuleEvaluator:
         by_batch = self.by_batch(model)
         if by_batch is not None:
             return by_batch.evaluate(model)
-        metrics = metrics_of(self._task, self.infer(model).outputs) if self._context.is_main else {}
+        computed: list[ComputedRows] = []
+        if self._context.is_main:
+            outputs = self.infer(model).outputs
+            computed = [ComputedRows(range(len(outputs)), outputs, self._task.targets)]
         self._context.meet()
-        return self._context.broadcast(metrics)
+        return node_metrics(self._task, computed, self._context)
 
     def by_batch(self, model: PlainModel) -> SampledEvaluator | None:
         """The evaluator of the splits' nodes alone; None: rank 0 computes all nodes. Collective."""

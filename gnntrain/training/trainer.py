@@ -31,7 +31,7 @@ from gnntrain.training.checkpoint import CheckpointError, State, load_weights
 from gnntrain.training.checkpointing import Checkpointing
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.divergence import DivergenceGuard
-from gnntrain.training.evaluation import Evaluator, SplitMetrics
+from gnntrain.training.evaluation import Evaluator, SplitMetrics, take_marks
 from gnntrain.training.measure import resident_bytes
 from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
 from gnntrain.training.records import EpochRecord, FitResult, Listener
@@ -42,7 +42,6 @@ from gnntrain.training.snapshot import (
     restore_rng,
     restored_totals,
 )
-from gnntrain.training.split_metrics import take_marks
 from gnntrain.training.step import PlainStep, ReplayedStep, Step
 from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update

@@ -18,7 +18,7 @@ import torch
 from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 
@@ -98,12 +98,12 @@ class Batches:
 
     def of(self, rank: int, steps: Iterable[int]) -> Iterator[Sample]:
         """A rank's batches in some steps."""
-        sampler = CPUSampler(self.graph.fused, NODE, {EDGE: tuple(self.fan_outs)})
+        sampler = CPUSampler(self.graph.fused, {EDGE: tuple(self.fan_outs)})
         plan = self._plan(rank)
         order = plan.order(EPOCH)
         for step in steps:
             seeds = torch.from_numpy(plan.rank_batch(order, step).seeds)
-            yield sampler.sample(seeds, SampleKey(self.seed, EPOCH, step))
+            yield sampler.sample(Seeds({NODE: seeds}), SampleKey(self.seed, EPOCH, step))
 
     def _plan(self, rank: int) -> SeedPlan:
         seeds = self.graph.split("train")

@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gnntrain.app import compose_config
-from gnntrain.data.parts import Parts
-from gnntrain.data.parts_meta import METHODS
+from gnntrain.data.graph import NODE
+from gnntrain.data.parts import METHODS, Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import rank_range
 from gnntrain.reporting.environment import describe_environment
@@ -279,7 +279,7 @@ class Arithmetic:
         parts = Parts.open(parts_folder(self._folder, contestant.owners, contestant.method))
         owner = np.empty(self._graph.num_nodes, np.int16)
         for part in parts.opened:
-            owner[part.original] = part.number
+            owner[part.originals[NODE]] = part.number
         return owner
 
 

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from gnntrain.app import compose_config
 from gnntrain.data.partitioning.assign import assign
-from gnntrain.data.parts_meta import METHODS
+from gnntrain.data.parts import METHODS
 from gnntrain.data.store import StoredGraph
 from gnntrain.run import prepare_store
 from scripts.bench.crossing import Batches, Traffic

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,22 +20,22 @@ def small_graph(num_nodes: int = 12, num_edges: int = 40, seed: int = 0, **other
     rng = np.random.default_rng(seed)
     order = rng.permutation(num_nodes)
     third = num_nodes // 3
-    graph = GraphData(
-        dataset="small",
-        num_nodes=num_nodes,
-        src=rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
-        dst=rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
-        labels=rng.integers(0, 3, num_nodes),
-        num_classes=3,
-        task="multiclass",
-        splits={
+    fields: dict[str, Any] = {
+        "dataset": "small",
+        "num_nodes": num_nodes,
+        "src": rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
+        "dst": rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
+        "labels": rng.integers(0, 3, num_nodes),
+        "num_classes": 3,
+        "task": "multiclass",
+        "splits": {
             "train": order[:third],
             "val": order[third : 2 * third],
             "test": order[2 * third :],
         },
-        features=rng.standard_normal((num_nodes, 5)).astype(np.float32),
-    )
-    return replace(graph, **other)
+        "features": rng.standard_normal((num_nodes, 5)).astype(np.float32),
+    }
+    return GraphData(**(fields | other))
 
 
 class Rows:

@@ -15,7 +15,7 @@ from gnntrain.cli import main
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.files import FilesBuilder
-from gnntrain.data.graph import AnyGraphData
+from gnntrain.data.graph import HeteroGraphData
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store
 from tests.data import test_schema_graph
@@ -140,7 +140,7 @@ def replacing(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], None]) ->
     numbers: list[int] = []
     build = FilesBuilder.build
 
-    def read_then_change(self: FilesBuilder) -> AnyGraphData:
+    def read_then_change(self: FilesBuilder) -> HeteroGraphData:
         numbers.append(len(numbers) + 1)
         try:
             return build(self)

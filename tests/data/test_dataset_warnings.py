@@ -9,7 +9,7 @@ import pytest
 from gnntrain.cli import main
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.feature_statistics import FeatureStatistics
-from gnntrain.data.graph import Nodes
+from gnntrain.data.graph import EdgeData, Nodes
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 
@@ -36,7 +36,7 @@ def test_a_typed_graph_whose_types_all_count_says_only_which_rows_are_learnt() -
 def test_an_empty_edge_type_and_a_type_that_no_path_joins_to_the_target_are_told() -> None:
     data = random_hetero_data(reverse=False)
     none = np.empty(0, np.int64)
-    edges = {**data.edges, ("author", "knows", "author"): (none, none)}
+    edges = {**data.edges, ("author", "knows", "author"): EdgeData(none, none)}
     empty, apart, _ = dataset_warnings(hetero_graph(replace(data, edges=edges)))
     assert "author/knows/author" in empty
     assert "venue" in apart

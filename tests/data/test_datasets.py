@@ -147,36 +147,6 @@ def test_a_split_that_a_data_set_does_not_have_is_refused_with_the_range(
     assert str(caught.value.hint).endswith(f"{last}.")
 
 
-def test_reddit_is_read_from_its_two_files(tmp_path: Path) -> None:
-    written = raw_layouts.write_reddit(tmp_path / "Reddit" / "raw")
-    data = build("reddit", tmp_path)
-    assert edge_set(data) == set(map(tuple, written.edges.tolist()))
-    np.testing.assert_array_equal(features_of(data), written.features)
-    np.testing.assert_array_equal(data.labels, written.labels)
-    for name, nodes in written.splits.items():
-        np.testing.assert_array_equal(data.splits[name], nodes)
-    assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 4)
-
-
-@pytest.mark.parametrize("name", ["flickr", "reddit2"])
-def test_single_label_graph_saint_data_is_read(tmp_path: Path, name: str) -> None:
-    written = raw_layouts.write_graph_saint(tmp_path / "raw", multilabel=False)
-    data = build(name, tmp_path)
-    assert edge_set(data) == set(map(tuple, written.edges.tolist()))
-    np.testing.assert_array_equal(data.labels, written.labels)
-    np.testing.assert_array_equal(data.splits["val"], written.splits["val"])
-
-
-@pytest.mark.parametrize("name", ["yelp", "amazon_products"])
-def test_multi_label_graph_saint_data_is_read(tmp_path: Path, name: str) -> None:
-    written = raw_layouts.write_graph_saint(tmp_path / name / "raw", multilabel=True)
-    data = build(name, tmp_path)
-    expected = np.stack([written.labels % 2, written.labels // 2, np.ones(30)], axis=1)
-    np.testing.assert_array_equal(data.labels, expected)
-    assert data.labels.dtype == np.uint8
-    assert (data.task, data.metric, data.num_classes) == ("multilabel", "f1_micro", 3)
-
-
 @pytest.mark.parametrize("name", ["reddit", "reddit2", "flickr", "yelp", "amazon_products"])
 def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, name: str) -> None:
     import torch_geometric.datasets
@@ -238,7 +208,7 @@ def test_typed_graphs_are_those_that_pygs_own_classes_make(
             assert nodes.features is None
     assert set(data.edges) == set(expected.edge_types)
     for edge_type, ends in data.edges.items():
-        np.testing.assert_array_equal(np.stack(ends), expected[edge_type].edge_index)
+        np.testing.assert_array_equal(np.stack([*ends]), expected[edge_type].edge_index)
     target = next(iter(sizes))
     assert (data.target, data.num_classes) == (target, 3)
     np.testing.assert_array_equal(data.labels, expected[target].y)
@@ -299,19 +269,6 @@ def test_what_pyg_writes_and_prints_on_the_way_is_gone_afterwards(tmp_path: Path
     assert (done.stdout, done.stderr) == ("", "")
     assert tree(tmp_path / "raw") == before
     assert list(own.iterdir()) == []
-
-
-def test_files_that_are_there_are_not_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch_geometric.datasets
-
-    def download(_self: Any) -> None:
-        raise AssertionError("downloaded")
-
-    raw_layouts.write_reddit(tmp_path / "raw")
-    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
-    assert build("reddit", tmp_path).num_nodes == 30
 
 
 def test_a_download_moves_into_place_whole_and_is_then_found(
@@ -447,12 +404,6 @@ def test_how_a_graph_is_prepared_is_no_part_of_what_it_is() -> None:
     assert builder_for(plain).identity() == builder_for(prepared).identity()
 
 
-def test_a_synthetic_graph_is_built_with_its_options() -> None:
-    data = builder_for(SyntheticConfig(num_nodes=200, num_features=3, num_classes=2)).build()
-    assert isinstance(data, GraphData)
-    assert (data.dataset, data.num_nodes, data.num_features) == ("synthetic", 200, 3)
-
-
 def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) -> None:
     edges = tmp_path / "edges.csv"
     edges.touch()
@@ -473,37 +424,6 @@ def test_every_pyg_class_is_there_and_says_which_files_it_needs() -> None:
     for name, published in PUBLISHED.items():
         if published.class_name is not None:
             assert layout_of(name).files
-
-
-def test_naming_the_data_sets_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, gnntrain.data.datasets;"
-        "print([m for m in ('torch', 'pandas', 'pyarrow', 'ogb') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_karate_club_is_converted() -> None:
-    from torch_geometric.datasets import KarateClub
-
-    graph = KarateClub()[0]
-    data = from_pyg(graph, "karate")
-    assert (data.num_nodes, len(data.src), data.num_classes) == (34, 156, 4)
-    assert edge_set(data) == set(map(tuple, graph.edge_index.t().tolist()))
-    assert data.splits["train"].tolist() == graph.train_mask.nonzero().flatten().tolist()
-    assert len(data.splits["val"]) == len(data.splits["test"]) == 0
-    np.testing.assert_array_equal(features_of(data), np.eye(34))
-
-
-def test_a_fake_graph_without_masks_is_split_at_random() -> None:
-    from torch_geometric.datasets import FakeDataset
-
-    graph = FakeDataset(num_graphs=1, avg_num_nodes=50, num_channels=6, num_classes=3)[0]
-    data = from_pyg(graph, "fake", split=3)
-    assert data.num_nodes == graph.num_nodes
-    assert sum(len(nodes) for nodes in data.splits.values()) == graph.num_nodes
-    assert data.features is not None
 
 
 def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gnntrain.config import BuiltinConfig
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.entities import Triple, hold_out, read_triples, relation_names
+from gnntrain.data.entities import Triple, read_triples
 from gnntrain.data.graph import HeteroGraphData
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -86,19 +86,6 @@ def test_the_folds_share_the_training_nodes_out() -> None:
         both = np.concatenate([fold["train"], fold["val"]])
         assert sorted(both.tolist()) == whole.splits["train"].tolist()
         np.testing.assert_array_equal(fold["test"], whole.splits["test"])
-
-
-def test_a_fold_holds_out_a_fifth_of_each_class() -> None:
-    nodes = np.random.default_rng(0).permutation(100)[:60]
-    labels = np.arange(60) % 3
-    for fold in range(1, 6):
-        _, val = hold_out(nodes, labels, fold)
-        assert np.bincount(labels[np.isin(nodes, val)]).tolist() == [4, 4, 4]
-
-
-def test_relations_of_the_same_local_name_are_numbered() -> None:
-    uris = ["http://a#type", "http://b/type", "http://c/type/", "urn#x"]
-    assert relation_names(uris) == ["type", "type_2", "type_3", "x"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pyarrow import feather
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
+from gnntrain.data.graph import NODE, FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
@@ -488,7 +488,7 @@ def test_features_are_scaled_by_the_training_split_alone(tmp_path: Path) -> None
     assert "standardised on the training split" in data.summary.features
     store = write_store(tmp_path / "store", data, PrepareOptions(), {})
     np.testing.assert_array_equal(store.features, found)
-    assert StoredGraph.open(store.path).meta.preprocessing == data.preprocessing
+    assert StoredGraph.open(store.path).meta.preprocessing[NODE] == data.preprocessing
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])

@@ -888,7 +888,7 @@ def test_a_graph_read_in_small_batches_is_the_same(
     whole, message = build(**options, bad_rows="skip"), message_of(**options)
     for name, size in {
         "text_table._BLOCK_BYTES": 300,
-        "tables._BATCH_ROWS": 7,
+        "table_files._BATCH_ROWS": 7,
         "array_files._BATCH_ROWS": 7,
     }.items():
         monkeypatch.setattr(f"gnntrain.data.{name}", size)

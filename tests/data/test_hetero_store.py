@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import shutil
-import time
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,9 +17,9 @@ from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
-from gnntrain.data import csc
-from gnntrain.data.build import open_or_build, write_store
+from gnntrain.data.build import write_store
 from gnntrain.data.graph import (
+    EdgeData,
     EdgeType,
     Graph,
     HeteroGraphData,
@@ -33,7 +29,6 @@ from gnntrain.data.graph import (
     without_reverse,
 )
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_cleaning import find_stores, remove_store
 from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import UserError
 from tests.data.oracles import Rows
@@ -98,7 +93,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
     name = st.sampled_from(sorted(sizes))
     kinds = draw(st.lists(st.tuples(name, st.sampled_from("rs"), name), min_size=1, max_size=4))
     kinds += [reverse_type(kind) for kind in kinds if draw(st.booleans())]
-    edges: dict[EdgeType, tuple[Any, Any]] = {}
+    edges: dict[EdgeType, EdgeData] = {}
     for kind in kinds:
         number = draw(st.integers(0, 12))
         dtype = draw(st.sampled_from((np.int32, np.int64, np.uint16)))
@@ -106,7 +101,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
             draw(st.lists(st.integers(0, sizes[end] - 1), min_size=number, max_size=number))
             for end in (kind[0], kind[2])
         ]
-        edges[kind] = (np.array(ends[0], dtype), np.array(ends[1], dtype))
+        edges[kind] = EdgeData(np.array(ends[0], dtype), np.array(ends[1], dtype))
     target = draw(name)
     widths = {key: draw(st.integers(0, 3)) for key in sizes}
     return HeteroGraphData(
@@ -143,20 +138,6 @@ def test_edges_are_those_of_the_oracle(
     assert store.target == data.target
 
 
-def test_a_store_holds_the_graph_in_memory(tmp_path: Path) -> None:
-    data = random_hetero_data()
-    store, graph = built(tmp_path, data), hetero_graph(data)
-    assert store.schema == graph.schema
-    assert edges_of(store) == edges_of(graph)
-    for name, nodes in graph.nodes.items():
-        np.testing.assert_array_equal(store.nodes[name].features, nodes.features)
-    np.testing.assert_array_equal(store.labels, graph.labels)
-    for split in ("train", "val", "test"):
-        assert store.split(split).tolist() == sorted(data.splits[split].tolist())
-    assert store.nodes["author"].labels is None
-    assert (store.is_hetero, store.dataset, store.num_classes) == (True, "random", 3)
-
-
 def test_all_edges_lie_in_two_arrays_that_samplers_read_without_a_copy(tmp_path: Path) -> None:
     store = built(tmp_path, random_hetero_data())
     assert store.fused.edge_types == tuple(store.edges)
@@ -171,22 +152,13 @@ def test_all_edges_lie_in_two_arrays_that_samplers_read_without_a_copy(tmp_path:
     np.testing.assert_array_equal(store.fused.first_edge, of_memory.first_edge)
 
 
-def test_many_blocks_of_columns_do_not_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = random_hetero_data()
-    monkeypatch.setattr(csc, "CHUNK_EDGES", 30)
-    monkeypatch.setattr(csc, "MIN_BLOCK_EDGES", 10)
-    assert edges_of(built(tmp_path, data)) == expected_edges(data, PLAIN)
-
-
 def test_to_undirected_is_that_of_pyg(tmp_path: Path) -> None:
     data = random_hetero_data(reverse=False)
     given_data = HeteroData()
     for name, nodes in data.nodes.items():
         given_data[name].num_nodes = nodes.num_nodes
     for kind, ends in data.edges.items():
-        given_data[kind].edge_index = torch.from_numpy(np.stack(ends))
+        given_data[kind].edge_index = torch.from_numpy(np.stack([*ends]))
     expected = ToUndirected()(given_data)
     store = built(tmp_path, data, PrepareOptions(to_undirected=True))
     assert set(store.edges) == set(expected.edge_types)
@@ -198,12 +170,6 @@ def test_a_reverse_edge_type_that_is_there_is_not_added() -> None:
     back = reverse_type(WRITES)
     assert without_reverse([WRITES, CITES, back]) == [CITES]
     assert without_reverse([back, CITES]) == [back, CITES]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_features_have_the_type_that_was_asked_for(tmp_path: Path, dtype: Any) -> None:
-    store = built(tmp_path, random_hetero_data(), PrepareOptions(feature_dtype=dtype))
-    assert [nodes.feature_dtype for nodes in store.nodes.values()] == [dtype] * 3
 
 
 def test_normalized_features_are_those_of_pyg_in_each_type(tmp_path: Path) -> None:
@@ -253,60 +219,7 @@ def test_one_node_type_with_one_edge_type_serves_homogeneous_models(tmp_path: Pa
     np.testing.assert_allclose(store.gcn_norm, (1 + degrees) ** -0.5, rtol=1e-6)
 
 
-def test_build_holds_little_beside_the_graph_itself(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    data, size = random_hetero_data(), 100_000
-    rows = Rows(np.broadcast_to(np.float32(1), (size, 64)))
-    nodes = {"paper": NodeData(size, rows), "author": NodeData(size)}
-    src, dst = rng.integers(0, size, (2, 2_000_000), dtype=np.int32)
-    labels, splits = np.zeros(size, np.int64), {name: np.arange(0) for name in ("val", "test")}
-    large = replace(
-        data,
-        nodes=nodes,
-        edges={WRITES: (src, dst), CITES: (dst, src)},
-        labels=labels,
-        splits={"train": np.arange(10), **splits},
-    )
-    built(tmp_path / "warm", data)
-    tracemalloc.start()
-    store = built(tmp_path, large)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert store.num_edges == 8_000_000
-    assert peak < store.num_bytes
-
-
 # Opening
-
-
-def test_a_typed_store_is_found_again_by_its_identity(tmp_path: Path) -> None:
-    data, calls = random_hetero_data(), list[int]()
-
-    def build() -> HeteroGraphData:
-        calls.append(1)
-        return data
-
-    first = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, build)
-    again = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, build)
-    assert (first.built, again.built, len(calls)) == (True, False, 1)
-    assert again.store.content_digest == first.store.content_digest
-
-
-def test_a_damaged_array_is_found_and_the_store_built_again(tmp_path: Path) -> None:
-    first = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, random_hetero_data)
-    time.sleep(0.05)
-    file = first.store.path / "features_1.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(bytes(content))
-    with pytest.raises(StoreError) as caught:
-        StoredGraph.open(first.store.path)
-    assert "features_1.npy" in caught.value.reason
-    again = open_or_build(tmp_path, lambda: {"dataset": "random"}, PLAIN, random_hetero_data)
-    assert again.built
-    np.testing.assert_array_equal(
-        again.store.nodes["author"].features, hetero_graph().nodes["author"].features
-    )
 
 
 def test_the_digest_depends_on_the_types(tmp_path: Path) -> None:
@@ -315,21 +228,6 @@ def test_the_digest_depends_on_the_types(tmp_path: Path) -> None:
     one = built(tmp_path / "one", data)
     other = built(tmp_path / "other", replace(data, edges=renamed))
     assert one.content_digest != other.content_digest
-
-
-def test_a_pickled_typed_store_is_a_path(tmp_path: Path) -> None:
-    store = built(tmp_path, random_hetero_data())
-    content = pickle.dumps(store)
-    assert len(content) < 1000
-    assert edges_of(pickle.loads(content)) == edges_of(store)
-
-
-def test_a_typed_store_is_listed_and_removed_whole(tmp_path: Path) -> None:
-    built(tmp_path, random_hetero_data())
-    (found,) = find_stores(tmp_path)
-    assert found.dataset == "random"
-    remove_store(found)
-    assert find_stores(tmp_path) == []
 
 
 def changes() -> Iterator[tuple[str, Any]]:
@@ -357,28 +255,6 @@ def test_sizes_and_types_that_do_not_fit_the_arrays_are_refused(
     assert "meta.json" in caught.value.reason
 
 
-def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
-    def fail(_: int) -> None:
-        raise KeyboardInterrupt
-
-    data = random_hetero_data()
-    rows = Rows(np.zeros((60, 3), np.float32), before=fail)
-    nodes = {**data.nodes, "author": replace(data.nodes["author"], features=rows)}
-    with pytest.raises(KeyboardInterrupt):
-        built(tmp_path, replace(data, nodes=nodes))
-    assert [entry.name for entry in tmp_path.iterdir()] == [".store.lock"]
-
-
-def test_homogeneous_and_typed_stores_replace_each_other(tmp_path: Path) -> None:
-    from tests.data.oracles import small_graph
-
-    built(tmp_path, random_hetero_data())
-    plain = write_store(tmp_path / "store", small_graph(), PLAIN, {"dataset": "small"})
-    assert not plain.is_hetero
-    assert built(tmp_path, random_hetero_data()).is_hetero
-    shutil.rmtree(tmp_path / "store")
-
-
 # What is refused
 
 
@@ -386,8 +262,8 @@ def test_everything_wrong_is_said_at_once_with_its_type(tmp_path: Path) -> None:
     data = random_hetero_data()
     edges = {
         **data.edges,
-        WRITES: (np.array([60, 1]), np.array([0, -1])),
-        ("autor", "knows", "paper"): (np.arange(1), np.arange(1)),
+        WRITES: EdgeData(np.array([60, 1]), np.array([0, -1])),
+        ("autor", "knows", "paper"): EdgeData(np.arange(1), np.arange(1)),
     }
     nodes = {
         **data.nodes,
@@ -398,7 +274,7 @@ def test_everything_wrong_is_said_at_once_with_its_type(tmp_path: Path) -> None:
     for part in (
         "40 labels are not 0 … 2",
         "node type author: 180 features are not finite",
-        "node type author: ids has shape [3], expected [60]",
+        "node type author: node_ids has shape [3], expected [60]",
         "node type empty: it has no nodes",
         "edge type author/writes/paper: 1 edge ends in src are not node ids 0 … 59",
         "edge type author/writes/paper: 1 edge ends in dst are not node ids 0 … 39",

@@ -383,7 +383,7 @@ def test_streamed_features_have_the_digest_of_their_rows() -> None:
         num_features = 5
 
         def rows(self, start: int, stop: int) -> Any:
-            return random_graph().features[start:stop]  # type: ignore[index]
+            return random_graph().features[start:stop]
 
     kept = random_graph()
     assert content_digest(random_graph(features=Stream())) == content_digest(kept)

@@ -124,7 +124,7 @@ def test_its_store_has_types_features_ids_and_reverse_edges(tmp_path: Path) -> N
     assert graph.target == "author"
     years = graph.nodes["paper"].features.ravel()
     np.testing.assert_allclose(years, np.array([-1, 0, 1]) * 1.5**0.5, rtol=1e-6)
-    made_by = StoredGraph.open(graph.path).meta.preprocessing_by_type
+    made_by = StoredGraph.open(graph.path).meta.preprocessing
     assert made_by == {name: nodes.preprocessing for name, nodes in data.nodes.items()}
 
 

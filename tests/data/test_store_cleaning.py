@@ -14,7 +14,7 @@ import pytest
 
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_cleaning import StoreInUse, find_stores, remove_store
-from gnntrain.data.store_files import verify
+from gnntrain.data.store_meta import verify
 from gnntrain.data.store_place import locked
 from tests.graphs import random_graph, stored
 

@@ -68,7 +68,7 @@ def test_a_store_of_other_data_under_the_same_name_is_rebuilt(tmp_path: Path) ->
     assert reason.startswith("rebuilt: ")
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "features.npy"])
+@pytest.mark.parametrize("name", ["thesis.txt", "features_0.npy"])
 def test_a_directory_that_is_no_store_is_never_touched(tmp_path: Path, name: str) -> None:
     directory = tmp_path / store_name(IDENTITY, PLAIN)
     directory.mkdir()

@@ -14,7 +14,6 @@ from gnntrain.config import SyntheticConfig
 from gnntrain.data import pair_draws
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
-from gnntrain.data.pair_draws import alias_tables
 from gnntrain.data.synthetic import synthetic_graph
 from gnntrain.errors import UserError
 from tests.examples import examples
@@ -192,18 +191,6 @@ def nearest_mean_accuracy(data: GraphData, rows: Any) -> float:
     means = np.stack([rows[train][labels == label].mean(axis=0) for label in range(8)])
     scores = rows[test] @ means.T - (means**2).sum(axis=1) / 2
     return float((scores.argmax(axis=1) == data.labels[test]).mean())
-
-
-def test_alias_tables_give_each_place_its_weight_within_its_range() -> None:
-    weight = np.array([1.0, 3.0, 0.0, 4.0, 5.0, 5.0])
-    bounds = np.array([0, 4, 4, 6])
-    stay, alias = alias_tables(weight, bounds)
-    chance = np.zeros(6)
-    for first, last in ((0, 4), (4, 6)):
-        for place in range(first, last):
-            chance[place] += stay[place] / (last - first)
-            chance[alias[place]] += (1 - stay[place]) / (last - first)
-    np.testing.assert_allclose(chance, [1 / 8, 3 / 8, 0, 1 / 2, 1 / 2, 1 / 2], atol=1e-6)
 
 
 # What is refused

@@ -31,7 +31,7 @@ def test_the_sizes_are_those_of_ogbn_mag_times_the_scale() -> None:
         "institution": 87,
         "field_of_study": 600,
     }
-    assert len(data.edges["author", "writes", "paper"][0]) == 71_457
+    assert len(data.edges["author", "writes", "paper"].src) == 71_457
     assert [len(ids) for ids in data.splits.values()] == [6296, 649, 419]
     assert len(np.unique(np.concatenate(list(data.splits.values())))) == 7364
     assert [nodes.num_features for nodes in data.nodes.values()] == [128, 0, 0, 0]
@@ -76,9 +76,9 @@ def test_a_seed_gives_the_same_graph_on_any_number_of_threads(
     monkeypatch.setattr(pair_draws, "available_cores", lambda: 7)
     again, other = graph(seed=3), graph(seed=4)
     for name, (src, dst) in first.edges.items():
-        np.testing.assert_array_equal(src, again.edges[name][0])
-        np.testing.assert_array_equal(dst, again.edges[name][1])
-        assert (src != other.edges[name][0]).any() or (dst != other.edges[name][1]).any()
+        np.testing.assert_array_equal(src, again.edges[name].src)
+        np.testing.assert_array_equal(dst, again.edges[name].dst)
+        assert (src != other.edges[name].src).any() or (dst != other.edges[name].dst).any()
     assert isinstance(first.nodes["paper"].features, FeatureRows)
     assert (first.labels == again.labels).all()
 
@@ -88,7 +88,7 @@ def test_a_graph_too_small_for_its_edges_has_half_of_all_that_could_be(
     tmp_path: Path, scale: float
 ) -> None:
     data = graph(scale, num_classes=349)
-    edges = data.edges["paper", "has_topic", "field_of_study"][0]
+    edges = data.edges["paper", "has_topic", "field_of_study"].src
     room = data.nodes["paper"].num_nodes * data.nodes["field_of_study"].num_nodes
     assert len(edges) == min(round(7_505_078 * scale), room // 2)
     store = write_store(tmp_path / "store", data, PrepareOptions(), {"dataset": "synthetic_mag"})

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data import text_table
 from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.columns import MISSING_MARKS, TEXT, from_texts, number_of, to_matrix
 from gnntrain.data.tables import Columns
 from gnntrain.data.text_table import TextTable
 from gnntrain.errors import UserError
@@ -27,7 +31,7 @@ def rows_of(path: Path, block_bytes: int, encoding: str = "auto") -> tuple[list[
         bad = BadRows("error")
         table = TextTable(path, True, (), bad, encoding=encoding)
         rows = Columns(table, {"id": 0}, (1,)).read()
-        fields = table.records(rows.rows) if len(rows) else []
+        fields = table.fields(rows.rows) if len(rows) else []
         numbers = [str(number) for number in rows.matrix[:, 0]]
         found = [
             (line, row[0], number) for (line, row), number in zip(fields, numbers, strict=True)
@@ -92,11 +96,12 @@ def test_a_quotation_mark_that_never_closes_is_told_with_the_line_where_it_opens
 ) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('id,number\na,1\n"b,2\n' + "c,3\n" * 100)
-    for block_bytes in (160, 1 << 24):
-        found, told = rows_of(path, block_bytes)
-        assert found[0] == (2, "a", "1.0")
-        assert "line 3: 1 field" in told
-        assert "quotation mark" in told
+    found, told = rows_of(path, 1 << 24)
+    assert found == [(2, "a", "1.0")]
+    assert "line 3: 1 field" in told
+    assert "quotation mark" in told
+    with pytest.raises(UserError, match=r"rows\.csv.*line 3.*quotation mark"):
+        rows_of(path, 160)
 
 
 def test_a_quotation_mark_in_the_last_column_does_not_swallow_the_rows_behind_it(
@@ -251,3 +256,37 @@ def test_rows_that_are_read_twice_are_told_once(tmp_path: Path) -> None:
     assert columns.read().columns["id"].to_pylist() == ["b"]
     with pytest.raises(UserError, match="1 bad row "):
         bad.report()
+
+
+@given(
+    st.lists(
+        st.integers(-(2**65), 2**65).map(str)
+        | st.integers(-20, 20).map(str)
+        | st.text("0123456789.+-eExX_a \t", min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_texts_become_numbers_only_if_the_numbers_say_how_they_were_written(
+    texts: list[str],
+) -> None:
+    column = from_texts(pa.array(texts, TEXT))
+    assert column.cast(TEXT).to_pylist() == [text.strip() or None for text in texts]
+    if all(re.fullmatch("0|-?[1-9][0-9]{0,17}", text) for text in texts):
+        assert column.type == pa.int64()
+
+
+@given(
+    st.one_of(
+        st.text("0123456789.+-eE_x ", max_size=6),
+        st.floats().map(str),
+        st.sampled_from([*MISSING_MARKS, " True", "FALSE", "1_000", "0x1F", "1e99", "two"]),
+    )
+)
+def test_a_field_alone_is_read_as_in_a_column(field: str) -> None:
+    number = number_of(field)
+    read = float(to_matrix([pa.array([field], TEXT)], 1, [None])[0][0, 0])
+    if number is None or abs(number) > float(np.finfo(np.float32).max):
+        assert math.isinf(read)
+    else:
+        np.testing.assert_allclose(read, number, rtol=1e-6, atol=1e-40)

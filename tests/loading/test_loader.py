@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnntrain.data.graph import EDGE
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.batch import MiniBatch
 from gnntrain.loading.features import InPlaceFeatures
@@ -151,7 +152,8 @@ def test_a_batch_holds_the_rows_labels_degrees_and_norms_of_its_nodes(store: Sto
 
 def test_edge_weights_follow_their_edges(tmp_path: Path) -> None:
     data = random_graph()
-    data.edge_weight = np.random.default_rng(1).uniform(1, 2, len(data.src)).astype(np.float32)
+    weight = np.random.default_rng(1).uniform(1, 2, len(data.src)).astype(np.float32)
+    data.edges[EDGE].weight = weight
     store = stored(tmp_path / "store", data)
     plan = SeedPlan(store.split("train"), 1000, shuffle=False)
     (batch,) = cpu_loader(store, plan, (-1,), needs=BlockNeeds(weight=True), threads=0)

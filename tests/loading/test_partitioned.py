@@ -11,6 +11,7 @@ import torch
 
 from gnntrain.config import from_dict
 from gnntrain.config.types import same_fan_outs
+from gnntrain.data.graph import NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
@@ -32,7 +33,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, str, dict[
     """Every batch against the whole graph's, in every rank."""
     store_path, path, keys = payload
     store, whole = StoredGraph.open(Path(store_path)), Parts.open(Path(path))
-    original = torch.from_numpy(np.concatenate([part.original for part in whole.opened]))
+    original = torch.from_numpy(np.concatenate([part.originals[NODE] for part in whole.opened]))
     own = rank_range(whole.num_parts, context.machine, context.num_machines)
     graph = PartitionedGraph.of(Parts.open(Path(path), range(own.start, own.stop)))
     options: dict[str, Any] = {"rank": context.rank, "world_size": context.world_size, "seed": 5}

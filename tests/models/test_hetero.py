@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import EdgeType, Graph, NodeType
+from gnntrain.data.graph import EdgeData, EdgeType, Graph, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.models.hetero import HeteroConv, HeteroGNN
@@ -404,7 +404,9 @@ def graph_of_one_node_type(*, featureless: bool = False) -> Graph:
         replace(
             data,
             nodes={"node": nodes},
-            edges={name: (pair[0].numpy(), pair[1].numpy()) for name, pair in edges.items()},
+            edges={
+                name: EdgeData(pair[0].numpy(), pair[1].numpy()) for name, pair in edges.items()
+            },
             target="node",
             reverse=False,
         )

@@ -9,13 +9,11 @@ import torch
 
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
-from gnntrain.distributed.context import DistributedContext
 from gnntrain.models import GNN, AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import record_of
-from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import save_checkpoint
-from gnntrain.training.evaluation import LayerwiseEvaluator
+from tests.evaluators import layerwise
 
 
 def run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any) -> GNN:
@@ -54,6 +52,4 @@ def write_run(path: Path, store: StoredGraph, config: Config, model: torch.nn.Mo
 
 def logits_of(store: StoredGraph, model: GNN) -> torch.Tensor:
     """The model's exact logits of all nodes."""
-    context = DistributedContext()
-    scratch = SharedBuffers(context, store.path, 2**30)
-    return LayerwiseEvaluator(store, context, scratch).infer(model).logits
+    return layerwise(store, store.path).infer(model).logits

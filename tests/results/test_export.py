@@ -7,7 +7,6 @@ import re
 import runpy
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from gnntrain.config import from_dict
+from gnntrain.data.graph import EDGE
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import GNN, AnyModel, build_model
@@ -98,8 +98,10 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
         folders.append(export(tmp_path / f"run{i}").path)
         keep_graph(folders[-1], store, logits)
     data = random_graph(task="binary", num_classes=2)
-    weight = np.random.default_rng(0).uniform(0.1, 2, len(data.src)).astype(np.float32)
-    weighted = stored(tmp_path / "weighted", replace(data, edge_weight=weight))
+    data.edges[EDGE].weight = (
+        np.random.default_rng(0).uniform(0.1, 2, len(data.src)).astype(np.float32)
+    )
+    weighted = stored(tmp_path / "weighted", data)
     logits = logits_of(weighted, run_of(tmp_path / "weighted_run", weighted, {"name": "gcn"}))
     folders.append(export(tmp_path / "weighted_run").path)
     keep_graph(folders[-1], weighted, logits)

@@ -15,7 +15,7 @@ import torch
 from gnntrain.build import build_model, build_task
 from gnntrain.config import from_dict, model_names
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import Graph, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import EdgeData, Graph, HeteroGraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -99,7 +99,7 @@ def test_another_graph_may_have_its_types_in_another_order_and_further_ones(
     graph, made = run_of(tmp_path, model)
     other = with_ids()
     editor = replace(other.nodes["author"], num_nodes=5, features=np.ones((5, 2), np.float32))
-    edits = ("editor", "edits", "venue"), (np.array([0, 4]), np.array([1, 2]))
+    edits = ("editor", "edits", "venue"), EdgeData(np.array([0, 4]), np.array([1, 2]))
     other = replace(
         other,
         nodes={"editor": editor, **dict(reversed(list(other.nodes.items())))},
@@ -125,7 +125,7 @@ def test_learnt_rows_are_found_by_the_ids_of_their_nodes(
             place[src] if source == "venue" else src,
             place[dst] if target == "venue" else dst,
         )
-        edges[source, kind, target] = src, dst
+        edges[source, kind, target] = EdgeData(src, dst)
     other = changed("venue", ids=ids[order])(replace(data, edges=edges, labelled=False))
     found = load_best(tmp_path / "run", data=other).infer().logits
     torch.testing.assert_close(found, outputs_of(graph, made), rtol=1e-4, atol=1e-5)

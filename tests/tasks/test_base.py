@@ -24,10 +24,10 @@ from gnntrain.models import SAGE
 from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import Column, Columns, Task
-from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.evaluation import Evaluator, SampledEvaluator
 from gnntrain.training.trainer import Trainer
+from tests.evaluators import layerwise
 from tests.graphs import stored
 
 
@@ -70,7 +70,7 @@ class NodeRegression:
     def reported(self) -> list[Metric]:
         return [self.metric]
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, targets
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
@@ -97,8 +97,7 @@ def trainer_of(graph: StoredGraph, folder: Path, kind: str, exact: bool, epochs:
     context = DistributedContext()
     evaluator: Evaluator
     if exact:
-        buffers = SharedBuffers(context, folder, 1 << 30)
-        evaluator = LayerwiseEvaluator(graph, context, buffers, task=task)
+        evaluator = layerwise(graph, folder, context, task=task)
     else:
         loaders = {split: loader_of(graph, task, "", split) for split in ("train", "val", "test")}
         evaluator = SampledEvaluator(task, loaders, context)

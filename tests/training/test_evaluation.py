@@ -29,9 +29,10 @@ from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.evaluation import LayerwiseEvaluator, SampledEvaluator
-from gnntrain.training.layerwise import balanced_range, chunks
+from gnntrain.training.evaluation import SampledEvaluator
+from gnntrain.training.graph_access import balanced_range, chunks
 from tests.disks import full_disk
+from tests.evaluators import layerwise
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
@@ -92,12 +93,6 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model(batch.x, batch.blocks)
     return logits
-
-
-def layerwise(store: StoredGraph, tmp_path: Path, **options: Any) -> LayerwiseEvaluator:
-    context = DistributedContext()
-    limit = options.pop("memory_limit", 2**30)
-    return LayerwiseEvaluator(store, context, SharedBuffers(context, tmp_path, limit), **options)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
@@ -191,7 +186,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
         "on host": DeviceBuffers(context, host, free=1000),
     }
     for name, scratch in places.items():
-        evaluator = LayerwiseEvaluator(store, context, scratch, all_ranks=name != "one")
+        evaluator = layerwise(store, scratch, context, all_ranks=name != "one")
         answers[name] = []
         for variant in VARIANTS:
             model = make_model(store, variant)
@@ -251,10 +246,10 @@ def evaluate_sharded(context: DistributedContext, folder: Path) -> None:
         cache = fetch_cache(np.array([3, 50]), torch.from_numpy(rows), owners, exchange, context)
         features = ShardedFeatures([torch.from_numpy(rows[own])], owners, exchange, cache)
         for who, all_ranks in (("all", True), ("one", False)):
-            evaluator = LayerwiseEvaluator(
+            evaluator = layerwise(
                 store,
+                folder,
                 context,
-                SharedBuffers(context, folder, 2**30),
                 all_ranks=all_ranks,
                 features=features,
             )
@@ -373,8 +368,8 @@ def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
 
 def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
     data = random_graph()
-    splits = {**data.splits, "val": np.array([], np.int64)}
-    store = stored(tmp_path / "store", replace(data, splits=splits))
+    data.splits = {**data.splits, "val": np.array([], np.int64)}
+    store = stored(tmp_path / "store", data)
     model = make_model(store, VARIANTS[0])
     assert layerwise(store, tmp_path).evaluate(model)["val"] == {}
     assert sampled(store, model, (2, 2, 2))["val"] == {}

@@ -18,12 +18,13 @@ from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.layerwise import LayerwiseEvaluator
+from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.simulated_device import present
-from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, make_model
+from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, make_model
 
-PLENTY, LITTLE = 2**40, 10_000
+PLENTY, LITTLE = 2**40, 1_000
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def evaluator(
     host = SharedBuffers(context, folder, PLENTY)
     made = DeviceBuffers(context, host, free=free)
     features = LazyFeatures(rows.to(device) if resident else rows)
-    return LayerwiseEvaluator(store, context, made, features=features)
+    return layerwise(store, made, context, features=features)
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,17 @@ from gnntrain.loading.features import (
 )
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.evaluation import LayerwiseEvaluator
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.compute.devices import on_each_device
+from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
-from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, layerwise, make_model
+from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, make_model
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.loading.graph import GraphTensors
 
-PLENTY, LITTLE = 2**40, 10_000
+PLENTY, LITTLE = 2**40, 1_000
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -66,13 +67,8 @@ def evaluator(
     context = DistributedContext(device=torch.device(device))
     placed = place(store, features, context.device)
     host = SharedBuffers(context, scratch_dir, memory_limit)
-    return LayerwiseEvaluator(
-        store,
-        context,
-        DeviceBuffers(context, host, free=room),
-        features=placed.select(),
-        graph=graph,
-    )
+    made = DeviceBuffers(context, host, free=room)
+    return layerwise(store, made, context, features=placed.select(), edges=graph)
 
 
 # Every variant with one type of rows; the first with both.

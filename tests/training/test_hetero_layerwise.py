@@ -22,11 +22,9 @@ from gnntrain.models.registry import model_class
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.hetero_layerwise import (
-    HeteroLayerwiseEvaluator,
-    SummedOffsets,
-)
-from gnntrain.training.layerwise import chunks
+from gnntrain.training.graph_access import SummedOffsets, chunks
+from gnntrain.training.layerwise import LayerwiseEvaluator as HeteroLayerwiseEvaluator
+from tests.evaluators import layerwise
 from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
 
 SCAFFOLD: dict[str, Any] = {"hidden_channels": 8, "dropout": 0.5, "input_dropout": 0.5}
@@ -77,7 +75,7 @@ def evaluator(
     context = context or DistributedContext()
     places = options.pop("places", SharedBuffers(context, scratch_dir, memory_limit))
     task = NodeClassification(graph)
-    return HeteroLayerwiseEvaluator(graph, context, places, task=task, **options)
+    return layerwise(graph, places, context, task=task, **options)
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:

@@ -37,9 +37,10 @@ from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.partitioned import DRAW
 from gnntrain.tasks import NodeClassification
-from gnntrain.training import buffers, layerwise, partitioned
+from gnntrain.training import buffers, evaluation, graph_access
 from gnntrain.training.buffers import SharedBuffers
-from gnntrain.training.hetero_partitioned import HeteroPartitionedEvaluator
+from gnntrain.training.graph_access import OwnedParts
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.hetero_graphs import random_hetero_data
 from tests.training.test_hetero_layerwise import (
     NAMES,
@@ -162,25 +163,21 @@ def test_batches_are_those_of_the_whole_graph(
 
 def evaluator_of(
     folder: Path, exchange: Exchange, context: DistributedContext
-) -> tuple[PartitionedGraph, HeteroPartitionedEvaluator]:
+) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
     graph = graph_of(folder, context)
     loaders = loaders_of(graph, context, exchange)
-    return graph, HeteroPartitionedEvaluator(
-        graph,
-        loaders.owners,
-        exchange,
-        context,
-        SharedBuffers(context, folder, 2**30),
-        task=NodeClassification(graph),
-        features=loaders.features,
+    access = OwnedParts(graph, context, loaders.owners, exchange)
+    places = SharedBuffers(context, folder, 2**30)
+    return graph, LayerwiseEvaluator(
+        access, places, task=NodeClassification(graph), features=loaders.features
     )
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_NUMBERS = 56
     buffers._MAX_CHUNK_EDGES = 20
-    layerwise._MAX_GATHERED_NUMBERS = 200
-    partitioned._MAX_SLICE_NUMBERS = 18
+    graph_access._MAX_GATHERED_NUMBERS = 200
+    evaluation._MAX_SLICE_NUMBERS = 18
     answers: dict[str, Any] = {}
     with exchange_of(context) as exchange:
         graph, made = evaluator_of(folder / "parts", exchange, context)

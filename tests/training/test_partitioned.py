@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import GraphData
+from gnntrain.data.graph import NODE, GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
@@ -28,19 +28,18 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
-from gnntrain.models import GNN
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.training import buffers, partitioned
-from gnntrain.training import layerwise as layerwise_module
+from gnntrain.training import buffers, evaluation, graph_access
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import SplitMetrics
-from gnntrain.training.partitioned import PartitionedEvaluator
+from gnntrain.training.graph_access import OwnedParts
+from gnntrain.training.layerwise import LayerwiseEvaluator
+from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.training.test_evaluation import (
     VARIANT_NAMES,
     VARIANTS,
     full_forward,
-    layerwise,
     make_model,
 )
 
@@ -82,37 +81,34 @@ def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
 
 def evaluator_of(
     path: Path, exchange: Exchange, context: DistributedContext
-) -> tuple[PartitionedGraph, PartitionedEvaluator]:
+) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
     """The graph of the parts in `path`, shared out to the machines, and its evaluator."""
     num_parts, num_machines = Parts.open(path, range(0)).num_parts, context.num_machines
     shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
     own = shares[context.machine]
     parts = Parts.open(path, range(own.start, own.stop))
-    owners = NodeOwners(parts.starts[[0, *(share.stop for share in shares)]])
-    rows = [part.features for part in parts.opened]
+    owners = NodeOwners(parts.starts[NODE][[0, *(share.stop for share in shares)]])
+    rows = [part.graph.features for part in parts.opened]
     exchange.serve(ROWS, answers_of(rows))
-    cache = RowCache(np.empty(0, np.int64), torch.empty(0, parts.meta.num_features), context)
-    graph = PartitionedGraph.of(parts)
-    return graph, PartitionedEvaluator(
-        parts,
-        owners,
-        exchange,
-        context,
-        SharedBuffers(context, path, 2**30),
-        task=task_of(graph),
-        features=ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache),
+    cache = RowCache(
+        np.empty(0, np.int64), torch.empty(0, parts.meta.graph_schema.num_features[NODE]), context
     )
+    graph = PartitionedGraph.of(parts)
+    access = OwnedParts(graph, context, {NODE: owners}, exchange)
+    features = ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache)
+    places = SharedBuffers(context, path, 2**30)
+    return graph, LayerwiseEvaluator(access, places, task=task_of(graph), features={NODE: features})
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_NUMBERS = 56
     buffers._MAX_CHUNK_EDGES = 20
-    partitioned._MAX_SLICE_NUMBERS = 18
+    evaluation._MAX_SLICE_NUMBERS = 18
     answers: dict[Any, Any] = {}
     with exchange_of(context) as exchange:
         for kind in KINDS:
             graph, evaluator = evaluator_of(folder / kind / "parts", exchange, context)
-            nodes = np.concatenate([part.original for part in graph.parts.opened])
+            nodes = np.concatenate([part.originals[NODE] for part in graph.parts.opened])
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
                 model = make_model(graph, variant)
                 if kind == "multiclass":
@@ -159,18 +155,18 @@ def stop_rank(context: DistributedContext, folder: Path) -> None:
     """The last rank is asked to stop in the middle of the second layer."""
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
-        layer = evaluator.layer
+        output = evaluator._output
 
-        def noted(model: GNN, i: int, *rest: Any) -> torch.Tensor:
-            if i == 1 and context.rank == context.world_size - 1:
+        def noted(layer: Any, *rest: Any) -> torch.Tensor:
+            if layer.i == 1 and context.rank == context.world_size - 1:
                 context.control.request_stop(signal.SIGTERM)
-            return layer(model, i, *rest)
+            return output(layer, *rest)
 
-        setattr(evaluator, "layer", noted)  # noqa: B010  # its signature is `layer`'s
+        setattr(evaluator, "_output", noted)  # noqa: B010  # its signature is `_output`'s
         with pytest.raises(Interrupted):
             evaluator.evaluate(make_model(graph, VARIANTS[3]))
         # The evaluation serves nothing any more: another one may begin.
-        for name in ("gcn_norm", "h0", "h1"):
+        for name in ("gcn_norm", "h0/node", "h1/node"):
             exchange.serve(f"evaluation/{name}", lambda _: [])
     (folder / f"{context.rank}.stopped").touch()
 
@@ -188,22 +184,23 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
 
 def ask_rank(context: DistributedContext, folder: Path) -> None:
     """Note the rows that an evaluation asks for, and those that it asks for once."""
-    partitioned._COUNTED_AT_ONCE = 7
-    layerwise_module._MAX_GATHERED_NUMBERS = 40
+    graph_access._COUNTED_AT_ONCE = 7
+    graph_access._MAX_GATHERED_NUMBERS = 40
     asked: dict[str, list[int]] = {}
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
-        call = exchange.call
+        access, call = evaluator.access, exchange.call
+        assert isinstance(access, OwnedParts)
 
         def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
             for owner, (rows,) in arguments.items():
-                first = int(evaluator.owners.starts[owner])
+                first = int(access.owners[NODE].starts[owner])
                 asked.setdefault(name, []).extend((rows + first).tolist())
             return call(name, arguments)
 
         setattr(exchange, "call", noted)  # noqa: B010  # its signature is `call`'s
         evaluator.evaluate(make_model(graph, VARIANTS[2]))
-        hot = evaluator.hot_nodes.tolist()
+        hot = access.cached_nodes(NODE).tolist()
     (folder / f"{context.rank}.json").write_text(json.dumps([asked, hot]))
 
 
@@ -220,10 +217,12 @@ def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(
     for machine, part in enumerate(parts.opened):
         ranks = [rank for rank in range(3) if machines[rank] == machine]
         read = [json.loads((tmp_path / "parts" / f"{rank}.json").read_text()) for rank in ranks]
-        num_edges = Counter(n for n in part.indices.tolist() if n not in part.nodes)
-        expected = sorted(num_edges, key=lambda node: (-num_edges[node], node))[: len(part.nodes)]
+        num_edges = Counter(n for n in part.graph.indices.tolist() if n not in part.ranges[NODE])
+        expected = sorted(num_edges, key=lambda node: (-num_edges[node], node))[
+            : part.graph.num_nodes
+        ]
         assert all(hot == sorted(expected) for _, hot in read)
-        for name in ("evaluation/h0", "evaluation/z"):
+        for name in ("evaluation/h0/node", "evaluation/z/node/to/node"):
             times = Counter(node for asked, _ in read for node in asked[name])
             assert all(times[node] == 1 for node in expected)
             assert set(times) == set(num_edges)
@@ -243,8 +242,8 @@ class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def measure_rank(context: DistributedContext, folder: Path) -> None:
-    buffers._MAX_CHUNK_NUMBERS = partitioned._MAX_SLICE_NUMBERS = 1 << 13
-    layerwise_module._MAX_GATHERED_NUMBERS = 1 << 13
+    buffers._MAX_CHUNK_NUMBERS = evaluation._MAX_SLICE_NUMBERS = 1 << 13
+    graph_access._MAX_GATHERED_NUMBERS = 1 << 13
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)
         model = make_model(graph, VARIANTS[0], num_layers=2)
@@ -256,7 +255,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
         context.barrier()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.parts.nodes)}
+    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.parts.ranges[NODE])}
     (folder / f"{context.rank}.json").write_text(json.dumps(measured))
 
 

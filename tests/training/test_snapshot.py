@@ -15,13 +15,12 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import UserError
 from gnntrain.models import SAGE
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
-from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, StepProgress
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
+from tests.evaluators import layerwise
 from tests.graphs import stored
 from tests.training.test_trainer import Recorder, make_loader
 
@@ -69,11 +68,10 @@ def make(
         norm="batch" if dropout else "none",
     )
     torch.manual_seed(1 + context.rank)
-    scratch = SharedBuffers(context, directory, 1 << 30)
     return Trainer(
         model,
         make_loader(store, context, 8 // context.world_size, kind),
-        LayerwiseEvaluator(store, context, scratch),
+        layerwise(store, directory, context),
         task=NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, "epochs": EPOCHS, **keys}),
         context=context,

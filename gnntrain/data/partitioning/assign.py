@@ -8,7 +8,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.partitioning.kernels import PartIndex, deal_nodes
 from gnntrain.data.partitioning.metis import metis
 from gnntrain.data.partitioning.streaming import stream, train_flags
-from gnntrain.data.parts_meta import Method
+from gnntrain.data.parts import Method
 from gnntrain.errors import UserError
 
 MAX_PARTS = 256

@@ -12,8 +12,7 @@ from gnntrain.data.partitioning.assign import assign, refuse_number
 from gnntrain.data.partitioning.metis import refuse_metis
 from gnntrain.data.partitioning.union import union_of
 from gnntrain.data.partitioning.writing import write_parts
-from gnntrain.data.parts import Parts
-from gnntrain.data.parts_meta import PART_ARRAYS, Method
+from gnntrain.data.parts import Method, Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_place import free_bytes
 from gnntrain.errors import UserError
@@ -92,8 +91,9 @@ def _nearest_folder(path: Path) -> Path:
 
 
 def _needed_bytes(store: StoredGraph, num_parts: int) -> int:
-    """Bytes of all parts: those of the store, the original numbers, and more headers; for a typed
-    graph, original numbers a second time."""
-    num_arrays = len(PART_ARRAYS) * len(store.nodes)
+    """Bytes of all parts: those of the store, the original numbers, and more headers; of types
+    without features, original numbers a second time."""
+    num_arrays = 5 + 3 * len(store.nodes)
     headers = num_parts * num_arrays * (HEADER_BYTES + 512)  # and their lines in the JSON
-    return store.num_bytes + 8 * store.num_nodes * (1 + store.is_hetero) + headers
+    twice = sum(len(nodes) for nodes in store.nodes.values() if nodes.num_features == 0)
+    return store.num_bytes + 8 * (store.num_nodes + twice) + headers

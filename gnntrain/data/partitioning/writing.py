@@ -26,23 +26,26 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.partitioning.kernels import PartIndex, number_nodes, route_edges
 from gnntrain.data.partitioning.union import by_type
-from gnntrain.data.parts import Folder, Parts
-from gnntrain.data.parts_meta import (
-    HETERO_PARTITION_VERSION,
+from gnntrain.data.parts import (
     PARTITION_FILE,
     PARTITION_FORMAT,
     PARTITION_VERSION,
-    HeteroPartitionMeta,
-    HeteroPartMeta,
     Method,
     PartitionMeta,
     PartMeta,
+    Parts,
     part_folder,
     read_partition,
 )
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_files import map_array, with_checksums, write_seal
-from gnntrain.data.store_meta import ArrayMeta, HeteroStoreMeta, write_description
+from gnntrain.data.store_meta import (
+    ArrayMeta,
+    Folder,
+    map_array,
+    with_checksums,
+    write_description,
+    write_seal,
+)
 from gnntrain.data.target_scale import TargetScale
 
 _CHUNK_BYTES = 1 << 24
@@ -84,20 +87,52 @@ def _write(
     shared = with_checksums(folder, _write_shared(folder, store, parts_of, new))
     num_train = np.bincount(parts_of[store.target][store.split("train")], minlength=num_parts)
     node_counts = [np.bincount(parts, minlength=num_parts) for parts in parts_of.values()]
-    parts = [
-        _part_meta(
-            store,
-            part,
-            {name: metas[number] for name, metas in arrays.items()},
-            num_train=int(num_train[number]),
-            node_counts=[int(counts[number]) for counts in node_counts],
-            edge_counts=[int(counts[number]) for counts in edge_counts],
-        )
-        for number, part in enumerate(folders)
-    ]
-    meta = _partition_meta(store, method, shared, parts, cut_edges)
+    is_regression = store.task == "continuous"
+    meta = PartitionMeta(
+        format=PARTITION_FORMAT,
+        version=PARTITION_VERSION,
+        made_by=f"gnntrain {__version__}",
+        dataset=store.dataset,
+        task=store.task,
+        metric=store.metric,
+        ogb_name=store.ogb_name,
+        num_classes=store.num_classes,
+        node_types=store.meta.node_types,
+        edge_types=store.meta.edge_types,
+        target=store.target,
+        identity=store.meta.identity,
+        options=store.meta.options,
+        arrays=shared,
+        summary=store.summary,
+        lowest=store.meta.lowest,
+        source=store.content_digest,
+        method=method,
+        cut_edges=cut_edges,
+        class_counts=None
+        if is_regression
+        else {name: store.class_counts(name).tolist() for name in SPLITS},
+        target_scale=TargetScale.of(store) if is_regression else None,
+        target_ranges={name: store.target_ranges(name) for name in SPLITS}
+        if is_regression
+        else None,
+        parts=tuple(
+            PartMeta(
+                node_counts=tuple(int(counts[number]) for counts in node_counts),
+                edge_counts=tuple(int(counts[number]) for counts in edge_counts),
+                num_train=int(num_train[number]),
+                arrays=with_checksums(part, {name: of[number] for name, of in arrays.items()}),
+            )
+            for number, part in enumerate(folders)
+        ),
+        digest="",
+    )
     write_description(folder / PARTITION_FILE, meta)
-    _seal(folder, read_partition(folder))
+    meta = read_partition(folder)  # with its digest
+    write_seal(folder, meta)
+    for part, described in zip(folders, meta.parts, strict=True):
+        write_seal(part, Folder(described.arrays, meta.digest))
+        fsync_folder(part)
+    fsync_folder(folder)
 
 
 def _new_numbers(part_of: PartIndex, num_parts: int) -> IntArray:
@@ -106,83 +141,6 @@ def _new_numbers(part_of: PartIndex, num_parts: int) -> IntArray:
     new = np.empty(len(part_of), index_dtype(len(part_of)))
     number_nodes(part_of, np.cumsum(sizes) - sizes, new)
     return new
-
-
-def _part_meta(
-    store: StoredGraph,
-    folder: Path,
-    arrays: Mapping[str, ArrayMeta],
-    *,
-    num_train: int,
-    node_counts: list[int],
-    edge_counts: list[int],
-) -> PartMeta:
-    common: dict[str, Any] = {
-        "num_nodes": sum(node_counts),
-        "num_edges": sum(edge_counts),
-        "num_train": num_train,
-        "arrays": with_checksums(folder, arrays),
-    }
-    if not isinstance(store.meta, HeteroStoreMeta):
-        return PartMeta(**common)
-    nodes, edges = tuple(node_counts), tuple(edge_counts)
-    return HeteroPartMeta(node_counts=nodes, edge_counts=edges, **common)
-
-
-def _partition_meta(
-    store: StoredGraph,
-    method: Method,
-    shared: dict[str, ArrayMeta],
-    parts: Sequence[PartMeta],
-    cut_edges: int,
-) -> PartitionMeta:
-    is_regression = store.task == "continuous"
-    common: dict[str, Any] = {
-        "format": PARTITION_FORMAT,
-        "made_by": f"gnntrain {__version__}",
-        "dataset": store.dataset,
-        "task": store.task,
-        "metric": store.metric,
-        "ogb_name": store.ogb_name,
-        "num_classes": store.num_classes,
-        "options": store.meta.options,
-        "arrays": shared,
-        "feature_names": store.meta.feature_names,
-        "summary": store.summary,
-        "preprocessing": store.meta.preprocessing,
-        "lowest": store.meta.lowest,
-        "source": store.meta.content_digest,
-        "identity": store.meta.identity,
-        "method": method,
-        "num_features": store.target_nodes.num_features,
-        "cut_edges": cut_edges,
-        "class_counts": None
-        if is_regression
-        else {n: store.class_counts(n).tolist() for n in SPLITS},
-        "target_scale": TargetScale.of(store) if is_regression else None,
-        "target_ranges": {n: store.target_ranges(n) for n in SPLITS} if is_regression else None,
-        "parts": tuple(parts),
-        "digest": "",
-    }
-    meta = store.meta
-    if not isinstance(meta, HeteroStoreMeta):
-        return PartitionMeta(version=PARTITION_VERSION, **common)
-    return HeteroPartitionMeta(
-        version=HETERO_PARTITION_VERSION,
-        node_types=meta.node_types,
-        edge_types=meta.edge_types,
-        target=meta.target,
-        **common,
-    )
-
-
-def _seal(folder: Path, meta: PartitionMeta) -> None:
-    write_seal(folder, meta)
-    for number, part in enumerate(meta.parts):
-        place = part_folder(folder, number)
-        write_seal(place, Folder(part.arrays, meta.digest))
-        fsync_folder(place)
-    fsync_folder(folder)
 
 
 class _PartFiles:
@@ -304,36 +262,25 @@ def _write_node_arrays(
     found = {}
     norm = next(iter(store.edges.values())).gcn_norm
     for number, (name, nodes) in enumerate(store.nodes.items()):
-        suffix = f"_{number}" * isinstance(store.meta, HeteroStoreMeta)
         given = {
-            f"features{suffix}": nodes.features,
+            f"features_{number}": nodes.features,
             "labels": nodes.labels,
             "gcn_norm": norm,  # of a graph of one type alone
-            f"node_ids{suffix}": nodes.ids,
+            f"node_ids_{number}": nodes.ids,
         }
         part_of = parts_of[name]
-        found[f"original{suffix}"] = _write_original(folders, f"original{suffix}", part_of)
+        with _PartFiles(folders, f"original_{number}", np.dtype(np.int64)) as files:
+            for rows, order, ends in _chunks(part_of, len(folders), 8):
+                files.append(rows.start + order, ends)
+            found[f"original_{number}"] = files.close()
         for file, array in given.items():
             if array is not None:
-                logical = store.meta.feature_dtype if file.startswith("features") else None
-                found[file] = _write_rows(folders, file, array, part_of, logical)
+                more = array.shape[1:], nodes.feature_dtype if array is nodes.features else None
+                with _PartFiles(folders, file, array.dtype, *more) as files:
+                    for rows, order, ends in _chunks(part_of, len(folders), array.strides[0]):
+                        files.append(array[rows][order], ends)
+                    found[file] = files.close()
     return found
-
-
-def _write_rows(
-    folders: Sequence[Path], name: str, array: AnyArray, part_of: PartIndex, logical: str | None
-) -> list[ArrayMeta]:
-    with _PartFiles(folders, name, array.dtype, array.shape[1:], logical) as files:
-        for nodes, order, ends in _chunks(part_of, len(folders), array.strides[0]):
-            files.append(array[nodes][order], ends)
-        return files.close()
-
-
-def _write_original(folders: Sequence[Path], name: str, part_of: PartIndex) -> list[ArrayMeta]:
-    with _PartFiles(folders, name, np.dtype(np.int64)) as files:
-        for nodes, order, ends in _chunks(part_of, len(folders), 8):
-            files.append(nodes.start + order, ends)
-        return files.close()
 
 
 def _write_shared(
@@ -348,9 +295,8 @@ def _write_shared(
     }
     if "class_names" in store.meta.arrays:
         shared["class_names"] = map_array(store.path, store.meta.arrays["class_names"])
-    if isinstance(store.meta, HeteroStoreMeta):
-        for number, (name, nodes) in enumerate(store.nodes.items()):
-            if nodes.num_features == 0:
-                order = np.argsort(parts_of[name], kind="stable")
-                shared[f"original_{number}"] = order.astype(np.int64)
+    for number, (name, nodes) in enumerate(store.nodes.items()):
+        if nodes.num_features == 0:
+            order = np.argsort(parts_of[name], kind="stable")
+            shared[f"original_{number}"] = order.astype(np.int64)
     return {name: write_array(folder, name, array) for name, array in shared.items()}

@@ -51,7 +51,7 @@ class Batches:
         self._index_type = indices.dtype
         self._nodes = _tensor(store, "split_train")
         self._labels = _tensor(store, "labels").long()
-        self._features = _tensor(store, "features")
+        self._features = _tensor(store, "features_0")
         self.num_features = self._features.shape[1]
 
     def __iter__(self) -> Iterator[Any]:

@@ -15,7 +15,6 @@ import torch
 import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.build import (
-    AnyLayerwiseEvaluator,
     build_evaluator,
     build_layerwise,
     build_loaders,
@@ -32,8 +31,9 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from scripts.bench.peers.turns import Spec, Turns, compete
@@ -164,13 +164,13 @@ def sample(_: DistributedContext, turns: Turns) -> None:
     spec = turns.spec
     store = prepare_store(config_of(spec).dataset).store
     fan_outs = dict.fromkeys(store.edges, tuple(spec.fan_outs))
-    sampler = CPUSampler(store.fused, store.target, fan_outs)
+    sampler = CPUSampler(store.fused, fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size, drop_last=True)
     order = plan.order(1)
 
     def draw(step: int) -> int:
         seeds = as_tensor(plan.global_batch(order, step % plan.num_steps))
-        drawn = sampler.sample(seeds, SampleKey(0, 1, step))
+        drawn = sampler.sample(Seeds({store.target: seeds}), SampleKey(0, 1, step))
         return sum(hop.num_edges for hop in drawn.hops)
 
     _ready(turns, f"{type(sampler).__name__}, one batch a thread")
@@ -196,7 +196,7 @@ def infer(context: DistributedContext, turns: Turns) -> None:
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
-def _pass(evaluator: AnyLayerwiseEvaluator, model: AnyModel, store: StoredGraph) -> int:
+def _pass(evaluator: LayerwiseEvaluator, model: AnyModel, store: StoredGraph) -> int:
     evaluator.infer(model)
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 

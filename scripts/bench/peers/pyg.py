@@ -68,7 +68,7 @@ def load(store: Path) -> Data:
         edge_index[1, start : start + len(part)] = part
         start += len(part)
     return Data(
-        x=torch.from_numpy(np.load(store / "features.npy")),
+        x=torch.from_numpy(np.load(store / "features_0.npy")),
         y=torch.from_numpy(np.load(store / "labels.npy")).long(),
         edge_index=edge_index,
         num_nodes=len(degrees),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import SPLITS, GraphData, PrepareOptions
+from gnntrain.data.graph import NODE, SPLITS, GraphData, PrepareOptions
 from gnntrain.data.parts import Part, Parts
 from gnntrain.data.store import StoredGraph
 
@@ -20,35 +20,35 @@ def stored(path: Path, data: GraphData, **options: Any) -> StoredGraph:
 
 def assert_same_graph(parts: Parts, store: StoredGraph, part_of: npt.NDArray[Any]) -> None:
     """Whether the parts are the graph, with its nodes renamed."""
-    old_of = np.concatenate([part.original for part in parts.opened])
+    old_of = np.concatenate([part.originals[NODE] for part in parts.opened])
     assert sorted(old_of.tolist()) == list(range(store.num_nodes))
     for part in parts.opened:
-        assert part.original.tolist() == np.flatnonzero(part_of == part.number).tolist()
-        assert part.nodes == range(parts.starts[part.number], parts.starts[part.number + 1])
+        assert part.originals[NODE].tolist() == np.flatnonzero(part_of == part.number).tolist()
+        assert part.ranges[NODE] == range(*parts.starts[NODE][part.number : part.number + 2])
         _assert_same_nodes(part, store, old_of)
     for name in SPLITS:
-        assert old_of[parts.split(name)].tolist() == store.split(name).tolist()
+        assert old_of[parts.splits[name]].tolist() == store.split(name).tolist()
 
 
 def _assert_same_nodes(part: Part, store: StoredGraph, old_of: npt.NDArray[Any]) -> None:
     for name in ("features", "labels", "gcn_norm", "node_ids"):
-        ours, theirs = getattr(part, name), getattr(store, name)
+        ours, theirs = getattr(part.graph, name), getattr(store, name)
         if theirs is None:
             assert ours is None
         else:
             assert ours.dtype == theirs.dtype
-            np.testing.assert_array_equal(ours, theirs[part.original])
-    for i, old in enumerate(part.original.tolist()):
-        ours = slice(part.indptr[i], part.indptr[i + 1])
+            np.testing.assert_array_equal(ours, theirs[part.originals[NODE]])
+    for i, old in enumerate(part.originals[NODE].tolist()):
+        ours = slice(part.graph.indptr[i], part.graph.indptr[i + 1])
         theirs = slice(store.indptr[old], store.indptr[old + 1])
-        assert old_of[part.indices[ours]].tolist() == store.indices[theirs].tolist()
+        assert old_of[part.graph.indices[ours]].tolist() == store.indices[theirs].tolist()
         if store.edge_weight is not None:
-            assert part.edge_weight is not None
-            assert part.edge_weight[ours].tolist() == store.edge_weight[theirs].tolist()
-    assert part.indptr[0] == 0
-    assert part.indptr[-1] == len(part.indices)
-    assert part.indices.dtype == store.indices.dtype
-    assert (part.edge_weight is None) == (store.edge_weight is None)
+            assert part.graph.edge_weight is not None
+            assert part.graph.edge_weight[ours].tolist() == store.edge_weight[theirs].tolist()
+    assert part.graph.indptr[0] == 0
+    assert part.graph.indptr[-1] == len(part.graph.indices)
+    assert part.graph.indices.dtype == store.indices.dtype
+    assert (part.graph.edge_weight is None) == (store.edge_weight is None)
 
 
 def cut_edges(store: StoredGraph, part_of: npt.NDArray[Any]) -> int:

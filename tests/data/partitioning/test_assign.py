@@ -17,7 +17,7 @@ from gnntrain.data.partitioning import streaming
 from gnntrain.data.partitioning.assign import MAX_PARTS, assign
 from gnntrain.data.partitioning.kernels import PartIndex
 from gnntrain.data.partitioning.streaming import SLACK, stream
-from gnntrain.data.parts_meta import METHODS, Method
+from gnntrain.data.parts import METHODS, Method
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.data.oracles import graphs, small_graph

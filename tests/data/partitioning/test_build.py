@@ -17,8 +17,7 @@ from gnntrain.data.partitioning import build, metis
 from gnntrain.data.partitioning.assign import assign
 from gnntrain.data.partitioning.build import partition
 from gnntrain.data.partitioning.kernels import PartIndex
-from gnntrain.data.parts import Parts
-from gnntrain.data.parts_meta import METHODS, Method
+from gnntrain.data.parts import METHODS, Method, Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from tests.data.oracles import small_graph
@@ -159,4 +158,4 @@ def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path, method:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "the limit holds\n"), done.stderr
     parts = Parts.open(tmp_path / "parts")
-    assert (parts.num_nodes, parts.num_edges) == (num_nodes, num_edges)
+    assert (parts.meta.num_nodes, parts.meta.num_edges) == (num_nodes, num_edges)

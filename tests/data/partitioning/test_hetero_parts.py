@@ -23,8 +23,7 @@ from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.build import partition
 from gnntrain.data.partitioning.union import by_type, first_numbers, union_of
 from gnntrain.data.partitioning.writing import write_parts
-from gnntrain.data.parts import Part, Parts
-from gnntrain.data.parts_meta import METHODS, PartitionError
+from gnntrain.data.parts import METHODS, Part, PartitionError, Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import digest_of
 from tests.data.test_hetero_store import typed_graphs
@@ -48,7 +47,7 @@ def assert_same_graph(parts: Parts, store: StoredGraph, part_of: npt.NDArray[Any
         assert sorted(old_of[name].tolist()) == list(range(len(store.nodes[name])))
         for part in parts.opened:
             assert part.originals[name].tolist() == np.flatnonzero(own == part.number).tolist()
-            first, stop = parts.starts_by_type[name][part.number : part.number + 2]
+            first, stop = parts.starts[name][part.number : part.number + 2]
             assert part.ranges[name] == range(first, stop)
         if not store.nodes[name].num_features:
             assert parts.originals[name].tolist() == old_of[name].tolist()
@@ -56,7 +55,7 @@ def assert_same_graph(parts: Parts, store: StoredGraph, part_of: npt.NDArray[Any
         _assert_same_nodes(part, store)
         _assert_same_edges(part, store, old_of)
     for split in SPLITS:
-        assert old_of[store.target][parts.split(split)].tolist() == store.split(split).tolist()
+        assert old_of[store.target][parts.splits[split]].tolist() == store.split(split).tolist()
 
 
 def _assert_same_nodes(part: Part, store: StoredGraph) -> None:

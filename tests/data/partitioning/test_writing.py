@@ -72,9 +72,9 @@ def test_every_kind_of_graph(tmp_path: Path, other: dict[str, Any]) -> None:
     meta = parts.meta
     assert (meta.num_nodes, meta.num_edges) == (store.num_nodes, store.num_edges)
     assert (meta.dataset, meta.task, meta.metric) == (store.dataset, store.task, store.metric)
-    assert (meta.num_classes, meta.num_features) == (store.num_classes, store.num_features)
+    assert (meta.num_classes, meta.graph_schema) == (store.num_classes, store.schema)
     assert (parts.class_names, meta.summary) == (store.class_names, store.summary)
-    assert (parts.feature_dtype, meta.source) == ("bfloat16", store.meta.content_digest)
+    assert (meta.feature_dtype, meta.source) == ("bfloat16", store.meta.content_digest)
     assert [part.num_train for part in meta.parts] == np.bincount(
         part_of[store.split("train")], minlength=3
     ).tolist()

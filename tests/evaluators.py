@@ -1,0 +1,35 @@
+"""Exact evaluators of whole graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gnntrain.data.graph import Graph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.tasks import NodeClassification, Task
+from gnntrain.training.buffers import Buffers, SharedBuffers
+from gnntrain.training.graph_access import WholeGraph
+from gnntrain.training.layerwise import LayerwiseEvaluator
+
+
+def layerwise(
+    graph: Graph,
+    place: Path | Buffers,
+    context: DistributedContext | None = None,
+    *,
+    task: Task | None = None,
+    features: Any = None,
+    memory_limit: int = 2**30,
+    **options: Any,
+) -> LayerwiseEvaluator:
+    """The evaluator of a graph, with matrices in a folder or in these buffers; a homogeneous
+    graph's features may be given without their type."""
+    context = context or DistributedContext()
+    buffers = SharedBuffers(context, place, memory_limit) if isinstance(place, Path) else place
+    if features is not None and not isinstance(features, dict):
+        features = {graph.target: features}
+    access = WholeGraph(graph, context, **options)
+    return LayerwiseEvaluator(
+        access, buffers, task=task or NodeClassification(graph), features=features
+    )
