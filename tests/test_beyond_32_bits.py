@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
-import torch
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.build import _needed_bytes
-from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.graph import NODE, GraphData, PrepareOptions
 from gnntrain.errors import RunError
 from gnntrain.loading.graph import EdgeTensors
 from gnntrain.sampling.base import SampleKey
 from gnntrain.training.graph_access import balanced_range, chunks
-from tests.sampling.graphs import cpu_sampler
+from tests.sampling.graphs import blocks_of, cpu_sampler, seeds_of
 
 HUB_EDGES = 3 * 2**30
 KEY = SampleKey(seed=1, epoch=2, step=3)
@@ -51,18 +51,18 @@ class Graph:
 def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     sampler = cpu_sampler((graph.indptr, graph.indices), (-1,), edge_ids=True)
-    sampled = sampler.sample(torch.tensor([2, 1]), key=KEY)
-    (hop,) = sampled.blocks
+    sampled = sampler.sample(seeds_of([2, 1]), KEY)
+    (hop,) = blocks_of(sampled)
     assert hop.edge_ids is not None
     assert hop.edge_ids.tolist() == [HUB_EDGES + place for place in (3, 0, 1, 2)]
-    assert sampled.nodes[hop.indices].tolist() == [1, 0, 1, 2]
+    assert sampled.nodes[NODE][hop.indices].tolist() == [1, 0, 1, 2]
 
 
 def test_a_hub_of_more_than_2_31_in_edges_is_sampled_over_its_whole_length(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     for replace in (False, True):
         sampler = cpu_sampler((graph.indptr, graph.indices), (40,), edge_ids=True, replace=replace)
-        (hop,) = sampler.sample(torch.tensor([0]), key=KEY).blocks
+        (hop,) = blocks_of(sampler.sample(seeds_of([0]), KEY))
         assert hop.edge_ids is not None
         assert len(np.unique(hop.edge_ids)) == 40
         assert 0 <= hop.edge_ids.min() < 2**30
@@ -75,7 +75,7 @@ def test_more_edges_than_a_block_can_number_are_refused_before_they_are_listed(
     graph = Graph.at(tmp_path)
     sampler = cpu_sampler((graph.indptr, graph.indices), (-1,))
     with pytest.raises(RunError, match="3,221,225,472 edges") as caught:
-        sampler.sample(torch.tensor([0]), key=KEY)
+        sampler.sample(seeds_of([0]), KEY)
     assert caught.value.hint == "Lower the batch size or the fan-outs."
 
 
@@ -85,16 +85,15 @@ def test_nodes_beyond_2_31_are_sampled(tmp_path: Path) -> None:
     indptr = with_hole(tmp_path / "indptr", num_nodes + 1, np.int64, [0, 2, 3])
     indices = np.array([2**31 + 1, 5, 2**31 + 6], np.int64)
     sampler = cpu_sampler((indptr, indices), (-1, -1))
-    sampled = sampler.sample(torch.tensor([2**31 + 7]), key=KEY)
-    assert sampled.nodes.tolist() == [2**31 + 7, 2**31 + 6, 2**31 + 1, 5]
+    sampled = sampler.sample(seeds_of([2**31 + 7]), KEY)
+    assert sampled.nodes[NODE].tolist() == [2**31 + 7, 2**31 + 6, 2**31 + 1, 5]
 
 
 def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> None:
     graph = Graph.at(tmp_path)
     assert list(chunks(graph.indptr, 0, 3, 100, 1 << 20)) == [(0, 1), (1, 3)]
     assert [balanced_range(graph.indptr, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
-    indptr, indices = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices)
-    block = EdgeTensors(indptr, indices, graph.num_nodes).in_edges(1, 3)
+    block = EdgeTensors(as_tensor(graph.indptr), as_tensor(graph.indices), 3).in_edges(1, 3)
     assert block.indptr.tolist() == [0, 3, 4]
     assert block.indices.tolist() == [0, 1, 2, 1]
 

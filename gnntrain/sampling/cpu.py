@@ -117,8 +117,10 @@ class CPUSampler(Sampler):
         shares = self._scope == "node"
         if shares:
             ids = edges.draw_by_node(drawn, drawn.nodes, fan_outs, key, replace, scratch)
+            check_hop_edges(int(drawn.num_edges.sum()))
         else:
             most = edges.count(drawn, fan_outs, replace)
+            check_hop_edges(int(drawn.num_edges.sum()))  # before there are buffers for them
             scratch.reserve_edges(most, min(most, int(fan_outs.max())))
         num_edges = drawn.num_edges
         scratch.reserve_sources(num_edges, edges.ends[0])
@@ -269,7 +271,6 @@ class _Scratch(HopBuffers):
             num_edges: Drawn edges of each edge type.
             ends: The source type of each edge type.
         """
-        check_hop_edges(int(num_edges.sum()))
         num_new = np.zeros_like(self.num_nodes)
         np.add.at(num_new, ends, num_edges)
         self._reserve_nodes(np.minimum(num_new, np.diff(self.first_node)))

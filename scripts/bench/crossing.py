@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.graph import Graph
-from gnntrain.loading.hotness import hottest
+from gnntrain.data.graph import EDGE, NODE, Graph
+from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import SampledSubgraph, SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
+from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 
 Int64Array = npt.NDArray[np.int64]
@@ -95,18 +96,14 @@ class Batches:
     def num_steps(self) -> int:
         return self._plan(0).num_steps
 
-    def of(self, rank: int, steps: Iterable[int]) -> Iterator[SampledSubgraph]:
+    def of(self, rank: int, steps: Iterable[int]) -> Iterator[Sample]:
         """A rank's batches in some steps."""
-        sampler = CPUSampler(
-            torch.from_numpy(self.graph.indptr),
-            torch.from_numpy(self.graph.indices),
-            self.fan_outs,
-        )
+        sampler = CPUSampler(self.graph.fused, {EDGE: tuple(self.fan_outs)})
         plan = self._plan(rank)
         order = plan.order(EPOCH)
         for step in steps:
             seeds = torch.from_numpy(plan.rank_batch(order, step).seeds)
-            yield sampler.sample(seeds, SampleKey(self.seed, EPOCH, step))
+            yield sampler.sample(Seeds({NODE: seeds}), SampleKey(self.seed, EPOCH, step))
 
     def _plan(self, rank: int) -> SeedPlan:
         seeds = self.graph.split("train")
@@ -124,14 +121,14 @@ def cached_nodes(
         is_remote: bool `[num_nodes]`.
         num_rows: Rows of the cache.
     """
-    counts = torch.zeros(batches.graph.num_nodes, dtype=torch.int64)
+    counts = np.zeros(batches.graph.num_nodes, np.int64)
     for rank in ranks:
         for batch in batches.of(rank, range(batches.num_steps)):
-            counts[batch.nodes] += 1  # a batch has each node once
-    counts[torch.from_numpy(~is_remote)] = 0
+            counts[batch.nodes[NODE].numpy()] += 1  # a batch has each node once
+    counts[~is_remote] = 0
     is_cached = np.zeros(batches.graph.num_nodes, np.bool_)
-    nodes = hottest(counts, num_rows)
-    is_cached[nodes[counts[nodes] > 0].numpy()] = True
+    nodes = most_read(counts, num_rows)
+    is_cached[nodes[counts[nodes] > 0]] = True
     return is_cached
 
 
@@ -156,10 +153,11 @@ def traffic(
     """
     total = Traffic()
     for batch in batches.of(rank, steps):
-        nodes = batch.nodes.numpy()
+        nodes = batch.nodes[NODE].numpy()
         remote = is_remote[nodes]
         ids = edges = 0
-        for block in () if edges_are_local else batch.blocks:
+        for hop in () if edges_are_local else batch.hops:
+            block = hop.edges[EDGE]
             asked = remote[: block.num_dst]
             ids += int(asked.sum())
             edges += int(block.indptr.diff().numpy()[asked].sum())

@@ -38,14 +38,15 @@ from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
 from gnntrain.config.types import same_fan_outs
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.features import stored_rows
+from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import SplitMetrics
@@ -220,8 +221,9 @@ def _sampling(
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
 
     def draw(turn: int, step: int) -> int:
-        drawn = sampler.sample(as_tensor(batches[step]), SampleKey(0, turn, step))
-        return sum(drawn.num_sampled_edges)
+        seeds = Seeds({NODE: as_tensor(batches[step])})
+        drawn = sampler.sample(seeds, SampleKey(0, turn, step))
+        return sum(drawn.num_sampled_edges[EDGE])
 
     rates = _rates(bench.context.device, rounds, len(batches), draw)
     return rates, {"batches": len(batches)}
@@ -232,12 +234,13 @@ def _gathering(
 ) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
     sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
-    table = LazyFeatures(stored_rows(bench.store).to(bench.context.device))
+    table = LazyFeatures(rows_of(bench.store.nodes[NODE]).to(bench.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
-        drawn = sampler.sample(seeds, key)
-        rows = replace(table, nodes=drawn.nodes).whole(table.rows.dtype)
-        return Gathered(sum(block.num_edges for block in drawn.blocks), drawn.nodes, rows)
+        drawn = sampler.sample(Seeds({NODE: seeds}), key)
+        nodes = drawn.nodes[NODE]
+        rows = replace(table, nodes=nodes).whole(table.rows.dtype)
+        return Gathered(sum(hop.num_edges for hop in drawn.hops), nodes, rows)
 
     return _gathering_rates(bench, rounds, torch.int64, draw)
 
@@ -248,7 +251,7 @@ def _wholegraph(
     """What `_gathering` does, by WholeGraph."""
     fan_outs, store = same_fan_outs(bench.config.sampler.fan_outs), bench.store
     memory_type, refused = wholegraph.usable_memory()
-    arrays = as_tensor(store.indptr), as_tensor(store.indices), stored_rows(store)
+    arrays = as_tensor(store.indptr), as_tensor(store.indices), rows_of(store.nodes[NODE])
     with wholegraph.opened(memory_type, *arrays) as peer:
         rates, notes = _gathering_rates(
             bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
@@ -274,7 +277,7 @@ def _gathering_rates(
     shares = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
     batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in shares]
     first = draw(batches[0], SampleKey(0, 0, 0))
-    if not first.rows.cpu().equal(stored_rows(bench.store)[first.nodes.cpu().long()]):
+    if not first.rows.cpu().equal(rows_of(bench.store.nodes[NODE])[first.nodes.cpu().long()]):
         raise RuntimeError("the rows that were gathered are not those of the nodes that were drawn")
     sizes = []
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gnntrain.data.graph import EDGE, NODE
 from scripts.bench.crossing import Batches, Traffic, cached_nodes, traffic
 from tests.graphs import random_graph, stored
 
@@ -37,7 +38,7 @@ def test_the_cache_has_the_remote_nodes_that_most_batches_of_the_epoch_read(
         node
         for rank in ranks
         for batch in batches.of(rank, range(batches.num_steps))
-        for node in batch.nodes.tolist()
+        for node in batch.nodes[NODE].tolist()
         if is_remote[node]
     )
     cached = np.flatnonzero(cached_nodes(batches, ranks, is_remote, 20))
@@ -58,8 +59,9 @@ def test_traffic_is_what_the_other_machines_nodes_need(
     is_cached = cached_nodes(batches, [1], is_remote, 20)
     ids = edges = rows = remote = nodes = 0
     for batch in batches.of(1, STEPS):
-        numbers = batch.nodes.tolist()
-        for block in () if edges_are_local else batch.blocks:
+        numbers = batch.nodes[NODE].tolist()
+        for hop in () if edges_are_local else batch.hops:
+            block = hop.edges[EDGE]
             for destination, (begin, end) in enumerate(
                 zip(block.indptr[:-1].tolist(), block.indptr[1:].tolist(), strict=True)
             ):

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
 from scripts.bench.peers.floor import Work, work_of
 from scripts.bench.peers.pyg import SAGE, hops_of
-from tests.sampling.graphs import cpu_sampler, csc
+from tests.sampling.graphs import cpu_sampler, csc, seeds_of
 
 
 def sampled(seed: int, num_hops: int) -> Data:
@@ -20,13 +21,13 @@ def sampled(seed: int, num_hops: int) -> Data:
     x = torch.rand(50, 6, generator=generator)
     seeds = torch.randperm(50, generator=generator)[:8]
     sampler = cpu_sampler(csc(50, src.numpy(), dst.numpy()), [3] * num_hops)
-    out = sampler.sample(seeds, SampleKey(seed, 0, 0))
+    out = sampler.sample(seeds_of(seeds), SampleKey(seed, 0, 0))
     return Data(
-        x=x[out.nodes],
-        edge_index=out.edge_index,
+        x=x[out.nodes[NODE]],
+        edge_index=out.edge_index()[EDGE],
         batch_size=len(seeds),
-        true_nodes=out.num_sampled_nodes,
-        true_edges=out.num_sampled_edges,
+        true_nodes=out.num_sampled_nodes[NODE],
+        true_edges=out.num_sampled_edges[EDGE],
     )
 
 

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, NodeType
-from gnntrain.sampling.base import FanOuts, Int64Array, Sampler
+from gnntrain.sampling.base import FanOuts, Int64Array, Sampler, Seeds
 from gnntrain.sampling.block import Block, Sample
 from gnntrain.sampling.cpu import CPUSampler
 from tests.hetero_graphs import hetero_graph
@@ -84,6 +85,12 @@ def target_of(graph: FusedCSC) -> NodeType:
     return next(iter(graph.num_nodes))
 
 
+def seeds_of(nodes: Tensor | Sequence[int], graph: FusedCSC | None = None) -> Seeds:
+    """Of a graph's target type; without one of the only type."""
+    ids = nodes if isinstance(nodes, Tensor) else torch.tensor(nodes, dtype=torch.int64)
+    return Seeds({NODE if graph is None else target_of(graph): ids})
+
+
 def some_seeds(graph: FusedCSC, *, unique: bool = False) -> st.SearchStrategy[list[int]]:
     last = graph.num_nodes[target_of(graph)] - 1
     return st.lists(st.integers(0, last), max_size=8, unique=unique)
@@ -112,7 +119,7 @@ def sampler_of(
     **options: Any,
 ) -> Sampler:
     """A sampler; one list of fan-outs is for all edge types."""
-    return kind(graph, target_of(graph), fan_outs_of(graph, fan_outs), **options)
+    return kind(graph, fan_outs_of(graph, fan_outs), **options)
 
 
 def cpu_sampler(graph: CSC, fan_outs: Sequence[int], **options: Any) -> Sampler:
@@ -150,7 +157,7 @@ def assert_equal(
         expected: Of the whole graph, in host memory.
         originals: Of a graph in parts: the ids before the partition.
     """
-    assert (found.target, found.num_seeds) == (expected.target, expected.num_seeds)
+    assert found.num_seeds == expected.num_seeds
     assert list(found.nodes) == list(expected.nodes)
     for name, nodes in found.nodes.items():
         ids = nodes.cpu().numpy()

@@ -137,5 +137,5 @@ def remote_sampler(
     caller = InProcess({DRAW: answers})
     owners = {name: own.machines(parts_each) for name, own in partitions.items()}
     fan_outs = fan_outs_of(graph, fan_outs)
-    sampler = RemoteSampler(caller, owners, graph.edge_types, target_of(graph), fan_outs, **options)
+    sampler = RemoteSampler(caller, owners, graph.edge_types, fan_outs, **options)
     return sampler, caller

@@ -19,6 +19,7 @@ from tests.sampling.graphs import (
     cpu_sampler,
     random_csc,
     sampler_of,
+    seeds_of,
     some_fan_outs,
     some_seeds,
     target_of,
@@ -51,7 +52,7 @@ def test_with_all_neighbours_the_view_has_the_in_edges_of_all_nodes_but_the_fart
 ) -> None:
     seeds = data.draw(some_seeds(graph, unique=True))
     sampler = sampler_of(graph, [-1] * num_hops)
-    sample = sampler.sample(torch.tensor(seeds, dtype=torch.int64), KEY)
+    sample = sampler.sample(seeds_of(seeds, graph), KEY)
     levels = distances(graph, seeds, num_hops)
     for node_type, counts in sample.num_sampled_nodes.items():
         assert counts == [len(level[node_type]) for level in levels]
@@ -78,7 +79,7 @@ def test_hops_and_view_agree_on_the_edges_of_new_nodes(
     graph: FusedCSC, data: st.DataObject
 ) -> None:
     seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph))
-    sample = sampler_of(graph, fan_outs).sample(torch.tensor(seeds, dtype=torch.int64), KEY)
+    sample = sampler_of(graph, fan_outs).sample(seeds_of(seeds, graph), KEY)
     for node_type, counts in sample.num_sampled_nodes.items():
         assert sum(counts) == len(sample.nodes[node_type])
     for name, edge_index in sample.edge_index().items():
@@ -111,7 +112,7 @@ def trimmed_forward(convs: list[SAGEConv], x: Tensor, sample: Sample) -> Tensor:
     for layer, conv in enumerate(convs):
         x, edge_index, _ = trim_to_layer(layer, *sizes, x, edge_index)
         x = conv(x, edge_index).relu()
-    return x[: sample.num_seeds]
+    return x[: sample.num_seeds[NODE]]
 
 
 def test_trimmed_layers_give_the_seeds_what_whole_layers_give_them() -> None:
@@ -122,7 +123,7 @@ def test_trimmed_layers_give_the_seeds_what_whole_layers_give_them() -> None:
     convs = [SAGEConv(4, 4) for _ in range(3)]
     seeds = torch.tensor([0, 3, 79, 11, 3])
     for fan_outs in ([3, 4, 2], [-1, -1, -1]):
-        sample = cpu_sampler(graph, fan_outs).sample(seeds, KEY)
+        sample = cpu_sampler(graph, fan_outs).sample(seeds_of(seeds), KEY)
         x = features[sample.nodes[NODE]]
         whole = forward(convs, x, sample.edge_index()[EDGE])[: len(seeds)]
         torch.testing.assert_close(trimmed_forward(convs, x, sample), whole)

@@ -35,6 +35,7 @@ from tests.sampling.graphs import (
     csc,
     graphs,
     random_csc,
+    seeds_of,
 )
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -57,7 +58,7 @@ def gpu_sampler(graph: CSC, fan_outs: list[int], device: str, **options: Any) ->
 def sampler_on(indptr: Any, indices: Any, fan_outs: list[int], **options: Any) -> GPUSampler:
     """A sampler of a graph of one type, in tensors."""
     edges = FusedCSC.cut([EDGE], {NODE: len(indptr) - 1}, [len(indices)], indptr, indices)
-    return GPUSampler(edges, NODE, {EDGE: tuple(fan_outs)}, **options)
+    return GPUSampler(edges, {EDGE: tuple(fan_outs)}, **options)
 
 
 def assert_same_draws(
@@ -71,7 +72,7 @@ def assert_same_draws(
     expected = cpu_sampler(graph, fan_outs, edge_ids=True, **options)
     sampler = gpu_sampler(graph, fan_outs, device, edge_ids=True, **options)
     batch = torch.tensor(seeds, dtype=torch.int64)
-    assert_equal(sampler.sample(batch, key), expected.sample(batch, key))
+    assert_equal(sampler.sample(seeds_of(batch), key), expected.sample(seeds_of(batch), key))
 
 
 @on_each_device
@@ -145,19 +146,19 @@ def test_the_host_waits_once_a_batch_and_once_a_hop_of_all_in_neighbours(
     with monkeypatch.context() as patch:
         read = Mock(side_effect=gpu._read)
         patch.setattr(gpu, "_read", read)
-        sampler.sample(torch.arange(20), KEY)
+        sampler.sample(seeds_of(torch.arange(20)), KEY)
     assert read.call_count == num_waits
 
 
 @on_a_gpu
 def test_cuda_sees_no_other_wait(device: str) -> None:
     sampler = gpu_sampler(random_csc(3000, 40_000), [5, 4, 70], device, edge_ids=True)
-    sampler.sample(torch.arange(100), KEY)  # compiles
+    sampler.sample(seeds_of(torch.arange(100)), KEY)  # compiles
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            sampler.sample(torch.arange(100), KEY)
+            sampler.sample(seeds_of(torch.arange(100)), KEY)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len([w for w in caught if "synchroniz" in str(w.message)]) == 1
@@ -168,8 +169,8 @@ def test_pinned_host_memory_is_read_over_the_bus(device: str) -> None:
     graph = random_csc(3000, 40_000)
     indptr, indices = (torch.from_numpy(array).pin_memory() for array in graph)
     sampler = sampler_on(indptr, indices, [5, 4], edge_ids=True, device=device)
-    expected = cpu_sampler(graph, [5, 4], edge_ids=True).sample(torch.arange(99), KEY)
-    assert_equal(sampler.sample(torch.arange(99), KEY), expected)
+    expected = cpu_sampler(graph, [5, 4], edge_ids=True).sample(seeds_of(torch.arange(99)), KEY)
+    assert_equal(sampler.sample(seeds_of(torch.arange(99)), KEY), expected)
 
 
 @on_each_device
@@ -181,7 +182,7 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(device: str) -> None:
     for step in range(5):
         seeds = torch.from_numpy(rng.integers(0, 300, rng.integers(0, 60)))
         key = SampleKey(0, 0, step)
-        assert_equal(used.sample(seeds, key), expected.sample(seeds, key))
+        assert_equal(used.sample(seeds_of(seeds), key), expected.sample(seeds_of(seeds), key))
 
 
 @on_each_device
@@ -190,13 +191,13 @@ def test_an_error_in_the_middle_of_a_batch_leaves_the_next_one_right(
 ) -> None:
     graph = random_csc(300, 4000)
     sampler = gpu_sampler(graph, [5, 4], device)
-    sampler.sample(torch.arange(9), KEY)
+    sampler.sample(seeds_of(torch.arange(9)), KEY)
     monkeypatch.setattr(gpu, "MAX_LOCAL", 200)
     with pytest.raises(RunError, match="one hop"):
-        sampler.sample(torch.arange(9, 39), KEY)
+        sampler.sample(seeds_of(torch.arange(9, 39)), KEY)
     monkeypatch.undo()
-    expected = cpu_sampler(graph, [5, 4]).sample(torch.arange(50), KEY)
-    assert_equal(sampler.sample(torch.arange(50), KEY), expected)
+    expected = cpu_sampler(graph, [5, 4]).sample(seeds_of(torch.arange(50)), KEY)
+    assert_equal(sampler.sample(seeds_of(torch.arange(50)), KEY), expected)
 
 
 @on_a_gpu
@@ -207,19 +208,19 @@ def test_threads_on_streams_of_their_own_share_a_sampler(device: str) -> None:
 
     def drawn(step: int) -> Sample:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            return sampler.sample(torch.arange(step, 3000, 7), SampleKey(0, 0, step))
+            return sampler.sample(seeds_of(torch.arange(step, 3000, 7)), SampleKey(0, 0, step))
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(drawn, range(40)))
     expected = cpu_sampler(graph, [5, 4], edge_ids=True)
     for step, sample in enumerate(found):
         seeds, key = torch.arange(step, 3000, 7), SampleKey(0, 0, step)
-        assert_equal(sample, expected.sample(seeds, key))
+        assert_equal(sample, expected.sample(seeds_of(seeds), key))
 
 
 @on_each_device
 def test_edge_ids_are_left_out_unless_asked_for(device: str) -> None:
-    sample = gpu_sampler(random_csc(50, 300), [3, 3], device).sample(torch.arange(5), KEY)
+    sample = gpu_sampler(random_csc(50, 300), [3, 3], device).sample(seeds_of(torch.arange(5)), KEY)
     assert all(block.edge_ids is None for block in blocks_of(sample))
 
 
@@ -230,20 +231,20 @@ def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: b
     bad, good = torch.tensor([-1, 0, 50, 99]), torch.tensor([3, 49])
     seeds = bad.to(device) if on_device else bad
     with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
-        sampler.sample(seeds, KEY)
+        sampler.sample(seeds_of(seeds), KEY)
     seeds = good.to(device) if on_device else good
-    expected = cpu_sampler(random_csc(50, 300), [3]).sample(good, KEY)
-    assert_equal(sampler.sample(seeds, KEY), expected)
+    expected = cpu_sampler(random_csc(50, 300), [3]).sample(seeds_of(good), KEY)
+    assert_equal(sampler.sample(seeds_of(seeds), KEY), expected)
     with pytest.raises(UserError, match="float64"):
-        sampler.sample(torch.tensor([0.5], dtype=torch.float64, device=device), KEY)
+        sampler.sample(seeds_of(torch.tensor([0.5], dtype=torch.float64, device=device)), KEY)
 
 
 @on_each_device
 def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
     sampler = gpu_sampler(csc(0, [], []), [3, -1], device)
-    assert sampler.sample(torch.empty(0, dtype=torch.int64), KEY).nodes[NODE].numel() == 0
+    assert sampler.sample(seeds_of(torch.empty(0, dtype=torch.int64)), KEY).nodes[NODE].numel() == 0
     with pytest.raises(UserError, match="1 of 1"):
-        sampler.sample(torch.zeros(1, dtype=torch.int64, device=device), KEY)
+        sampler.sample(seeds_of(torch.zeros(1, dtype=torch.int64, device=device)), KEY)
 
 
 @on_each_device
@@ -290,7 +291,7 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
     for graph in ((indptr, indices), (indptr, indices.astype(np.int64))):
         for fan_outs, replace in (([1, 10, 64, 65, -1], False), ([3], True)):
             sampler = gpu_sampler(graph, fan_outs, "cpu", replace=replace)
-            sampler.sample(torch.arange(3), KEY)
+            sampler.sample(seeds_of(torch.arange(3)), KEY)
     distinct = {json.dumps(compiled_alike(launch)): launch for launch in launches}
     done = subprocess.run(
         [sys.executable, "-m", "tests.sampling.compiled_ahead"],
@@ -315,7 +316,7 @@ def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence() -> None:
         from gnntrain.sampling.gpu import GPUSampler
         indptr, indices = torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
         edges = FusedCSC.cut([("a", "to", "a")], {"a": 1}, [0], indptr, indices)
-        GPUSampler(edges, "a", {("a", "to", "a"): (1,)})
+        GPUSampler(edges, {("a", "to", "a"): (1,)})
     """
     variables = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(
@@ -343,7 +344,7 @@ def test_a_padded_draw_begins_with_what_is_drawn(
         key = SampleKey(1, 2, step)
         keys = sampler.hop_keys(key).to(device)
         padded = sampler.sample_padded(seeds.to(device), keys)
-        drawn = sampler.sample(seeds, key)
+        drawn = sampler.sample(seeds_of(seeds), key)
         found_nodes, nodes = padded.nodes[NODE], drawn.nodes[NODE]
         assert torch.equal(found_nodes[: len(nodes)], nodes)
         assert not found_nodes[len(nodes) :].any()

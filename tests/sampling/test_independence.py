@@ -12,7 +12,14 @@ import torch
 from gnntrain.data.fused import FusedCSC
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample
-from tests.sampling.graphs import assert_equal, each_scope, in_edges, on_each_graph, sampler_of
+from tests.sampling.graphs import (
+    assert_equal,
+    each_scope,
+    in_edges,
+    on_each_graph,
+    sampler_of,
+    seeds_of,
+)
 
 KEY = SampleKey(seed=7, epoch=0, step=5)
 SEEDS = torch.from_numpy(np.random.default_rng(0).permutation(40))
@@ -30,14 +37,14 @@ def test_many_threads_at_once_give_what_one_gives(graph: FusedCSC, scope: str) -
     def work(thread: int) -> list[Sample]:
         together.wait()
         return [
-            sampler.sample(batches[i], SampleKey(0, 0, i))
+            sampler.sample(seeds_of(batches[i], graph), SampleKey(0, 0, i))
             for i in range(thread, len(batches), num_threads)
         ]
 
     with ThreadPoolExecutor(num_threads) as pool:
         drawn = list(pool.map(work, range(num_threads)))
     for i, seeds in enumerate(batches):
-        alone = sampler.sample(seeds, SampleKey(0, 0, i))
+        alone = sampler.sample(seeds_of(seeds, graph), SampleKey(0, 0, i))
         assert_equal(drawn[i % num_threads][i // num_threads], alone)
 
 
@@ -49,10 +56,12 @@ def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
 ) -> None:
     """Neither does the order of the seeds matter."""
     sampler = sampler_of(graph, [6, 4, 3], scope=scope, replace=replace)
-    whole = in_edges(sampler.sample(SEEDS, KEY))
+    whole = in_edges(sampler.sample(seeds_of(SEEDS, graph), KEY))
     shares = [SEEDS.flip(0), *(SEEDS[rank::ranks] for ranks in (2, 4) for rank in range(ranks))]
     for share in shares:
-        for found, expected in zip(in_edges(sampler.sample(share, KEY)), whole, strict=True):
+        for found, expected in zip(
+            in_edges(sampler.sample(seeds_of(share, graph), KEY)), whole, strict=True
+        ):
             assert found.items() <= expected.items()
 
 
@@ -63,6 +72,6 @@ def test_seed_epoch_step_and_hop_each_change_the_draws(graph: FusedCSC, scope: s
     keys = [KEY, SampleKey(8, 0, 5), SampleKey(7, 1, 5), SampleKey(7, 0, 6), SampleKey(5, 0, 7)]
     drawn = []
     for key in keys:
-        first, second = in_edges(sampler.sample(SEEDS, key))
+        first, second = in_edges(sampler.sample(seeds_of(SEEDS, graph), key))
         drawn += [str([hop[node] for node in first]) for hop in (first, second)]
     assert len(set(drawn)) == 2 * len(keys)

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gnntrain import plugins
 from gnntrain.build import sampler_in_words
 from gnntrain.config import from_dict
 from gnntrain.config.names import SAMPLER_NAMES
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE, NodeType
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import SampledLoader
-from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.registry import sampler_class
 from tests.graphs import random_graph, stored
@@ -32,7 +31,6 @@ class FirstNeighbor(Sampler):
     def __init__(
         self,
         edges: FusedCSC,
-        target: NodeType,
         fan_outs: FanOuts,
         *,
         scope: FanOutScope = "relation",  # noqa: ARG002
@@ -40,12 +38,11 @@ class FirstNeighbor(Sampler):
         edge_ids: bool = False,  # noqa: ARG002
     ) -> None:
         assert not replace
-        assert target == NODE
         self._num_hops = len(fan_outs[EDGE])
         self._indptr, self._indices = edges.part(0)
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:  # noqa: ARG002
-        nodes = seeds.tolist()
+    def sample(self, seeds: Seeds, key: SampleKey) -> Sample:  # noqa: ARG002
+        nodes = seeds.nodes[NODE].tolist()
         hops: list[Hop] = []
         for _ in range(self._num_hops):
             num_dst = len(nodes)
@@ -57,7 +54,8 @@ class FirstNeighbor(Sampler):
             local = torch.tensor([nodes.index(u) for u in sources], dtype=torch.int32)
             block = Block(offsets, local, len(nodes), edge_ids=torch.tensor(ids))
             hops.append(Hop({EDGE: block}, {NODE: num_dst}, {NODE: len(nodes)}))
-        return Sample({NODE: torch.tensor(nodes)}, NODE, len(seeds), tuple(reversed(hops)))
+        num_seeds = {NODE: len(seeds.nodes[NODE])}
+        return Sample({NODE: torch.tensor(nodes)}, num_seeds, tuple(reversed(hops)))
 
 
 NOT_A_SAMPLER = object()

@@ -30,6 +30,7 @@ from tests.sampling.graphs import (
     on_each_graph,
     random_csc,
     sampler_of,
+    seeds_of,
     some_fan_outs,
     some_seeds,
     target_of,
@@ -86,9 +87,9 @@ def test_blocks_are_those_of_the_whole_graph_whatever_the_partition(
         **options,
     )
     given_seeds = partitions[target_of(graph)].new[np.array(seeds, np.int64)]
-    found = sampler.sample(torch.from_numpy(given_seeds), key)
+    found = sampler.sample(seeds_of(torch.from_numpy(given_seeds), graph), key)
     whole = sampler_of(graph, fan_outs, edge_ids=True, **options)
-    expected = whole.sample(torch.tensor(seeds, dtype=torch.int64), key)
+    expected = whole.sample(seeds_of(seeds, graph), key)
     assert_equal(found, expected, originals_of(partitions))
     for number, (hop, wanted) in enumerate(zip(found.hops, expected.hops, strict=True)):
         for name, block in hop.edges.items():
@@ -111,8 +112,8 @@ def test_hubs_beyond_a_chunk_of_edges(fan_out: int, scope: str) -> None:
     hub = of_one_type(csc(5000, np.arange(num_edges) % 5000, np.arange(num_edges) % 10 // 9))
     partitions = by_turns(hub, 3)
     sampler, _ = remote_sampler(hub, partitions, [fan_out, 2], scope=scope)
-    found = sampler.sample(torch.from_numpy(partitions[NODE].new[[1, 0]]), KEY)
-    expected = sampler_of(hub, [fan_out, 2], scope=scope).sample(torch.tensor([1, 0]), KEY)
+    found = sampler.sample(seeds_of(torch.from_numpy(partitions[NODE].new[[1, 0]])), KEY)
+    expected = sampler_of(hub, [fan_out, 2], scope=scope).sample(seeds_of([1, 0]), KEY)
     assert_equal(found, expected, originals_of(partitions))
 
 
@@ -129,8 +130,8 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str
     for step in range(10):
         size = rng.integers(0, 60) * (1 + 20 * (step % 5 == 4))
         seeds, key = rng.integers(0, graph.num_nodes[target], size), SampleKey(0, 0, step)
-        found = used.sample(torch.from_numpy(partitions[target].new[seeds]), key)
-        expected = whole.sample(torch.from_numpy(seeds), key)
+        found = used.sample(seeds_of(torch.from_numpy(partitions[target].new[seeds]), graph), key)
+        expected = whole.sample(seeds_of(torch.from_numpy(seeds), graph), key)
         assert_equal(found, expected, originals_of(partitions))
 
 
@@ -161,14 +162,16 @@ def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:
     draws = PartDraws(graph, {NODE: np.arange(1_000_000)}, {})
     owners = {NODE: NodeOwners(np.array([0, 1_000_000]))}
     caller = InProcess({DRAW: [draws]})
-    sampler = RemoteSampler(caller, owners, [EDGE], NODE, {EDGE: (2, 2)})
-    assert peak_of(lambda: sampler.sample(torch.arange(999_900, 1_000_000), KEY)) < 100_000
+    sampler = RemoteSampler(caller, owners, [EDGE], {EDGE: (2, 2)})
+    assert (
+        peak_of(lambda: sampler.sample(seeds_of(torch.arange(999_900, 1_000_000)), KEY)) < 100_000
+    )
 
 
 def test_bytes_on_the_way_are_those_of_ids_counts_and_sources() -> None:
     graph = of_one_type(random_csc(3000, 60_000))
     sampler, caller = remote_sampler(graph, by_turns(graph, 2), [5, 3])
-    blocks = blocks_of(sampler.sample(torch.arange(0, 3000, 6), KEY))
+    blocks = blocks_of(sampler.sample(seeds_of(torch.arange(0, 3000, 6)), KEY))
     num_dst = sum(block.num_dst for block in blocks)
     num_edges = sum(block.num_edges for block in blocks)
     assert sum(asked for _, _, asked, _ in caller.asked) == 4 * num_dst + 4 * 48
@@ -179,7 +182,7 @@ def test_bytes_on_the_way_are_those_of_ids_counts_and_sources() -> None:
 def test_an_owner_is_asked_once_a_hop_for_all_edge_types(graph: FusedCSC) -> None:
     sampler, caller = remote_sampler(graph, by_turns(graph, 2), [3, 2])
     target = target_of(graph)
-    sampler.sample(torch.arange(0, graph.num_nodes[target], 2), KEY)
+    sampler.sample(seeds_of(torch.arange(0, graph.num_nodes[target], 2), graph), KEY)
     assert [asked[:2] for asked in caller.asked] == [(DRAW, 0), (DRAW, 1)] * 2
 
 
@@ -187,7 +190,7 @@ def test_only_owners_of_some_destination_are_asked() -> None:
     graph = of_one_type(csc(6, [0, 1, 2, 3], [1, 2, 3, 4]))
     partitions = {NODE: Partition.of([0, 0, 0, 1, 1, 1], 2)}
     sampler, caller = remote_sampler(graph, partitions, [-1])
-    sampler.sample(torch.tensor([4, 3]), KEY)
+    sampler.sample(seeds_of([4, 3]), KEY)
     assert [asked[:2] for asked in caller.asked] == [(DRAW, 1)]
 
 
@@ -195,7 +198,7 @@ def test_seeds_and_fan_outs_are_checked() -> None:
     graph = hetero_graph().fused
     sampler, _ = remote_sampler(graph, by_turns(graph, 1), [3])
     with pytest.raises(UserError, match=r"1 of 2 .*40"):
-        sampler.sample(torch.tensor([0, 40]), KEY)
+        sampler.sample(seeds_of([0, 40], graph), KEY)
     with pytest.raises(UserError, match="0"):
         remote_sampler(graph, by_turns(graph, 1), [0])
 

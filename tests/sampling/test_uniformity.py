@@ -18,7 +18,7 @@ from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, Edges, EdgeType
 from gnntrain.sampling.base import Int64Array, SampleKey
 from gnntrain.sampling.block import Block
-from tests.sampling.graphs import blocks_of, cpu_sampler, sampler_of
+from tests.sampling.graphs import blocks_of, cpu_sampler, sampler_of, seeds_of
 
 NUM_NODES = 20_000
 LEAST_P = 1e-4
@@ -50,7 +50,7 @@ def positions(
     graph = FusedCSC.of(edges, {next(iter(edges))[0]: NUM_NODES})
     scope = "node" if kind == "node" else "relation"
     sampler = sampler_of(graph, fan_outs, scope=scope, replace=replace, edge_ids=True)
-    sample = sampler.sample(torch.arange(NUM_NODES), key)
+    sample = sampler.sample(seeds_of(torch.arange(NUM_NODES), graph), key)
     if kind == "relation":
         del degrees[FIRST]
     hops = []
@@ -121,7 +121,7 @@ def test_a_hub_of_100_000_is_sampled_evenly(fan_out: int) -> None:
     sampler = cpu_sampler((np.array([0, degree]), indices), [fan_out], edge_ids=True)
     steps: list[Any] = []
     for step in range(200_000 // fan_out):
-        (block,) = blocks_of(sampler.sample(torch.tensor([0]), SampleKey(0, 0, step)))
+        (block,) = blocks_of(sampler.sample(seeds_of([0]), SampleKey(0, 0, step)))
         steps.append(block.edge_ids)
     taken = np.concatenate(steps)
     assert p_uniform(np.bincount(taken // 500, minlength=200)) > LEAST_P
@@ -164,7 +164,7 @@ def test_equal_numbers_of_different_node_types_share_no_draws() -> None:
     edges = {to_a: regular(degree), to_b: regular(degree), ("b", "in", "a"): regular(1)}
     graph = FusedCSC.of(edges, {"a": NUM_NODES, "b": NUM_NODES})
     sampler = sampler_of(graph, [-1, 1], scope="node", edge_ids=True)
-    sample = sampler.sample(torch.arange(NUM_NODES), SampleKey(0, 0, 0))
+    sample = sampler.sample(seeds_of(torch.arange(NUM_NODES), graph), SampleKey(0, 0, 0))
     assert torch.equal(sample.nodes["b"], sample.nodes["a"])
     of_a, of_b = (drawn(sample.hops[0].edges[name], degree) for name in (to_a, to_b))
     # The other nodes of type a drew their edge from b.

@@ -19,10 +19,11 @@ import numpy.typing as npt
 import torch
 
 from gnntrain.compute.features import as_tensor
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.sampling.base import Int64Array, SampleKey, Seeds
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import CPUSampler
 from scripts.bench.peers.turns import Spec, Turns, compete
@@ -63,7 +64,7 @@ def work_of(blocks: Sequence[Block], widths: Sequence[int], row_bytes: int) -> W
 
 
 def mean_work(spec: Spec, store: StoredGraph) -> Work:
-    sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
+    sampler = CPUSampler(store.fused, {EDGE: tuple(spec.fan_outs)})
     plan = SeedPlan(store.split("train"), spec.batch_size)
     order = plan.order(1)
     layers = len(spec.fan_outs)
@@ -72,8 +73,8 @@ def mean_work(spec: Spec, store: StoredGraph) -> Work:
     works = []
     for step in range(min(_NUM_BATCHES, plan.num_steps)):
         seeds = as_tensor(plan.global_batch(order, step))
-        drawn = sampler.sample(seeds, SampleKey(0, 1, step))
-        works.append(work_of(drawn.blocks, widths, row_bytes))
+        drawn = sampler.sample(Seeds({NODE: seeds}), SampleKey(0, 1, step))
+        works.append(work_of([hop.edges[EDGE] for hop in drawn.hops], widths, row_bytes))
     num_dst, flops, num_bytes = np.mean([(w.num_dst, w.flops, w.num_bytes) for w in works], axis=0)
     return Work(int(num_dst), float(flops), float(num_bytes))
 

@@ -27,13 +27,12 @@ from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.loading.batch import MiniBatch
+from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
-from gnntrain.sampling.hetero_cpu import HeteroCPUSampler
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
@@ -149,7 +148,7 @@ def gather(context: DistributedContext, turns: Turns) -> None:
     model = build_model(config, task, graph, context)
     loader = build_loaders(config, task, model, graph, context).training_loader()
 
-    def batches() -> Iterator[MiniBatch]:
+    def batches() -> Iterator[Batch]:
         for epoch in count(1):
             loader.set_epoch(epoch)
             yield from loader
@@ -157,26 +156,22 @@ def gather(context: DistributedContext, turns: Turns) -> None:
     endless = batches()
     _ready(turns, f"loader with {config.sampler.threads} threads")
     lead_in = _LEAD_IN * turns.spec.threads
-    turns.take(lambda: sum(block.num_edges for block in next(endless).blocks), lead_in)
+    turns.take(lambda: sum(hop.num_edges for hop in next(endless).hops), lead_in)
 
 
 def sample(_: DistributedContext, turns: Turns) -> None:
     """`sampling`: the sampler alone, one batch a thread."""
     spec = turns.spec
     store = prepare_store(config_of(spec).dataset).store
-    sampler: CPUSampler | HeteroCPUSampler
-    if spec.types is None:
-        sampler = CPUSampler(as_tensor(store.indptr), as_tensor(store.indices), spec.fan_outs)
-    else:
-        fan_outs = dict.fromkeys(store.edges, tuple(spec.fan_outs))
-        sampler = HeteroCPUSampler(store.fused, store.target, fan_outs)
+    fan_outs = dict.fromkeys(store.edges, tuple(spec.fan_outs))
+    sampler = CPUSampler(store.fused, fan_outs)
     plan = SeedPlan(store.split("train"), spec.batch_size, drop_last=True)
     order = plan.order(1)
 
     def draw(step: int) -> int:
         seeds = as_tensor(plan.global_batch(order, step % plan.num_steps))
-        drawn = sampler.sample(seeds, SampleKey(0, 1, step))
-        return sum(block.num_edges for block in drawn.blocks)
+        drawn = sampler.sample(Seeds({store.target: seeds}), SampleKey(0, 1, step))
+        return sum(hop.num_edges for hop in drawn.hops)
 
     _ready(turns, f"{type(sampler).__name__}, one batch a thread")
     step = 0
