@@ -117,14 +117,14 @@ class CPUSampler(Sampler):
         shares = self._scope == "node"
         if shares:
             ids = edges.draw_by_node(drawn, drawn.nodes, fan_outs, key, replace, scratch)
-            check_hop_edges(int(drawn.num_edges.sum()))
         else:
             most = edges.count(drawn, fan_outs, replace)
-            check_hop_edges(int(drawn.num_edges.sum()))  # before there are buffers for them
-            scratch.reserve_edges(most, min(most, int(fan_outs.max())))
         num_edges = drawn.num_edges
-        scratch.reserve_sources(num_edges, edges.ends[0])
         first_drawn = starts_of(num_edges)
+        check_hop_edges(int(first_drawn[-1]))  # before there are buffers for them
+        if not shares:
+            scratch.reserve_edges(most, min(most, int(fan_outs.max())))
+        scratch.reserve_sources(num_edges, edges.ends[0])
         indices = np.empty(first_drawn[-1], np.int32)
         numbering = scratch.local, scratch.first_node, scratch.base
         known = scratch.nodes, scratch.room, scratch.num_nodes
@@ -239,6 +239,7 @@ class _Scratch(HopBuffers):
 
     def __init__(self, sizes: Int64Array, index_dtype: np.dtype[np.integer]) -> None:
         super().__init__(index_dtype)
+        self._sizes = sizes
         self.first_node = starts_of(sizes)
         self.local: Int32Array = np.zeros(self.first_node[-1], np.int32)
         self.base = 1
@@ -273,12 +274,12 @@ class _Scratch(HopBuffers):
         """
         num_new = np.zeros_like(self.num_nodes)
         np.add.at(num_new, ends, num_edges)
-        self._reserve_nodes(np.minimum(num_new, np.diff(self.first_node)))
+        self._reserve_nodes(np.minimum(num_new, self._sizes))
 
     def _reserve_nodes(self, num_new: Int64Array) -> None:
         needed = self.num_nodes + num_new + 1
         check_batch_nodes(int(needed.max(initial=1)) - 1)
-        room = np.diff(self.room)
+        room = self.room[1:] - self.room[:-1]  # np.diff takes several times as long
         if (needed > room).any():
             known = self._known()
             self.room = starts_of(np.where(needed > room, needed + needed // 4, room))
