@@ -13,7 +13,7 @@ from typing import Any
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.job import Job
-from gnntrain.loading.loader import BlockLoader
+from gnntrain.loading.loader import SampledLoader
 from gnntrain.training import checkpoint_writer
 from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.step import PlainStep
@@ -47,7 +47,7 @@ def break_down(place: str, what: str) -> None:
     if place == "start":
         happen(what)
     elif place == "sampling":
-        patch(BlockLoader, "_batch", what)
+        patch(SampledLoader, "_batch", what)
     elif place == "all-reduce":
         # Ended from aside, while the main thread exchanges gradients with the others.
         patch(PlainStep, "__call__", what, from_aside=True)

@@ -31,6 +31,7 @@ from gnntrain.config import from_dict
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading import hotness
 from gnntrain.run_graph import rank_graph
+from gnntrain.training.forward import OnBatch
 
 hotness._NODES_AT_ONCE = 1 << 16
 torch.set_num_threads(1)
@@ -54,7 +55,7 @@ def train(folder: str, whole: bool) -> None:
         model = build_model(config, task, graph, context)
         loaders = build_loaders(config, task, model, graph, context, exchange)
         for batch in loaders.training_loader():
-            task.loss(model(batch.rows, batch.blocks), batch.y).backward()
+            task.loss(OnBatch(model)(batch), batch.y).backward()
 
 
 small, large, limit = sys.argv[1:]

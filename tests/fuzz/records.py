@@ -21,20 +21,18 @@ from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import Config, TrainerConfig, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import digest_of
-from gnntrain.loading.features import InPlaceFeatures
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import FullGraphLoader, SeedPlan
+from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
-from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
 from tests.fuzz.surface import Surface
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import full_loader
 
 Read = Callable[[Any], object]
 
@@ -181,9 +179,7 @@ def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
     plan = SeedPlan(store.split("train"), 100)
     return Trainer(
         SAGE(store.num_features, store.num_outputs, hidden_channels=2),
-        FullGraphLoader(
-            GraphTensors.of(store, NO_NEEDS), InPlaceFeatures.of(store), plan, num_layers=2
-        ),
+        full_loader(store, plan),
         Silent(),
         task=NodeClassification(store),
         config=TrainerConfig(epochs=1),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
@@ -64,19 +65,22 @@ def cpu_loader(
     needs: BlockNeeds = NO_NEEDS,
     replace: bool = False,
     kind: type[Sampler] = CPUSampler,
+    targets: Tensor | None = None,
     **options: Any,
 ) -> SampledLoader:
     """Mini-batches that are drawn on the CPU, from rows in the store; each edge type has the same
     fan-outs."""
     by_type = {name: tuple(fan_outs) for name in graph.edges}
     drawn = kind(graph.fused, graph.target, by_type, replace=replace, edge_ids=needs.weight)
-    tensors = GraphTensors.of(graph, needs)
+    tensors = GraphTensors.of(graph, needs, targets=targets)
     return SampledLoader(tensors, in_place(graph), drawn, plan, needs=needs, **options)
 
 
-def full_loader(graph: Graph, plan: SeedPlan, needs: BlockNeeds = NO_NEEDS) -> FullGraphLoader:
+def full_loader(
+    graph: Graph, plan: SeedPlan, needs: BlockNeeds = NO_NEEDS, targets: Tensor | None = None
+) -> FullGraphLoader:
     """The whole graph on the CPU, for a model of two layers."""
-    tensors = GraphTensors.of(graph, needs)
+    tensors = GraphTensors.of(graph, needs, targets=targets)
     return FullGraphLoader(tensors, graph.schema, in_place(graph), plan, num_layers=2, needs=needs)
 
 
@@ -95,7 +99,8 @@ def builder(
     `options` are further arguments of the builder, `keys` are of the configuration.
     """
     fan_outs = keys.get("sampler", {}).get("fan_outs", [3, 2])
-    model = {"name": "rgcn" if graph.is_hetero else "sage", "num_layers": len(fan_outs)}
+    num_layers = len(fan_outs["default"] if isinstance(fan_outs, dict) else fan_outs)
+    model = {"name": "rgcn" if graph.is_hetero else "sage", "num_layers": num_layers}
     config = from_dict({"model": model, "sampler": {"fan_outs": fan_outs}} | keys)
     return LoaderBuilder(
         config,
@@ -112,7 +117,7 @@ def builder(
 def assert_same(ours: Batch, theirs: Batch, device: str = "cpu") -> None:
     """Equal batches, ours on a device of this type."""
 
-    def compare(found: torch.Tensor, wanted: torch.Tensor, name: object) -> None:
+    def compare(found: Tensor, wanted: Tensor, name: object) -> None:
         assert found.device.type == device, name
         assert found.dtype == wanted.dtype, name
         assert torch.equal(found.cpu(), wanted), name

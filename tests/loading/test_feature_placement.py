@@ -24,7 +24,7 @@ from gnntrain.loading.feature_placement import (
     shard_range,
     sharded_rows,
 )
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, stored_rows
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, rows_of
 from gnntrain.loading.pinned import PinningError
 from gnntrain.loading.placement import Memory, Placement, Sizes, Topology, place
 from tests.compute.devices import on_each_device
@@ -33,7 +33,7 @@ from tests.loading.cuda_runtimes import runtime
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-HOT = torch.tensor([3, 10, 11, 40])
+CACHED = torch.tensor([3, 10, 11, 40])
 PLACEMENTS = [
     Placement("resident", "resident"),
     Placement("resident", "pinned"),
@@ -53,8 +53,8 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
 def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSource:
     context, memory = DistributedContext(device=torch.device(device)), Memory((0,), 0)
     _, arrays = place_and_pin(store, lambda _: placement, memory, context)
-    hot, pinned_rows = HOT[: placement.num_cached], arrays.rows.get(store.target)
-    return place_features(stored_rows(store), placement, context, hot, pinned_rows)
+    cached, pinned_rows = CACHED[: placement.num_cached], arrays.rows.get(store.target)
+    return place_features(rows_of(store.only_nodes), placement, context, cached, pinned_rows)
 
 
 @on_each_device
@@ -62,7 +62,7 @@ def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSour
 def test_the_rows_are_the_stores(store: StoredGraph, placement: Placement, device: str) -> None:
     features = placed(store, placement, device)
     nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
-    expected = stored_rows(store).float()[nodes]
+    expected = rows_of(store.only_nodes).float()[nodes]
     assert features.select().num_features == expected.shape[1]
     for asked in (nodes, nodes.to(device)):
         assert torch.equal(features.select(asked).whole().cpu(), expected)
@@ -102,7 +102,7 @@ def test_without_a_cache_nothing_is_counted(store: StoredGraph, device: str) -> 
 def test_shards_on_several_gpus_are_read_as_one_table(
     store: StoredGraph, device: str, world_size: int
 ) -> None:
-    rows = stored_rows(store).to(device)
+    rows = rows_of(store.only_nodes).to(device)
     ranges = [shard_range(len(rows), rank, world_size) for rank in range(world_size)]
     assert [r.start for r in ranges[1:]] == [r.stop for r in ranges[:-1]]
     shards = tuple(rows[part].clone() for part in ranges)

@@ -1,4 +1,4 @@
-"""The hot rows are those that training's batches read most."""
+"""The cached rows are those that training's batches read most."""
 
 from __future__ import annotations
 
@@ -16,51 +16,28 @@ from gnntrain.loading import hotness
 from gnntrain.loading.hotness import (
     DenseReadCounts,
     HashedReadCounts,
-    dry_epochs,
-    hottest,
-    hottest_on_machine,
+    most_read,
+    most_read_nodes,
     presampled,
 )
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import SampleKey
 from tests.examples import examples
 from tests.graphs import random_graph, stored
-from tests.sampling.graphs import cpu_sampler
+from tests.loading.graphs import builder, plan_of
 
 
-def test_reads_are_counted_over_all_steps_of_all_epochs() -> None:
-    drawn: list[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], SampleKey]] = []
-
-    def draw(seeds: np.ndarray[tuple[int], np.dtype[np.int64]], key: SampleKey) -> torch.Tensor:
-        drawn.append((seeds, key))
-        return torch.tensor([*seeds.tolist(), 9])
-
+def test_batches_are_those_of_the_trainers_first_epochs() -> None:
     plan = SeedPlan(np.arange(5), 2, seed=1)
-    counts = presampled(draw, plan, 10, 3)
-    assert counts.tolist() == [3] * 5 + [0] * 4 + [9]  # three steps in each of three epochs
-    assert len({key for _, key in drawn}) == 9
-    assert not {key.seed for _, key in drawn} & {plan.seed}  # training draws other batches
-
-
-def test_a_dry_epoch_draws_the_batches_of_the_trainers_first() -> None:
-    plan = SeedPlan(np.arange(5), 2, seed=1)
-    drawn = list(dry_epochs(lambda seeds, key: torch.tensor([*seeds, key.epoch]), plan, 1))
-    order = plan.order(1)  # the trainer counts epochs from 1
-    steps = [plan.rank_batch(order, step).seeds.tolist() for step in range(plan.num_steps)]
-    assert [nodes.tolist() for nodes in drawn] == [[*seeds, 1] for seeds in steps]
-
-
-def test_without_a_step_nothing_is_hot() -> None:
-    plan = SeedPlan(np.arange(3), 5, drop_last=True)
-    counts = presampled(lambda *_: torch.empty(0), plan, 4, 2)
-    assert counts.tolist() == [0, 0, 0, 0]
-
-
-def test_the_hottest_are_ascending_and_equal_ones_go_by_number() -> None:
-    counts = torch.tensor([5, 1, 7, 5, 5, 0])
-    assert hottest(counts, 3).tolist() == [0, 2, 3]
-    assert hottest(counts, 0).tolist() == []
-    assert hottest(counts, 99).tolist() == [0, 1, 2, 3, 4, 5]
+    drawn = list(presampled(lambda seeds, key: [*seeds.tolist(), key], plan, 3))
+    expected = [
+        [*plan.rank_batch(plan.order(epoch), step).seeds.tolist(), plan.key(epoch, step)]
+        for epoch in (1, 2, 3)  # the trainer counts epochs from 1
+        for step in range(plan.num_steps)
+    ]
+    assert drawn == expected
+    assert len({batch[-1] for batch in drawn}) == 9
+    empty = SeedPlan(np.arange(3), 5, drop_last=True)
+    assert list(presampled(lambda *_: 0, empty, 2)) == []
 
 
 @examples(50)
@@ -96,12 +73,19 @@ def test_nothing_is_forgotten_up_to_the_limit() -> None:
 
 
 def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
-    counts, hot = HashedReadCounts(limit=100), np.arange(30)
+    counts, often = HashedReadCounts(limit=100), np.arange(30)
     for step in range(20):
-        counts.add(np.concatenate([hot, 1000 * (step + 1) + np.arange(40)]))
+        counts.add(np.concatenate([often, 1000 * (step + 1) + np.arange(40)]))
     reads = counts.between(0, 30_000)
     assert (reads > 0).sum() <= 100
-    assert (reads[hot] == 20).all()
+    assert (reads[often] == 20).all()
+
+
+def test_the_most_read_are_ascending_and_equal_ones_go_by_number() -> None:
+    counts = np.array([5, 1, 7, 5, 5, 0])
+    assert most_read(counts, 3).tolist() == [0, 2, 3]
+    assert most_read(counts, 0).tolist() == []
+    assert most_read(counts, 99).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @examples(50)
@@ -118,28 +102,21 @@ def test_the_most_read_nodes_of_a_machine(
         for _ in range(number):
             counts.add(np.array([node]))
     with patch.object(hotness, "_NODES_AT_ONCE", at_once):
-        hot = hottest_on_machine(counts, num_rows, 51, DistributedContext())
+        found = most_read_nodes(counts, num_rows, 51, DistributedContext())
     expected = sorted(reads, key=lambda node: (-reads[node], node))[:num_rows]
-    assert hot.tolist() == sorted(expected)
+    assert found.tolist() == sorted(expected)
 
 
 def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
     """On a graph where one part is never reached, however large its degrees are."""
     src = np.concatenate([np.random.default_rng(0).integers(0, 30, 200), np.full(500, 45)])
     dst = np.concatenate([np.arange(200) % 30, np.full(500, 46)])
-    data = random_graph(
-        50,
-        700,
-        src=src,
-        dst=dst,
-        splits={"train": np.arange(30), "val": np.arange(30, 40), "test": np.arange(40, 50)},
-    )
-    store = stored(tmp_path / "store", data)
-    sampler = cpu_sampler((store.indptr, store.indices), (3, 3))  # type: ignore[arg-type]
-    counts = presampled(
-        lambda seeds, key: sampler.sample(torch.from_numpy(seeds), key).nodes,
-        SeedPlan(store.split("train"), 8),
-        store.num_nodes,
-        2,
-    )
-    assert int(counts[30:].sum()) == 0
+    splits = {"train": np.arange(30), "val": np.arange(30, 40), "test": np.arange(40, 50)}
+    store = stored(tmp_path / "store", random_graph(50, 700, src=src, dst=dst, splits=splits))
+    sampler = builder(store).sampler((3, 3))
+    counts = DenseReadCounts(store.num_nodes)
+    for sample in presampled(
+        lambda seeds, key: sampler.sample(torch.from_numpy(seeds), key), plan_of(store), 2
+    ):
+        counts.add(sample.nodes[store.target].numpy())
+    assert most_read_nodes(counts, 50, 50).max() < 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import from_dict
-from gnntrain.config.types import same_fan_outs
+from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
@@ -18,59 +18,55 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.partitioned import PartitionedLoaderBuilder
+from gnntrain.loading.remote import TARGETS
+from gnntrain.loading.sharded import ROWS
 from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.remote import DRAW
 from tests.graphs import random_graph, stored
-from tests.loading.graphs import cpu_loader
-
-NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
-WEIGHTS = np.random.default_rng(1).random(240).astype(np.float32)
+from tests.hetero_graphs import random_hetero_data
+from tests.loading.graphs import WEIGHTS, assert_same, builder, plan_of
 
 
-def _compare_batches(context: DistributedContext, payload: tuple[str, str, dict[str, Any]]) -> None:
+def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str, Any]]) -> None:
     """Every batch against the whole graph's, in every rank."""
-    store_path, path, keys = payload
-    store, whole = StoredGraph.open(Path(store_path)), Parts.open(Path(path))
-    original = torch.from_numpy(np.concatenate([part.original for part in whole.opened]))
-    own = rank_range(whole.num_parts, context.machine, context.num_machines)
-    graph = PartitionedGraph.of(Parts.open(Path(path), range(own.start, own.stop)))
-    options: dict[str, Any] = {"rank": context.rank, "world_size": context.world_size, "seed": 5}
-    config = from_dict(keys)
+    folder, keys = payload
+    whole: Graph = StoredGraph.open(folder / "store")
+    parts = Parts.open(folder / "parts")
+    originals = {
+        name: torch.from_numpy(np.concatenate([part.originals[name] for part in parts.opened]))
+        for name in whole.nodes
+    }
+    own = rank_range(parts.num_parts, context.machine, context.num_machines)
+    graph = PartitionedGraph.of(Parts.open(folder / "parts", range(own.start, own.stop)))
+    needs = BlockNeeds(norm=not graph.is_hetero, weight=True, degree=True)
+    ranks = {"rank": context.rank, "world_size": context.world_size}
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
-        plan = SeedPlan(graph.split("train"), 7, **options)
-        made = PartitionedLoaderBuilder(config, graph, context, NEEDS, plan, exchange)
-        loader = made.training_loader()
-        fan_outs = same_fan_outs(config.sampler.fan_outs)
-        plan = SeedPlan(store.split("train"), 7, **options)
-        expected = cpu_loader(
-            store,
-            plan,
-            needs=NEEDS,
-            threads=0,
-            fan_outs=fan_outs,
-            replace=config.sampler.replace,
+        made = builder(
+            graph,
+            needs,
+            context=context,
+            plan=plan_of(graph, **ranks),
+            options={"exchange": exchange, "owners_draw": True},
+            **keys,
         )
+        loader = made.training_loader()
+        expected = builder(whole, needs, plan=plan_of(whole, **ranks), **keys).training_loader()
         for epoch in range(2):
             loader.set_epoch(epoch)
             expected.set_epoch(epoch)
             for batch, same in zip(loader, expected, strict=True):
-                assert torch.equal(original[batch.n_id], same.n_id)
-                assert torch.equal(batch.x, same.x)
-                assert batch.y.dtype == same.y.dtype
-                np.testing.assert_array_equal(batch.y, same.y)
-                assert torch.equal(batch.edge_index, same.edge_index)
-                assert batch.num_sampled_nodes == same.num_sampled_nodes
-                for block, other in zip(batch.blocks, same.blocks, strict=True):
-                    for name in ("indptr", "indices", "norm", "degree"):
-                        assert torch.equal(getattr(block, name), getattr(other, name)), name
-                    assert (block.weight is None) == (other.weight is None)
-                    if block.weight is not None and other.weight is not None:
-                        assert torch.equal(block.weight, other.weight)
-        is_alone = context.num_machines == 1
-        assert (exchange.take_bytes() == {}) == is_alone
-    assert len(made.why_placed) == 1
+                n_id = {
+                    # Nodes without features have the numbers of the whole graph.
+                    name: originals[name][ids] if whole.nodes[name].num_features else ids
+                    for name, ids in batch.n_id_dict.items()
+                }
+                assert_same(replace(batch, n_id_dict=n_id), same)
+        calls = {name.partition("/")[0] for name in exchange.take_bytes()}
+        # Degrees and weights come with the draws, not by a call for each edge type.
+        assert calls <= {DRAW, TARGETS, ROWS, *(["norm"] if needs.norm else [])}
+        assert (calls == set()) == (context.num_machines == 1)
+    assert len(made.why_placed) == len(made.features)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +77,32 @@ def _compare_batches(context: DistributedContext, payload: tuple[str, str, dict[
         ((0, 0, 1), 4, {"features": {"cache_ratio": 0.2}}, {"edge_weight": WEIGHTS}),
         ((0, 1, 2), 3, {"features": {"cache_bytes": 0}}, {"task": "continuous", "metric": "r2"}),
         ((), 3, {}, {"edge_weight": WEIGHTS}),
+        ((), 5, {}, None),
+        ((0, 1, 2), 5, {"sampler": {"fan_outs": {"default": [-1, 2]}}}, None),
+        (
+            (0, 0, 1),
+            5,
+            {"sampler": {"fan_outs": [3, 2], "fan_out_scope": "node", "replace": True}},
+            None,
+        ),
     ],
-    ids=["two machines", "with replacement", "three ranks", "no cache", "one machine"],
+    ids=[
+        *("two machines", "with replacement", "three ranks", "no cache", "one machine"),
+        *("typed, one machine", "typed, three machines", "typed, by node"),
+    ],
 )
 def test_batches_are_those_of_the_whole_graph_edge_by_edge(
     tmp_path: Path,
     machines: tuple[int, ...],
     num_parts: int,
     keys: dict[str, Any],
-    data: dict[str, Any],
+    data: dict[str, Any] | None,
 ) -> None:
-    store = stored(tmp_path / "store", random_graph(**data), feature_dtype="bfloat16")
+    graph = random_hetero_data() if data is None else random_graph(**data)
+    store = stored(tmp_path / "store", graph, feature_dtype="bfloat16")
     part_of = np.random.default_rng(2).integers(0, num_parts, store.num_nodes).astype(np.uint8)
+    if data is None:
+        part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]  # the last part has no venue
     write_parts(tmp_path / "parts", store, part_of, num_parts, "random")
-    keys = {"sampler": {"fan_outs": [3, 2]}} | keys
     plan = LaunchPlan(max(1, len(machines)), "cpu", 1, 60, machines)
-    launch(_compare_batches, (str(store.path), str(tmp_path / "parts"), keys), plan)
+    launch(_compare_batches, (tmp_path, keys), plan)

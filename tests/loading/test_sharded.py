@@ -16,13 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.config import from_dict
+from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import NodeOwners
-from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.sharded import (
     ROWS,
@@ -35,8 +34,14 @@ from gnntrain.loading.sharded import (
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import on_each_device
 from tests.examples import examples
-from tests.graphs import random_graph, stored
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import (
+    assert_same,
+    builder,
+    cpu_loader,
+    graph_of,
+    plan_of,
+    weighted,
+)
 from tests.simulated_device import present, watched
 
 Arrays = Sequence[npt.NDArray[Any]]
@@ -194,16 +199,15 @@ NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
 EPOCHS = 2
 
 
-def _only_its_rows(path: Path, context: DistributedContext) -> StoredGraph:
+def _only_its_rows(graph: Graph, context: DistributedContext) -> Graph:
     """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    graph = random_graph(edge_weight=weights)
-    own = rank_range(graph.num_nodes, context.machine, context.num_machines)
-    known = np.asarray(graph.features)
-    rows = np.full_like(known, 7777)
-    rows[own] = known[own]
-    data = random_graph(edge_weight=weights, features=rows)
-    return stored(path / f"of{context.rank}", data, feature_dtype="float16")
+    nodes = {}
+    for name, of_type in graph.nodes.items():
+        own = rank_range(len(of_type), context.machine, context.num_machines)
+        rows = np.full_like(of_type.features, 7777)
+        rows[own] = of_type.features[own]
+        nodes[name] = replace(of_type, features=rows)
+    return replace(graph, nodes=nodes)
 
 
 def _sent(exchange: Exchange, context: DistributedContext) -> int:
@@ -217,80 +221,101 @@ def _sent(exchange: Exchange, context: DistributedContext) -> int:
             return sum(sent for sent, _ in everyone)
 
 
-def _remote_reads(store: StoredGraph, plan: SeedPlan, context: DistributedContext) -> list[int]:
-    """The nodes of other machines in the batches of a rank, as often as they are read."""
-    own = rank_range(store.num_nodes, context.machine, context.num_machines)
-    loader = cpu_loader(store, plan, threads=0)
-    reads: list[int] = []
+def _remote_reads(
+    graph: Graph, plan: SeedPlan, context: DistributedContext
+) -> dict[NodeType, list[int]]:
+    """By type, the nodes of other machines in the batches of a rank, as often as they are read."""
+    loader = cpu_loader(graph, plan, threads=0)
+    reads: dict[NodeType, list[int]] = {name: [] for name in graph.nodes}
     for epoch in range(1, EPOCHS + 1):
         loader.set_epoch(epoch)
         for batch in loader:
-            reads += [n for n in batch.n_id.tolist() if not own.start <= n < own.stop]
+            for name, ids in batch.n_id_dict.items():
+                own = rank_range(len(graph.nodes[name]), context.machine, context.num_machines)
+                reads[name] += [n for n in ids.tolist() if not own.start <= n < own.stop]
     return reads
 
 
-def _hits(store: StoredGraph, plan: SeedPlan, context: DistributedContext, num_rows: int) -> int:
+def _hits(
+    graph: Graph, plan: SeedPlan, context: DistributedContext, num_rows: dict[NodeType, int]
+) -> dict[NodeType, int]:
     """Hits in the cache by the counts of the very batches that this machine's ranks read."""
-    counts = Counter[int]()
-    for rank in context.machine_ranks:
-        counts.update(_remote_reads(store, replace(plan, rank=rank), context))
-    hot = sorted(counts, key=lambda node: (-counts[node], node))[:num_rows]
-    return sum(node in hot for node in _remote_reads(store, plan, context))
+    own = _remote_reads(graph, plan, context)
+    ranks = [
+        _remote_reads(graph, replace(plan, rank=rank), context) for rank in context.machine_ranks
+    ]
+    hits = {}
+    for name, size in num_rows.items():
+        counts = Counter(node for rank in ranks for node in rank[name])
+        cached = set(sorted(counts, key=lambda node: (-counts[node], node))[:size])
+        hits[name] = sum(node in cached for node in own[name])
+    return hits
 
 
-def _compare_batches(context: DistributedContext, payload: tuple[str, dict[str, Any], int]) -> None:
-    """Every batch against the whole graph's, in every rank; `num_rows` of the cache."""
-    path, keys, num_rows = payload
-    store = StoredGraph.open(Path(path))
-    seeds = store.split("train")
-    plan = SeedPlan(seeds, 7, rank=context.rank, world_size=context.world_size, seed=5)
-    config = from_dict(
-        {"sampler": {"fan_outs": [3, 2]}, "distributed": {"graph": "sharded"}} | keys
-    )
+Payload = tuple[str, dict[str, Any], dict[NodeType, int]]
+
+
+def _compare_batches(context: DistributedContext, payload: Payload) -> None:
+    """Every batch against the whole graph's, in every rank; `num_rows` of the cache by type."""
+    path, features, num_rows = payload
+    graph: Graph = StoredGraph.open(Path(path))
+    graph = weighted(graph) if graph.is_hetero else graph
+    plan = plan_of(graph, rank=context.rank, world_size=context.world_size)
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    targets = torch.from_numpy(store.labels)
+    keys = {"distributed": {"graph": "sharded"}, "features": features}
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
-        machine = _only_its_rows(Path(path).parent, context)
-        made = LoaderBuilder(config, machine, context, NEEDS, plan, targets, exchange=exchange)
+        made = builder(
+            _only_its_rows(graph, context),
+            NEEDS,
+            context=context,
+            plan=plan,
+            options={"exchange": exchange},
+            **keys,
+        )
         loader = made.training_loader()
         _sent(exchange, context)
-        expected = cpu_loader(store, plan, needs=NEEDS, threads=0)
+        expected = cpu_loader(graph, plan, needs=NEEDS, threads=0)
         for epoch in range(1, EPOCHS + 1):
             loader.set_epoch(epoch)
             expected.set_epoch(epoch)
             for batch, same in zip(loader, expected, strict=True):
-                assert torch.equal(batch.n_id, same.n_id)
-                assert torch.equal(batch.x, same.x)
-                for block, other in zip(batch.blocks, same.blocks, strict=True):
-                    for name in ("indptr", "indices", "norm", "weight", "degree"):
-                        assert torch.equal(getattr(block, name), getattr(other, name)), name
-        hits, reads = loader.take_reads()
+                assert_same(batch, same)
+        found = {name: source.take_reads() for name, source in made.features.items()}
         # A remote row that is not cached, its number of four bytes, and the messages' heads.
-        num_rows_sent = sum(context.gather(reads - hits))
-        rows_and_ids = num_rows_sent * (4 + 2 * store.num_features)
-        most_heads = 200 * EPOCHS * len(loader) * context.world_size * context.num_machines
-        assert rows_and_ids <= _sent(exchange, context) <= rows_and_ids + most_heads
+        sizes = {name: 4 + graph.nodes[name].features[:1].nbytes for name in found}
+        rows_and_ids = sum(
+            sum(context.gather(reads - hits)) * sizes[name] for name, (hits, reads) in found.items()
+        )
+        calls = EPOCHS * len(loader) * context.world_size * context.num_machines * len(found)
+        assert rows_and_ids <= _sent(exchange, context) <= rows_and_ids + 200 * calls
         context.barrier()
-    assert len(made.why_placed) == 1
-    assert reads == len(_remote_reads(store, plan, context)) > 0
-    assert config.features.presample_epochs == EPOCHS
-    assert hits == _hits(store, plan, context, num_rows)
+    assert len(made.why_placed) == len(found)
+    reads = _remote_reads(graph, plan, context)
+    hits = _hits(graph, plan, context, num_rows)
+    assert found == {name: (hits[name], len(reads[name])) for name in num_rows}
+    assert sum(map(len, reads.values())) > 0
 
 
 @pytest.mark.parametrize(
-    ("machines", "features", "num_rows"),
+    ("machines", "kind", "features", "num_rows"),
     [
-        ((0, 1), {}, 6),
-        ((0, 0, 1), {"cache_bytes": 5 * 2 * 7 + 3}, 7),
-        ((0, 1, 2), {"cache_ratio": 0.0}, 0),
-        ((0, 1), {"cache_ratio": 1.0}, 60),
+        ((0, 1), "one type", {}, {NODE: 6}),
+        ((0, 0, 1), "one type", {"cache_bytes": 5 * 2 * 7 + 3}, {NODE: 7}),
+        ((0, 1, 2), "one type", {"cache_ratio": 0.0}, {NODE: 0}),
+        ((0, 1), "one type", {"cache_ratio": 1.0}, {NODE: 60}),
+        ((0, 0, 1), "typed", {}, {"paper": 4, "author": 6}),
+        # Types share the bytes by their size: 40 rows of 5 numbers, and 60 of 3.
+        ((0, 1), "typed", {"cache_bytes": 190}, {"paper": 10, "author": 15}),
     ],
     ids=str,
 )
 def test_batches_on_several_machines_are_those_of_the_whole_graph(
-    tmp_path: Path, machines: tuple[int, ...], features: dict[str, Any], num_rows: int
+    tmp_path: Path,
+    machines: tuple[int, ...],
+    kind: str,
+    features: dict[str, Any],
+    num_rows: dict[NodeType, int],
 ) -> None:
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    store = stored(tmp_path / "store", random_graph(edge_weight=weights), feature_dtype="float16")
+    graph_of(kind, tmp_path / "store", "float16")
     plan = LaunchPlan(len(machines), "cpu", 1, 60, machines)
-    launch(_compare_batches, (str(store.path), {"features": features}, num_rows), plan)
+    launch(_compare_batches, (str(tmp_path / "store"), features, num_rows), plan)

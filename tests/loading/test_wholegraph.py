@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.wholegraph import WholeGraphFeatures
-from gnntrain.sampling.block import NO_NEEDS
 from tests.graphs import random_graph, stored
 from tests.loading import fake_wholegraph
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import assert_same, builder, cpu_loader, plan_of
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -27,27 +25,21 @@ pytest.importorskip("triton", reason="triton is not installed")
 def _compare_batches(context: DistributedContext, path: str) -> None:
     fake_wholegraph.install()
     store = StoredGraph.open(Path(path))
-    plan = SeedPlan(
-        store.split("train"), 7, rank=context.rank, world_size=context.world_size, seed=5
-    )
-    keys = {
+    plan = plan_of(store, rank=context.rank, world_size=context.world_size)
+    keys: dict[str, Any] = {
         "sampler": {"fan_outs": [3, 2], "backend": "triton"},
         "features": {"placement": "wholegraph"},
         "distributed": {"graph": "sharded"},
     }
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    targets = torch.from_numpy(store.labels)
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
         exchanges = None if context.num_machines == 1 else exchange
-        made = LoaderBuilder(
-            from_dict(keys), store, context, NO_NEEDS, plan, targets, exchange=exchanges
-        )
+        made = builder(store, context=context, plan=plan, options={"exchange": exchanges}, **keys)
         loader = made.training_loader()
         exchange.take_bytes()
         expected = cpu_loader(store, plan, threads=0)
         for batch, same in zip(loader, expected, strict=True):
-            assert torch.equal(batch.n_id, same.n_id)
-            assert torch.equal(batch.x, same.x)
+            assert_same(batch, same)
         assert loader.take_reads() == (0, 0)
         assert exchange.take_bytes() == {}
         # One rank evaluates: without the others' gathers.

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, Graph, NodeType
-from gnntrain.sampling.block import Block
-from gnntrain.sampling.hetero import HeteroBlock
+from gnntrain.sampling.block import Block, Hop
 
 
 def in_neighbours(graph: Graph, edge_type: EdgeType, node: int) -> list[int]:
@@ -33,14 +32,14 @@ def edge_index_dict(graph: Graph) -> dict[EdgeType, Tensor]:
     return found
 
 
-def full_hetero_block(graph: Graph) -> HeteroBlock:
+def full_hetero_block(graph: Graph) -> Hop:
     """All nodes of each type as sources and destinations."""
     sizes = graph.schema.num_nodes
     edges = {}
     for edge_type, found in graph.edges.items():
         indptr, indices = torch.from_numpy(found.indptr), torch.from_numpy(found.indices)
         edges[edge_type] = Block(indptr, indices.long(), sizes[edge_type[0]])
-    return HeteroBlock(edges, sizes, sizes)
+    return Hop(edges, sizes, sizes)
 
 
 def hetero_seed_blocks(
@@ -49,7 +48,7 @@ def hetero_seed_blocks(
     num_layers: int,
     fan_out: int | None = None,
     draw: torch.Generator | None = None,
-) -> tuple[dict[NodeType, Tensor], list[HeteroBlock]]:
+) -> tuple[dict[NodeType, Tensor], list[Hop]]:
     """The nodes by type (seeds first) and the blocks that `num_layers` layers need for the seeds.
 
     With a `fan_out` that many in-edges of each relation are drawn, and the blocks carry the whole
@@ -77,7 +76,7 @@ def hetero_seed_blocks(
             for edge_type, found in kept.items()
         }
         num_src = {t: len(found) for t, found in nodes.items()}
-        blocks.append(HeteroBlock(edges, num_dst, num_src))
+        blocks.append(Hop(edges, num_dst, num_src))
     ids = {t: torch.tensor(found, dtype=torch.int64) for t, found in nodes.items()}
     return ids, blocks[::-1]
 

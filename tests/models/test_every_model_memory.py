@@ -18,8 +18,7 @@ from gnntrain.models.hetero_sage import HeteroSAGE
 from gnntrain.models.hgt import HGT
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
-from gnntrain.sampling.block import Block
-from gnntrain.sampling.hetero import HeteroBlock
+from gnntrain.sampling.block import Block, Hop
 from tests.compute.registrations import opened
 
 NUM_NODES, WIDTH = 150, 64
@@ -98,7 +97,7 @@ def test_nor_does_a_model_of_typed_graphs(
     schema = GraphSchema({"node": NUM_NODES}, {"node": WIDTH}, edge_types, "node")
     model = kind(schema, WIDTH, hidden_channels=WIDTH, **options)
     blocks = dict.fromkeys(edge_types, dense_block())
-    block = HeteroBlock(blocks, schema.num_nodes, schema.num_nodes)
+    block = Hop(blocks, schema.num_nodes, schema.num_nodes)
     assert largest(lambda x: model({"node": x}, {}, [block] * 2)) < NUM_EDGES * WIDTH // 8
 
 
@@ -110,9 +109,7 @@ def test_nor_does_rgcn_of_one_hot_input(
     edge_types = ("node", "to", "node"), ("node", "rev_to", "node")
     schema = GraphSchema({"node": NUM_NODES}, {"node": 0}, edge_types, "node")
     model = RGCN(schema, WIDTH, hidden_channels=WIDTH, num_bases=num_bases)
-    block = HeteroBlock(
-        dict.fromkeys(edge_types, dense_block()), schema.num_nodes, schema.num_nodes
-    )
+    block = Hop(dict.fromkeys(edge_types, dense_block()), schema.num_nodes, schema.num_nodes)
     record = LargestTensor()  # type: ignore[no-untyped-call]
     with record:
         torch.autograd.backward(model({}, {}, [block] * 2).sum())

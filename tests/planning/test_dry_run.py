@@ -12,7 +12,7 @@ import pytest
 from gnntrain.cli import main
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError, UserError
-from gnntrain.loading.loader import BlockLoader
+from gnntrain.loading.loader import SampledLoader
 from gnntrain.planning import dry_run
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -28,11 +28,11 @@ def test_batches_are_those_that_training_draws(
     report = report_of(overrides, tmp_path)
     config, graph = opened(overrides)
     loader = trainer_of(config, graph, Path()).loader
-    assert isinstance(loader, BlockLoader)
+    assert isinstance(loader, SampledLoader)
     loader.set_epoch(1)
     drawn = list(loader)
     assert [batch.num_nodes for batch in report.batches] == [b.n_id.numel() for b in drawn]
-    edges = [[block.num_edges for block in reversed(batch.blocks)] for batch in drawn]
+    edges = [[hop.num_edges for hop in reversed(batch.hops)] for batch in drawn]
     assert [list(batch.num_edges) for batch in report.batches] == edges
     assert [batch.num_seeds for batch in report.batches] == [40, 40, 20]
 

@@ -22,10 +22,10 @@ from gnntrain.errors import UserError
 from gnntrain.inference import load_best
 from gnntrain.init_from import resolved_source
 from gnntrain.loading.features import rows_of
-from gnntrain.loading.hetero import whole_graph
 from gnntrain.models import HeteroGNN
 from gnntrain.results.prediction import predict
 from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
+from tests.models.hetero_blocks import full_hetero_block
 from tests.packages import install
 from tests.results.runs import write_run
 
@@ -61,7 +61,7 @@ def run_of(folder: Path, model: dict[str, Any]) -> tuple[StoredGraph, HeteroGNN]
 def outputs_of(graph: Graph, model: HeteroGNN) -> torch.Tensor:
     x = {t: rows_of(nodes) for t, nodes in graph.nodes.items() if nodes.num_features}
     with torch.no_grad():
-        outputs: torch.Tensor = model(x, {}, (whole_graph(graph),) * model.num_layers)
+        outputs: torch.Tensor = model(x, {}, (full_hetero_block(graph),) * model.num_layers)
     return outputs
 
 

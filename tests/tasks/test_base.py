@@ -16,19 +16,16 @@ from gnntrain.config import TrainerConfig
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.features import InPlaceFeatures
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
+from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.metrics import Metric, get_metric, metric
 from gnntrain.models import SAGE
-from gnntrain.sampling.block import NO_NEEDS
-from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import Column, Columns, Task
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import load_checkpoint
 from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.trainer import Trainer
 from tests.graphs import stored
+from tests.loading.graphs import cpu_loader, full_loader
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +79,11 @@ class NodeRegression:
 
 
 def loader_of(graph: StoredGraph, task: Task, kind: str, split: str = "train") -> Loader:
-    features = InPlaceFeatures.of(graph)
     is_training = split == "train"
     plan = SeedPlan(task.seeds(split), 8, shuffle=is_training, redraw=is_training)
-    tensors = GraphTensors.of(graph, NO_NEEDS, targets=task.targets)
     if kind == "full":
-        return FullGraphLoader(tensors, features, plan, num_layers=2)
-    sampler = CPUSampler(tensors.indptr, tensors.indices, (-1, -1))
-    return BlockLoader(tensors, features, sampler, plan, threads=0)
+        return full_loader(graph, plan, targets=task.targets)
+    return cpu_loader(graph, plan, (-1, -1), targets=task.targets, threads=0)
 
 
 def trainer_of(graph: StoredGraph, folder: Path, kind: str, exact: bool, epochs: int) -> Trainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import BlockLoader, SeedPlan
+from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.snapshot import EpochTotals
@@ -27,7 +28,7 @@ from tests.training.test_trainer import Recorder, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.features import InPlaceFeatures, stored_rows
+from gnntrain.loading.features import InPlaceFeatures, rows_of
 from gnntrain.sampling.gpu import GPUSampler
 
 
@@ -51,10 +52,13 @@ def trainer(
     model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
     needs = model.needs
     graph = GraphTensors.of(store, needs, place)
-    sampler = GPUSampler(graph.indptr, graph.indices, (3, 2), edge_ids=graph.weight is not None)
-    features = InPlaceFeatures(LazyFeatures(stored_rows(store).to(place)), place)
+    edges, name = graph.only_edges, store.target
+    fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
+    sampler = GPUSampler(fused, name, dict.fromkeys(store.edges, (3, 2)), edge_ids=needs.weight)
+    rows = rows_of(store.only_nodes).to(place)
+    features = {name: InPlaceFeatures(LazyFeatures(rows), place)}
     plan = SeedPlan(store.split("train"), 8)
-    loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    loader = SampledLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
     made = Trainer(
         model,

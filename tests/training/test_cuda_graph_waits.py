@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.loader import BlockLoader, SeedPlan
+from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.snapshot import EpochTotals
@@ -77,19 +78,19 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options).to(META)
     needs = model.needs
     graph = GraphTensors.of(store, needs)
-    has_weight = graph.weight is not None
+    name, edges = store.target, graph.only_edges
+    fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
     # 70 is drawn by another kernel than 2.
-    sampler = gpu.GPUSampler(graph.indptr, graph.indices, (70, 2), edge_ids=has_weight)
-    names = ("indptr", "indices", "targets", "norm", "weight")
-    parts: dict[str, Any] = {name: getattr(graph, name) for name in names}
-    moved: dict[str, Any] = {k: None if v is None else v.to(META) for k, v in parts.items()}
-    graph = GraphTensors(**moved)
-    sampler._device, sampler._indptr, sampler._indices = META, graph.indptr, graph.indices
+    fan_outs = dict.fromkeys(store.edges, (70, 2))
+    sampler = gpu.GPUSampler(fused, name, fan_outs, edge_ids=needs.weight)
+    graph = GraphTensors.of(store, needs, META)
+    edges = graph.only_edges
+    sampler._device, sampler._indptr, sampler._indices = META, edges.indptr, edges.indices
     rows = torch.empty(store.num_nodes, store.num_features, device=META)
     slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
-    features = InPlaceFeatures(LazyFeatures(rows, slots=slots), META)
+    features = {name: InPlaceFeatures(LazyFeatures(rows, slots=slots), META)}
     plan = SeedPlan(store.split("train"), 8)
-    loader = BlockLoader(graph, features, sampler, plan, needs=needs, threads=0)
+    loader = SampledLoader(graph, features, sampler, plan, needs=needs, threads=0)
     context = DistributedContext(device=META)
     config = TrainerConfig(clip_norm=1.0)
     told: Any = {"task": NodeClassification(store), "config": config, "context": context}

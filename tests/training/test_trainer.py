@@ -16,9 +16,9 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.loading.features import InPlaceFeatures
+from gnntrain.loading.features import in_place
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import BlockLoader, FullGraphLoader, Loader, SeedPlan
+from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
@@ -31,7 +31,7 @@ from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.graphs import random_graph, stored
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import cpu_loader, full_loader
 
 
 class Scripted:
@@ -68,9 +68,7 @@ def make_loader(
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     if kind == "full":
-        return FullGraphLoader(
-            GraphTensors.of(store, NO_NEEDS), InPlaceFeatures.of(store), plan, num_layers=2
-        )
+        return full_loader(store, plan)
     return cpu_loader(store, plan, threads=1)
 
 
@@ -184,7 +182,8 @@ def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(tmp_path: Path
     twin = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     twin.load_state_dict(model.state_dict())
     (batch,) = make_loader(store, DistributedContext(), 8, "full")
-    loss = F.cross_entropy(twin(batch.x, batch.blocks)[batch.seed_rows], batch.y.long())
+    blocks = [block for hop in batch.hops for block in hop.edges.values()]
+    loss = F.cross_entropy(twin(batch.x, blocks)[batch.seed_rows], batch.y.long())
     torch.autograd.backward(loss)
     trainer = make_trainer(store, model=model, kind="full", epochs=1, optimizer="sgd", momentum=0.0)
     trainer.fit()
@@ -353,9 +352,9 @@ def test_ten_lines_train_a_model(tmp_path: Path) -> None:
     """What a notebook needs: a graph, a loader, a model and a trainer."""
     graph = stored(tmp_path / "store")
     task = NodeClassification(graph)
-    tensors, features = GraphTensors.of(graph, NO_NEEDS), InPlaceFeatures.of(graph)
-    sampler = CPUSampler(tensors.indptr, tensors.indices, (10, 5))
-    loader = BlockLoader(tensors, features, sampler, SeedPlan(task.seeds("train"), 8))
+    sampler = CPUSampler(graph.fused, graph.target, dict.fromkeys(graph.edges, (10, 5)))
+    plan = SeedPlan(task.seeds("train"), 8)
+    loader = SampledLoader(GraphTensors.of(graph, NO_NEEDS), in_place(graph), sampler, plan)
     model = SAGE(graph.num_features, task.num_outputs)
     context = DistributedContext()
     evaluator = LayerwiseEvaluator(graph, context, SharedBuffers(context, tmp_path, 1 << 30))

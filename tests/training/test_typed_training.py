@@ -193,7 +193,7 @@ def test_a_step_changes_only_the_rows_that_it_reads(tmp_path: Path) -> None:
     trainer.fit()
     for node_type, table, rows in zip(("author", "venue"), tables_of(trainer), before, strict=True):
         changed = (table.weight != rows).any(1).nonzero().flatten().tolist()
-        read = first[node_type].n_id.tolist()
+        read = first.n_id_dict[node_type].tolist()
         assert changed
         assert {*changed} <= {*read}
 
