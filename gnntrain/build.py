@@ -90,6 +90,8 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     seed = config.trainer.seed
     seed_generators(seed, context.device)
     model = models.build_model(config.model, graph.schema, task.num_outputs)
+    if task.head is not None:
+        model.add_module("head", task.head)
     seed_generators(seed + 1 + context.rank, context.device)
     return model.to(context.device)
 
@@ -166,6 +168,7 @@ def build_loaders(
         model.needs,
         plan,
         as_tensor(graph.labels)[:0] if owners_draw else task.targets,
+        make_seeds=task.seeds,
         uses_graph=model.uses_graph,
         is_typed=model.is_hetero,
         exchange=exchange,
@@ -199,7 +202,7 @@ def training_plan(
     config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
 ) -> SeedPlan:
     """This rank's training seeds in each step; for `by_node` see `SampleKey`."""
-    seeds = task.seeds("train")
+    seeds = task.examples("train")
     is_full = config.sampler.name == "full"
     return SeedPlan(
         seeds,
@@ -342,7 +345,7 @@ def _evaluation_plans(
 def _evaluation_plan(
     config: Config, task: Task, split: str, context: DistributedContext, *, by_node: bool
 ) -> SeedPlan:
-    evaluation, seeds = config.evaluation, task.seeds(split)
+    evaluation, seeds = config.evaluation, task.examples(split)
     seed = config.trainer.seed ^ _EVALUATION_STREAM
     if evaluation.name == "sampled" and evaluation.max_steps is not None:
         # A random part of the split, the same one on any number of ranks.

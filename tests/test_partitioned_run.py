@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import Config, DistributedConfig, from_dict
+from gnntrain.config import Config, from_dict
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.parts import Parts
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.joint_run import compare_stores
-from gnntrain.run import evaluate, prepare_store, resume, train
+from gnntrain.run import prepare_store, train
 from gnntrain.run_graph import prepare_graph
 from gnntrain.run_store import ModelSignature, record_of
 from gnntrain.tasks import NodeClassification, NodeRegression
@@ -82,49 +82,6 @@ def trained(config: Config) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 def in_parts(parts: Path, ranks: int = 1) -> dict[str, Any]:
     """The `distributed` keys of a run on the parts."""
     return {"num_processes": ranks, "graph": "partitioned", "parts": str(parts)}
-
-
-@pytest.mark.parametrize("machines", [(), (0, 1), (0, 0, 1, 1)], ids=str)
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"trainer": {"class_weights": "balanced"}, "evaluation": {"max_steps": 1}},
-        {"evaluation": {"name": "layerwise", "fan_outs": None}},
-    ],
-    ids=["sampled", "balanced classes", "layerwise"],
-)
-def test_numbers_are_those_of_the_whole_graph_bit_for_bit(
-    folder: Path,
-    parts: Path,
-    on_machines: Any,
-    request: pytest.FixtureRequest,
-    machines: tuple[int, ...],
-    keys: dict[str, Any],
-) -> None:
-    ranks, name = max(1, len(machines)), request.node.callspec.id
-    distributed = {"num_processes": ranks}
-    whole = trained(config_of(folder, f"whole {name}", distributed=distributed, **keys))
-    on_machines(*machines)
-    found = trained(config_of(folder, f"parts {name}", distributed=in_parts(parts, ranks), **keys))
-    for key in ("train_loss", "train", "val", "test", "num_parameters", "data"):
-        assert found[0][key] == whole[0][key], key
-    assert all(torch.equal(found[1][key], weight) for key, weight in whole[1].items())
-
-
-def test_a_run_on_parts_goes_on_and_is_evaluated_with_the_whole_graph_or_its_parts(
-    folder: Path, parts: Path
-) -> None:
-    whole = trained(config_of(folder, "whole", trainer={"epochs": 3}))
-    config = config_of(folder, "begun", distributed=in_parts(parts))
-    train(config)
-    shutil.copytree(folder / "begun", folder / "copy")
-    longer = config.trainer.model_copy(update={"epochs": 3})
-    in_parts_again = config.model_copy(update={"trainer": longer})
-    assert resume(folder / "begun", in_parts_again)["train_loss"] == whole[0]["train_loss"]
-    together = in_parts_again.model_copy(update={"distributed": DistributedConfig()})
-    assert resume(folder / "copy", together)["train_loss"] == whole[0]["train_loss"]
-    assert evaluate(folder / "begun")["metrics"] == evaluate(folder / "whole")["metrics"]
 
 
 def test_quantities_have_the_scale_of_the_whole_graphs_training_nodes(tmp_path: Path) -> None:

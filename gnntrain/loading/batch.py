@@ -28,16 +28,16 @@ class Batch:
         n_id_dict: By node type, int64 `[num_nodes]`, ids within the type; of the target type the
             seeds come first.
         rows: Lazy feature rows of each node type that has features, of all its nodes.
-        hops: One a layer, the innermost first; the last one's destinations of the target type are
-            the seeds (or all nodes of the graph, see `seed_rows`).
-        y: Targets of the seeds only, `[batch_size]` or `[batch_size, ...]`.
-        target: The node type of the seeds.
-        batch_size: Number of seeds whose output is computed.
-        num_counted: Seeds that enter the loss: `batch_size`, or 0 if this rank has no seed in the
+        hops: One a layer, the innermost first; the last one's destinations are the seeds (or all
+            nodes of the graph, see `seed_rows`).
+        y: Targets of the examples only, `[batch_size]` or `[batch_size, ...]`.
+        batch_size: Number of examples whose output is computed: seeds, or pairs of them.
+        num_counted: Examples that enter the loss: `batch_size`, or 0 if this rank has none in the
             step and borrows one to take part in the all-reduce.
-        global_batch_size: Counted seeds of all ranks together.
+        global_batch_size: Counted examples of all ranks together.
         seed_rows: int64 `[batch_size]`, the rows of the model's output that belong to the seeds;
             None: the first ones, in order.
+        pairs: See `Seeds`.
         sample: The sample; None for the whole graph.
     """
 
@@ -45,11 +45,11 @@ class Batch:
     rows: Mapping[NodeType, LazyFeatures]
     hops: tuple[Hop, ...]
     y: Tensor
-    target: NodeType
     batch_size: int
     num_counted: int
     global_batch_size: int
     seed_rows: Tensor | None = None
+    pairs: Tensor | None = None
     sample: Sample | None = None
     _x: dict[NodeType, Tensor] = field(default_factory=dict, repr=False)
     _edges: dict[EdgeType, Tensor] = field(default_factory=dict, repr=False)
@@ -78,8 +78,8 @@ class Batch:
                 blocks = self.hops[0].edges.items()
                 edges = {name: edge_index_of(block, 0, block.num_edges) for name, block in blocks}
             # The sample may be in host memory: all types go by one copy, without a wait.
-            sent = send_all(list(edges.values()), self.n_id_dict[self.target].device)
-            self._edges = dict(zip(edges, sent, strict=True))
+            device = next(iter(self.n_id_dict.values())).device
+            self._edges = dict(zip(edges, send_all(list(edges.values()), device), strict=True))
         return self._edges
 
     @property
@@ -141,8 +141,9 @@ class Batch:
         """
         ids, edges = list(self.n_id_dict), list(self._edges)
         seed_rows = [] if self.seed_rows is None else [self.seed_rows]
+        pairs = [] if self.pairs is None else [self.pairs]
         blocks = [block.tensors for hop in self.hops for block in hop.edges.values()]
-        tensors = [*self.n_id_dict.values(), self.y, *self._edges.values(), *seed_rows]
+        tensors = [*self.n_id_dict.values(), self.y, *self._edges.values(), *seed_rows, *pairs]
         tensors += [tensor for block in blocks for tensor in block.values()]
         moved = iter(send_all(tensors, device))
         return replace(
@@ -151,6 +152,7 @@ class Batch:
             y=next(moved),
             _edges={name: next(moved) for name in edges},
             seed_rows=next(moved) if seed_rows else None,
+            pairs=next(moved) if pairs else None,
             hops=tuple(
                 replace(
                     hop,

@@ -20,9 +20,9 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
-from gnntrain.loading.graph import BatchValues, GraphTensors
+from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.hotness import DenseReadCounts, most_read_nodes, presampled
-from gnntrain.loading.loader import FullGraphLoader, SampledLoader, SeedPlan
+from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
 from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
 from gnntrain.loading.sharded import MachineRows
@@ -51,8 +51,9 @@ class LoaderBuilder:
         graph: The graph. In parts, its targets are the parts' labels.
         context: This rank.
         needs: The fields that the model reads.
-        plan: The training seeds.
+        plan: The training examples.
         targets: By node of the target type, see `Task.targets`.
+        make_seeds: See `Task.seeds`.
         uses_graph: Whether the model reads edges; else batches consist of their seeds.
         is_typed: Whether it is a model of typed graphs: the CPU draws then, also for a GPU, which
             holds all rows or none.
@@ -79,6 +80,7 @@ class LoaderBuilder:
         plan: SeedPlan,
         targets: Tensor,
         *,
+        make_seeds: MakeSeeds = node_seeds,
         uses_graph: bool = True,
         is_typed: bool = False,
         exchange: Exchange | None = None,
@@ -91,6 +93,7 @@ class LoaderBuilder:
         self._needs = needs
         self._plan = plan
         self._targets = targets
+        self._make_seeds = make_seeds
         self._uses_graph = uses_graph
         self.is_typed = is_typed
         self.exchange = exchange
@@ -141,6 +144,7 @@ class LoaderBuilder:
             features,
             self.sampler(fan_outs),
             plan,
+            make_seeds=self._make_seeds,
             needs=self._needs,
             threads=0 if is_alone else threads,
             prefetch=config.prefetch,
@@ -181,6 +185,7 @@ class LoaderBuilder:
             self.features if self._has_whole_rows else self._rows_copied(),
             plan,
             num_layers=self._config.model.num_layers,
+            make_seeds=self._make_seeds,
             needs=self._needs,
         )
 
@@ -304,8 +309,8 @@ class LoaderBuilder:
         """The nodes of the training batches of the first epochs."""
         sampler = self.sampler(self._config.sampler.fan_outs)
 
-        def draw(seeds: Int64Array, key: SampleKey) -> Mapping[NodeType, Tensor]:
-            return sampler.sample(as_tensor(seeds), key).nodes
+        def draw(examples: Int64Array, key: SampleKey) -> Mapping[NodeType, Tensor]:
+            return sampler.sample(self._make_seeds(examples, key, self.values), key).nodes
 
         return presampled(draw, self._plan, num_epochs)
 
@@ -333,7 +338,6 @@ class LoaderBuilder:
                 self.exchange,
                 self.owners,
                 graph.schema.edge_types,
-                graph.target,
                 fan_outs,
                 scope=config.fan_out_scope,
                 replace=config.replace,
@@ -345,7 +349,6 @@ class LoaderBuilder:
             edges = replace(edges, indptr=own.indptr, indices=own.indices)
         return sampler_class(self.backend)(
             edges,
-            graph.target,
             fan_outs,
             scope=config.fan_out_scope,
             replace=config.replace,

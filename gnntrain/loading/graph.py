@@ -20,6 +20,7 @@ from gnntrain.data.graph import (
     IntArray,
     NodeType,
 )
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Block, BlockNeeds, Hop, Sample
 
 _HOST = torch.device("cpu")
@@ -34,8 +35,13 @@ class BatchValues(Protocol):
         """The device that makes batches."""
         ...
 
+    @property
+    def target(self) -> NodeType:
+        """The node type that has targets."""
+        ...
+
     def targets_of(self, seeds: Tensor) -> Tensor:
-        """The targets of seeds (int64 `[n]`), see `Task.targets`."""
+        """The targets of nodes (int64 `[n]`), see `Task.targets`."""
         ...
 
     def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
@@ -103,11 +109,13 @@ class GraphTensors:
 
     Attributes:
         edges: The edges of each type.
-        targets: By node of the target type, see `Task.targets`.
+        target: The node type that has targets.
+        targets: By node of this type, see `Task.targets`.
         device: See above.
     """
 
     edges: Mapping[EdgeType, EdgeTensors]
+    target: NodeType
     targets: Tensor
     device: torch.device = _HOST
 
@@ -145,6 +153,7 @@ class GraphTensors:
 
         return cls(
             {name: tensors(name, own) for name, own in graph.edges.items()},
+            graph.target,
             (as_tensor(graph.labels) if targets is None else targets).to(device),
             torch.empty(0, device=device).device,
         )
@@ -197,6 +206,13 @@ class GraphTensors:
             return None
         assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
         return take(weight, block.edge_ids)
+
+
+def node_seeds(examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:
+    """The seeds of examples that are nodes of the target type, see `Task.seeds`."""
+    del key
+    nodes = as_tensor(examples)
+    return Seeds({values.target: nodes}, values.targets_of(nodes))
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:

@@ -14,19 +14,21 @@ import numpy as np
 import torch
 
 from gnntrain import devices
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import GraphSchema, NodeType
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import FeatureSource
-from gnntrain.loading.graph import BatchValues, GraphTensors
+from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.streams import BatchStream
 from gnntrain.loading.transfer import send_all
 from gnntrain.phases import Phases
-from gnntrain.sampling.base import Int64Array, SampleKey, Sampler
+from gnntrain.sampling.base import Int64Array, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
 
 _Made = TypeVar("_Made")
+
+MakeSeeds = Callable[[Int64Array, SampleKey, BatchValues], Seeds]
+"""See `Task.seeds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,10 @@ class RankBatch:
     """One rank's seeds in a global batch.
 
     Attributes:
-        seeds: int64 `[num_seeds]`, global ids, at least one: a rank without a seed of its own
-            borrows one to take part in the all-reduce.
-        num_counted: Seeds that enter the loss: all, or 0 if the only one is borrowed.
-        global_batch_size: Counted seeds of all ranks together.
+        seeds: The examples, at least one: a rank without one of its own borrows one to take part
+            in the all-reduce. Node ids, int64 `[n]`, or another task's rows `[n, …]`.
+        num_counted: Those that enter the loss: all, or 0 if the only one is borrowed.
+        global_batch_size: Counted examples of all ranks together.
     """
 
     seeds: Int64Array
@@ -191,6 +193,7 @@ class SampledLoader(Loader):
         features: Source of the feature rows of each node type that has some.
         sampler: Samples the neighbourhoods.
         plan: The seeds of each step.
+        make_seeds: See `Task.seeds`; the examples of the plan are nodes if it is left out.
         needs: The fields that the model reads.
         threads: Background threads that make batches; 0 makes them in the caller's thread, on its
             stream, which a sampler needs that is not thread-safe.
@@ -205,6 +208,7 @@ class SampledLoader(Loader):
         sampler: Sampler,
         plan: SeedPlan,
         *,
+        make_seeds: MakeSeeds = node_seeds,
         needs: BlockNeeds = NO_NEEDS,
         threads: int = 1,
         prefetch: int = 2,
@@ -212,7 +216,8 @@ class SampledLoader(Loader):
     ) -> None:
         self._threads = threads if sampler.thread_safe else 0
         super().__init__(plan, Phases(values.device, background=self._threads > 0))
-        self._values = values
+        self.values = values
+        self._make_seeds = make_seeds
         self._features = features
         self._needs = needs
         self.sampler = sampler
@@ -240,9 +245,10 @@ class SampledLoader(Loader):
             self._step += 1
             yield self.plan.rank_batch(order, step), self.plan.key(self._epoch, step)
 
-    def fill(self, sample: Sample, num_counted: int, global_batch_size: int) -> Batch:
+    def fill(self, sample: Sample, seeds: Seeds, num_counted: int, global_batch_size: int) -> Batch:
         """The mini-batch of a sample, on `device`; see `Batch` for the numbers."""
-        on_gpu, needs, values = devices.is_gpu(self.device), self._needs, self._values
+        on_gpu, needs, values = devices.is_gpu(self.device), self._needs, self.values
+        assert seeds.targets is not None, "a task gives its seeds' targets"
         n_id = dict(values.row_ids(sample))
         if on_gpu and not any(source.waits for source in self._features.values()):
             # once for the features and the batch
@@ -254,11 +260,11 @@ class SampledLoader(Loader):
                 for name, source in self._features.items()
             },
             hops=values.filled(sample, needs),
-            y=values.targets_of(sample.nodes[sample.target][: sample.num_seeds]),
-            target=sample.target,
-            batch_size=sample.num_seeds,
+            y=seeds.targets,
+            batch_size=len(seeds.targets),
             num_counted=num_counted,
             global_batch_size=global_batch_size,
+            pairs=seeds.pairs,
             sample=sample,
         )
         if not needs.rows:
@@ -273,11 +279,13 @@ class SampledLoader(Loader):
         return sum(hits for hits, _ in reads), sum(number for _, number in reads)
 
     def _batch(self, order: Int64Array, epoch: int, step: int) -> Batch:
-        own = self.plan.rank_batch(order, step)
-        with self.phases("sample"):
-            sample = self.sampler.sample(as_tensor(own.seeds), self.plan.key(epoch, step))
+        own, key = self.plan.rank_batch(order, step), self.plan.key(epoch, step)
         with self.phases("gather"):
-            return self.fill(sample, own.num_counted, own.global_batch_size)
+            seeds = self._make_seeds(own.seeds, key, self.values)
+        with self.phases("sample"):
+            sample = self.sampler.sample(seeds, key)
+        with self.phases("gather"):
+            return self.fill(sample, seeds, own.num_counted, own.global_batch_size)
 
 
 class FullGraphLoader(Loader):
@@ -293,6 +301,7 @@ class FullGraphLoader(Loader):
             reads.
         plan: The seeds of the rank.
         num_layers: Layers of the model.
+        make_seeds: See `SampledLoader`.
         needs: The fields that the model reads. A plain PyG model, which might write to the
             features, gets a copy of the store's pages in every epoch.
     """
@@ -305,11 +314,14 @@ class FullGraphLoader(Loader):
         plan: SeedPlan,
         *,
         num_layers: int,
+        make_seeds: MakeSeeds = node_seeds,
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
         super().__init__(plan, Phases())
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
-        seed_rows = as_tensor(own if len(own) else plan.seeds[:1]).to(graph.device)
+        examples = own if len(own) else plan.seeds[:1]
+        seeds = make_seeds(examples, plan.key(0, 0), graph)
+        assert seeds.targets is not None, "a task gives its seeds' targets"
         sizes = schema.num_nodes
         blocks = {
             name: replace(
@@ -322,12 +334,12 @@ class FullGraphLoader(Loader):
             n_id_dict={t: torch.arange(size, device=graph.device) for t, size in sizes.items()},
             rows={name: source.select() for name, source in features.items()},
             hops=(Hop(blocks, num_dst=sizes, num_src=sizes),) * num_layers,
-            y=graph.targets[seed_rows],
-            target=schema.target,
-            batch_size=len(seed_rows),
+            y=seeds.targets.to(graph.device),
+            batch_size=len(seeds.targets),
             num_counted=len(own),
             global_batch_size=len(plan.seeds),
-            seed_rows=seed_rows,
+            seed_rows=seeds.nodes[schema.target].to(graph.device),
+            pairs=None if seeds.pairs is None else seeds.pairs.to(graph.device),
         )
         # Made once, not in each epoch.
         if not needs.rows:

@@ -15,7 +15,7 @@ from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 
 
@@ -86,8 +86,9 @@ class PaddedBatches:
         Raises:
             UserError: The host copies the features, or the largest size is too large.
         """
-        sample = self._sampler.sample_padded(step.seeds, step.keys)
-        return self._loader.fill(sample, step.num_counted, step.global_batch_size)
+        sample, values = self._sampler.sample_padded(step.seeds, step.keys), self._loader.values
+        seeds = Seeds({values.target: step.seeds}, values.targets_of(step.seeds))
+        return self._loader.fill(sample, seeds, step.num_counted, step.global_batch_size)
 
     def _sent(self, tensor: Tensor) -> Tensor:
         """Copy a small tensor to the device, without synchronisation."""

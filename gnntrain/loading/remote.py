@@ -111,7 +111,7 @@ class RemoteValues:
     Attributes:
         caller: Asks the owners.
         owners: Who holds which nodes of each type.
-        target: The type of the seeds.
+        target: The node type that has targets.
         originals: See `originals_of`.
     """
 

@@ -49,15 +49,31 @@ class SampleKey:
     by_node: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """What a task asks a sampler for: the nodes whose outputs a step's examples need.
+
+    Attributes:
+        nodes: By node type, integers `[num_seeds]`, ids within the type.
+        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`; None where nodes
+            alone are sampled.
+        pairs: int64 `[2, num_examples]`, positions in `nodes` of the two ends of each example that
+            is an edge; None: each seed is an example, in order.
+    """
+
+    nodes: Mapping[NodeType, Tensor]
+    targets: Tensor | None = None
+    pairs: Tensor | None = None
+
+
 class Sampler(ABC):
-    """Draws the neighbourhood of seed nodes of one type.
+    """Draws the neighbourhood of seed nodes.
 
     A package adds a sampler by an entry point of the group `gnntrain.samplers` that names a
     subclass; `sampler.backend` chooses it by the entry point's name. See `sampling.registry`.
 
     Args:
         edges: The in-edges of all types. They are only read.
-        target: The node type of the seeds.
         fan_outs: In-neighbours to draw for a node, by edge type; −1 takes all.
         scope: Whether a fan-out is for the in-edges of a node of one edge type (relation), or of
             all edge types together (node): all edge types into a node type then have the same.
@@ -78,7 +94,6 @@ class Sampler(ABC):
     def __init__(
         self,
         edges: FusedCSC,
-        target: NodeType,
         fan_outs: FanOuts,
         *,
         scope: FanOutScope = "relation",
@@ -87,11 +102,11 @@ class Sampler(ABC):
     ) -> None: ...
 
     @abstractmethod
-    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
+    def sample(self, seeds: Seeds, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`.
 
         Args:
-            seeds: Integers `[num_seeds]`, nodes of the target type.
+            seeds: Of its fields a sampler reads `nodes`.
             key: Key of the draw. Equal seeds and keys give equal samples.
         """
 

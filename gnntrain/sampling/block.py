@@ -160,10 +160,9 @@ class Sample:
     stream must wait for it.
 
     Attributes:
-        nodes: By node type, int64 `[num_nodes]`: ids within the type, in order of discovery; of the
-            target type the seeds come first, as given.
-        target: The node type of the seeds.
-        num_seeds: Number of seeds.
+        nodes: By node type, int64 `[num_nodes]`: ids within the type, in order of discovery, the
+            seeds first, as given.
+        num_seeds: Number of seeds of each node type that has some.
         hops: In the order of a model's layers: the hop farthest from the seeds first. Every hop
             draws again for *all* nodes found so far, so that a layer's output for a node does not
             depend on the rest of the batch. (Exception: PyG's way, see `pyg.PyGSampler`.)
@@ -172,8 +171,7 @@ class Sample:
     """
 
     nodes: Mapping[NodeType, Tensor]
-    target: NodeType
-    num_seeds: int
+    num_seeds: Mapping[NodeType, int]
     hops: tuple[Hop, ...]
     size: Tensor | None = None
     new_edges: Mapping[EdgeType, list[int]] | None = None
@@ -182,8 +180,7 @@ class Sample:
     def num_sampled_nodes(self) -> dict[NodeType, list[int]]:
         """By node type: the number of seeds, then of the nodes that each hop found."""
         none = dict.fromkeys(self.nodes, 0)
-        seeds = none | {self.target: self.num_seeds}
-        known = [none, seeds, *(hop.num_src for hop in reversed(self.hops))]
+        known = [none, none | dict(self.num_seeds), *(hop.num_src for hop in reversed(self.hops))]
         return {
             name: [after[name] - before[name] for before, after in pairwise(known)]
             for name in self.nodes

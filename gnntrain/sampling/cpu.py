@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, NodeType
@@ -22,6 +21,7 @@ from gnntrain.sampling.base import (
     Int64Array,
     SampleKey,
     Sampler,
+    Seeds,
 )
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.kernels import (
@@ -54,7 +54,7 @@ class CPUSampler(Sampler):
     node of the graph, kept for the next call.
 
     Args:
-        edges, target, fan_outs, scope, replace, edge_ids: See `Sampler`. The arrays may be
+        edges, fan_outs, scope, replace, edge_ids: See `Sampler`. The arrays may be
             read-only memory maps; they are not copied.
 
     Raises:
@@ -65,7 +65,6 @@ class CPUSampler(Sampler):
     def __init__(
         self,
         edges: FusedCSC,
-        target: NodeType,
         fan_outs: FanOuts,
         *,
         scope: FanOutScope = "relation",
@@ -74,33 +73,33 @@ class CPUSampler(Sampler):
     ) -> None:
         self._edges = InEdges(edges)
         self._sizes: Int64Array = np.array([*edges.num_nodes.values()], np.int64)
-        self._target = target
         self._fan_outs = fan_outs_by_hop(edges.edge_types, fan_outs, scope)
         self._scope = scope
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[_Scratch] = deque()
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
+    def sample(self, seeds: Seeds, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`.
 
         Args:
-            seeds: Integers `[num_seeds]`, nodes of the target type. A repeated seed keeps its
-                positions, each with its own (equal) in-edges; edges from it start at its first
-                position.
+            seeds: A repeated seed keeps its positions, each with its own (equal) in-edges; edges
+                from it start at its first position.
             key: Key of the draw. Equal keys give equal in-neighbours for any seeds.
 
         Raises:
-            UserError: A seed is not a node of the target type.
+            UserError: A seed is not a node of its type.
             RunError: The batch has more than 2^30 nodes of a type, or a hop 2^31 edges or more.
         """
-        target = self._edges.node_types.index(self._target)
-        own = checked_seeds(seeds.numpy(), int(self._sizes[target]))
+        own = [np.empty(0, np.int64)] * len(self._sizes)
+        for name, of_type in seeds.nodes.items():
+            number = self._edges.node_types.index(name)
+            own[number] = checked_seeds(of_type.numpy(), int(self._sizes[number]))
         try:
             scratch = self._idle.pop()
         except IndexError:
             scratch = _Scratch(self._sizes, self._edges.indices.dtype)
-        scratch.start_batch(own, target)
+        scratch.start_batch(own)
         hops = [
             self._draw_hop(scratch, fan_outs, numba_hop_key(key, hop))
             for hop, fan_outs in enumerate(self._fan_outs)
@@ -108,7 +107,7 @@ class CPUSampler(Sampler):
         nodes = self._by_type(map(torch.from_numpy, scratch.finish_batch()))
         # Not reached after an error, when the scratch may hold numbers of half a batch.
         self._idle.append(scratch)
-        return Sample(nodes, self._target, len(own), tuple(reversed(hops)))
+        return Sample(nodes, num_seeds_of(seeds), tuple(reversed(hops)))
 
     def _draw_hop(self, scratch: _Scratch, fan_outs: Int64Array, key: np.uint64) -> Hop:
         """The in-edges of all nodes known so far."""
@@ -184,6 +183,11 @@ class CPUSampler(Sampler):
         return dict(zip(self._edges.node_types, values, strict=True))
 
 
+def num_seeds_of(seeds: Seeds) -> dict[NodeType, int]:
+    """See `Sample.num_seeds`."""
+    return {name: len(nodes) for name, nodes in seeds.nodes.items()}
+
+
 class HopBuffers:
     """Buffers for the draws of a hop, reused by later hops.
 
@@ -240,17 +244,18 @@ class _Scratch(HopBuffers):
         self.room: Int64Array = np.zeros(len(sizes) + 1, np.int64)
         self.num_nodes = np.zeros_like(sizes)
 
-    def start_batch(self, seeds: Int64Array, target: int) -> None:
+    def start_batch(self, seeds: Sequence[Int64Array]) -> None:
+        """Begin a batch with these seeds of each type."""
         if self.base > MAX_BATCH_NODES:
             self.local.fill(0)
             self.base = 1
         self.num_nodes[:] = 0
-        num_new = np.zeros_like(self.num_nodes)
-        num_new[target] = len(seeds)
-        self._reserve_nodes(num_new)
-        local = self.local[self.first_node[target] :]
-        register_seeds(seeds, self.nodes[self.room[target] :], local, self.base)
-        self.num_nodes[target] = len(seeds)
+        num_seeds: Int64Array = np.array(list(map(len, seeds)), np.int64)
+        self._reserve_nodes(num_seeds)
+        for number, nodes in enumerate(seeds):
+            local = self.local[self.first_node[number] :]
+            register_seeds(nodes, self.nodes[self.room[number] :], local, self.base)
+        self.num_nodes[:] = num_seeds
 
     def finish_batch(self) -> list[Int64Array]:
         """The batch's nodes of each type, in arrays of their own."""

@@ -14,10 +14,9 @@ import triton
 from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import NodeType
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
-from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.cpu import checked_fan_outs, checked_seeds, numba_hop_key
 from gnntrain.sampling.gpu_checks import check_place, checked_max_degree
@@ -50,7 +49,7 @@ class GPUSampler(Sampler):
     Args:
         edges: Of one type, in tensors: contiguous, on the device, or in pinned host memory, which
             the GPU then reads over the bus. They are not copied.
-        target, fan_outs, replace, edge_ids: See `Sampler`.
+        fan_outs, replace, edge_ids: See `Sampler`.
         scope: Of one edge type both are the same.
         device: The device to sample on; by default that of `indptr`. "cpu" works only in Triton's
             interpreter (`TRITON_INTERPRET=1`), very slowly.
@@ -65,7 +64,6 @@ class GPUSampler(Sampler):
     def __init__(
         self,
         edges: FusedCSC,
-        target: NodeType,
         fan_outs: FanOuts,
         *,
         scope: FanOutScope = "relation",  # noqa: ARG002
@@ -79,7 +77,7 @@ class GPUSampler(Sampler):
                 "Leave it out: the CPU draws then.",
             )
         (self._edge_type,) = edges.edge_types
-        self._target = target
+        self._node_type = self._edge_type[2]
         indptr, indices = edges.indptr, edges.indices
         # An empty tensor's device has the index that "cuda" stands for.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
@@ -96,13 +94,12 @@ class GPUSampler(Sampler):
     def num_nodes(self) -> int:
         return len(self._indptr) - 1
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
+    def sample(self, seeds: Seeds, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`, on the current stream.
 
         Args:
-            seeds: Integers `[num_seeds]`, global node ids, in host or device memory. A repeated
-                seed keeps its positions, each with its own (equal) in-edges; edges from it start
-                at its first position.
+            seeds: In host or device memory. A repeated seed keeps its positions, each with its own
+                (equal) in-edges; edges from it start at its first position.
             key: Key of the draw. Equal keys give equal in-neighbours for any seeds.
 
         Raises:
@@ -110,15 +107,15 @@ class GPUSampler(Sampler):
             RunError: A hop may grow beyond 2^31 nodes and edges.
         """
         with _current(self._device):
-            given = self._on_device(seeds)
+            nodes = self._on_device(seeds.nodes[self._node_type])
             try:
                 local = self._idle.pop()
             except IndexError:
                 local = self._new_local()
-            batch = _Batch(given, local, len(self._fan_outs), self.num_nodes)
+            batch = _Batch(nodes, local, len(self._fan_outs), self.num_nodes)
             keys = self.hop_keys(key).to(self._device, non_blocking=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(len(self._fan_outs))]
-            return self._finished(batch, hops, given)
+            return self._finished(batch, hops, nodes)
 
     def hop_keys(self, key: SampleKey) -> Tensor:
         """The key in the kernels' form, int32 `[2 · hops]` in host memory."""
@@ -253,13 +250,13 @@ class GPUSampler(Sampler):
         size: Tensor | None = None,
     ) -> Sample:
         """The sample of these blocks, the hop next to the seeds first."""
-        node_type, edge_type = self._target, self._edge_type
+        node_type, edge_type = self._node_type, self._edge_type
         hops = [
             Hop({edge_type: block}, {node_type: block.num_dst}, {node_type: block.num_src})
             for block in reversed(blocks)
         ]
         return Sample(
-            {node_type: nodes}, node_type, num_seeds, tuple(hops), size, {edge_type: num_new}
+            {node_type: nodes}, {node_type: num_seeds}, tuple(hops), size, {edge_type: num_new}
         )
 
 

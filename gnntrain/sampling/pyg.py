@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from weakref import WeakValueDictionary
@@ -10,7 +10,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 import torch_geometric.typing
-from torch import Tensor
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler.base import HeteroSamplerOutput
 
@@ -18,9 +17,9 @@ from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import Edges, EdgeType, Graph, Nodes, NodeType
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
-from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
-from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs
+from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs, num_seeds_of
 
 
 class PyGSampler(Sampler):
@@ -34,7 +33,7 @@ class PyGSampler(Sampler):
     step, and, unlike with the built-in samplers, a draw depends on the number of ranks.
 
     Args:
-        edges, target, fan_outs, replace: See `Sampler`.
+        edges, fan_outs, replace: See `Sampler`.
         scope: "relation": PyG's samplers have no other.
         edge_ids: Ignored: PyG always returns the edges' positions.
 
@@ -47,7 +46,6 @@ class PyGSampler(Sampler):
     def __init__(
         self,
         edges: FusedCSC,
-        target: NodeType,
         fan_outs: FanOuts,
         *,
         scope: FanOutScope = "relation",
@@ -61,7 +59,6 @@ class PyGSampler(Sampler):
                 "PyG's fan-outs are those of a relation; sampler.backend=numba has both.",
             )
         self._edges = edges
-        self._target = target
         checked = {name: list(checked_fan_outs(fan_outs[name])) for name in edges.edge_types}
         self._num_hops = len(checked[edges.edge_types[0]])
         self._has_types = len(edges.num_nodes) > 1 or len(checked) > 1
@@ -77,33 +74,33 @@ class PyGSampler(Sampler):
             self._sampler.node_types = list(edges.num_nodes)
             self._sampler.edge_types = list(edges.edge_types)
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
+    def sample(self, seeds: Seeds, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`.
 
         Args:
-            seeds: int64 `[num_seeds]`, nodes of the target type, each once.
+            seeds: Of one node type, each once.
             key: Key of the draw, together with the first seed.
 
         Raises:
             UserError: A seed occurs twice (pyg-lib would return edges that are not there).
         """
-        num_repeated = len(seeds) - len(np.unique(seeds.numpy()))
+        ((target, nodes),) = seeds.nodes.items()
+        num_repeated = len(nodes) - len(np.unique(nodes.numpy()))
         if num_repeated > 0:
             raise UserError(
-                f"{num_repeated} of {len(seeds)} seeds are repetitions",
+                f"{num_repeated} of {len(nodes)} seeds are repetitions",
                 "Give each seed once, or use sampler.backend=numba.",
             )
-        inputs = NodeSamplerInput(None, seeds, input_type=self._target if self._has_types else None)
-        with seeded(key.seed, key.epoch, key.step, *seeds[:1].tolist()), _one_thread():
+        inputs = NodeSamplerInput(None, nodes, input_type=target if self._has_types else None)
+        with seeded(key.seed, key.epoch, key.step, *nodes[:1].tolist()), _one_thread():
             drawn = self._sampler.sample_from_nodes(inputs)
-        return sample_of(drawn, self._edges, self._target, len(seeds), self._num_hops)
+        return sample_of(drawn, self._edges, num_seeds_of(seeds), self._num_hops)
 
 
 def sample_of(
     drawn: SamplerOutput | HeteroSamplerOutput,
     edges: FusedCSC,
-    target: NodeType,
-    num_seeds: int,
+    num_seeds: Mapping[NodeType, int],
     num_hops: int,
 ) -> Sample:
     """The sample that one of PyG's samplers drew.
@@ -115,8 +112,7 @@ def sample_of(
         drawn: As pyg-lib and torch-sparse fill it: edges of a type by destination, nodes of a type
             numbered as they are found. No seed occurs twice.
         edges: The graph that was drawn from.
-        target: The type of the seeds.
-        num_seeds: The first of its nodes.
+        num_seeds: See `Sample`.
         num_hops: Number of hops.
     """
     if isinstance(drawn, SamplerOutput):  # of one type, for which PyG has no names
@@ -129,7 +125,7 @@ def sample_of(
             name: (drawn.row[name], drawn.col[name], drawn.edge[name]) for name in edges.edge_types
         }
     # torch-sparse does not count by hop: derive the counts from the node numbers.
-    known = [dict.fromkeys(edges.num_nodes, 0) | {target: num_seeds}]
+    known = [dict.fromkeys(edges.num_nodes, 0) | dict(num_seeds)]
     for _ in range(num_hops):
         before, after = known[-1], dict(known[-1])
         for name, (row, col, _) in found.items():
@@ -154,7 +150,7 @@ def sample_of(
                 edge_ids=edge_ids[:num_edges],
             )
     hops = [Hop(own, *sizes) for own, sizes in zip(blocks, pairwise(known), strict=True)]
-    return Sample(nodes, target, num_seeds, tuple(reversed(hops)))
+    return Sample(nodes, num_seeds, tuple(reversed(hops)))
 
 
 _shared: WeakValueDictionary[tuple[int, int, bool], PyGGraph] = WeakValueDictionary()

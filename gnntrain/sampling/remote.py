@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, NodeType
@@ -28,6 +27,7 @@ from gnntrain.sampling.base import (
     Int64Array,
     SampleKey,
     Sampler,
+    Seeds,
 )
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds, Hop, Sample
 from gnntrain.sampling.cpu import (
@@ -37,6 +37,7 @@ from gnntrain.sampling.cpu import (
     check_hop_edges,
     checked_seeds,
     fan_outs_by_hop,
+    num_seeds_of,
     numba_hop_key,
     read_only,
     starts_of,
@@ -61,6 +62,7 @@ DRAW = "draw"
 """The name of the call that asks an owner for in-neighbours."""
 
 _NO_WEIGHTS = read_only(np.empty(0, np.float32))
+_NO_NODES = np.empty(0, np.int64)
 _NO_DEGREES = np.empty(0, np.uint8)
 
 
@@ -74,7 +76,7 @@ class RemoteSampler(Sampler):
         caller: Asks the owners, each of which serves `DRAW` with `DrawAnswers`.
         owners: Who holds which nodes of each type.
         edge_types: In the order of the whole graph.
-        target, fan_outs, scope, replace: See `Sampler`.
+        fan_outs, scope, replace: See `Sampler`.
         needs: Of its fields, `weight` is set in all blocks, `degree` in those of the last hop,
             which have the destinations of all others.
 
@@ -87,7 +89,6 @@ class RemoteSampler(Sampler):
         caller: Caller,
         owners: Mapping[NodeType, NodeOwners],
         edge_types: Sequence[EdgeType],
-        target: NodeType,
         fan_outs: FanOuts,
         *,
         scope: FanOutScope = "relation",
@@ -97,27 +98,29 @@ class RemoteSampler(Sampler):
         self._caller = caller
         self._owners = owners
         self._edge_types = edge_types
-        self._target = target
         self._fan_outs = fan_outs_by_hop(edge_types, fan_outs, scope)
         self._options = int(scope == "node"), int(replace)
         self._needs = needs
         self._idle: deque[dict[NodeType, NodeNumbers]] = deque()
 
-    def sample(self, seeds: Tensor, key: SampleKey) -> Sample:
+    def sample(self, seeds: Seeds, key: SampleKey) -> Sample:
         """Draw the neighbourhood of `seeds`, which the partition has numbered.
 
         Raises:
-            UserError: A seed is not a node of the target type.
+            UserError: A seed is not a node of its type.
             RunError: The batch has more than 2^30 nodes of a type, or a hop 2^31 edges or more; an
                 owner does not answer.
         """
-        own = checked_seeds(seeds.numpy(), self._owners[self._target].num_nodes)
+        own = {
+            name: checked_seeds(nodes.numpy(), self._owners[name].num_nodes)
+            for name, nodes in seeds.nodes.items()
+        }
         try:
             numbers = self._idle.pop()
         except IndexError:
             numbers = {name: NodeNumbers() for name in self._owners}
         for name, of_type in numbers.items():
-            of_type.start(own if name == self._target else own[:0])
+            of_type.start(own.get(name, _NO_NODES))
         hops = []
         for hop, fan_outs in enumerate(self._fan_outs):
             wants_degree = self._needs.degree and hop == len(self._fan_outs) - 1
@@ -125,7 +128,7 @@ class RemoteSampler(Sampler):
         nodes = {name: torch.from_numpy(found.known.copy()) for name, found in numbers.items()}
         # Not reached after an error, when the tables may hold numbers of half a batch.
         self._idle.append(numbers)
-        return Sample(nodes, self._target, len(own), tuple(reversed(hops)))
+        return Sample(nodes, num_seeds_of(seeds), tuple(reversed(hops)))
 
     def _draw_hop(
         self,

@@ -13,7 +13,7 @@ from torch import Tensor
 from gnntrain.compute.selection import SAMPLER
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE
-from gnntrain.sampling.base import SampleKey, Sampler
+from gnntrain.sampling.base import SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
@@ -58,12 +58,12 @@ def _tried(draws: _Draws, device: torch.device) -> Outcome:
     seeds = torch.arange(0, _NUM_NODES, 14)
     expected, found = _samplers(graph, draws, device)
     for key in _KEYS:
-        wanted = expected.sample(seeds, key)
+        wanted = expected.sample(Seeds({NODE: seeds}), key)
         if draws.padded:
             keys = found.hop_keys(key).to(device)
             _check_padded(found.sample_padded(seeds.to(device), keys), wanted)
         else:
-            _check_equal(found.sample(seeds, key), wanted)
+            _check_equal(found.sample(Seeds({NODE: seeds}), key), wanted)
     return Outcome()
 
 
@@ -81,11 +81,11 @@ def _graph(num_nodes: int, num_edges: int, index: torch.dtype) -> FusedCSC:
 def _samplers(graph: FusedCSC, draws: _Draws, device: torch.device) -> tuple[Sampler, Any]:
     from gnntrain.sampling.gpu import GPUSampler  # imports Triton
 
-    arguments = NODE, {EDGE: tuple(draws.fan_outs)}
+    fan_outs = {EDGE: tuple(draws.fan_outs)}
     options: dict[str, Any] = {"replace": draws.replace, "edge_ids": True}
     indptr, indices = (torch.from_numpy(own).to(device) for own in (graph.indptr, graph.indices))
     placed = replace(graph, indptr=indptr, indices=indices)
-    return CPUSampler(graph, *arguments, **options), GPUSampler(placed, *arguments, **options)
+    return CPUSampler(graph, fan_outs, **options), GPUSampler(placed, fan_outs, **options)
 
 
 def _check_equal(found: Sample, wanted: Sample) -> None:
@@ -124,6 +124,6 @@ def _refuse_longer(name: str, found: Tensor, wanted: Tensor, fill: int) -> None:
 def _timed(device: torch.device) -> Outcome:
     """Measure a batch of 1024 seeds on both; the CPU's sampler in one thread."""
     samplers = _samplers(_graph(200_000, 4_000_000, torch.int32), _Draws([15, 10]), device)
-    seeds = torch.arange(1024)
+    seeds = Seeds({NODE: torch.arange(1024)})
     times = [milliseconds(partial(one.sample, seeds, _KEYS[0]), device) for one in samplers]
     return Outcome(0.0, times[1], times[0])

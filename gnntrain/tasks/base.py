@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.loading.graph import BatchValues
 from gnntrain.metrics import Metric
+from gnntrain.sampling.base import SampleKey, Seeds
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Columns:
 
 
 class Task(Protocol):
-    """A learning task on a graph: seeds, targets, loss, metrics.
+    """A learning task on a graph: examples, seeds, targets, loss, metrics.
 
     The outputs are the model's `num_outputs` numbers a seed; the loss compares them with a target.
     """
@@ -59,12 +61,29 @@ class Task(Protocol):
         """Width of the model's last layer."""
         ...
 
-    def seeds(self, split: str) -> Int64Array:
-        """The seeds of "train", "val" or "test": int64 `[n]`, node ids."""
+    def examples(self, split: str) -> Int64Array:
+        """The examples of "train", "val" or "test": node ids, int64 `[n]`, or rows `[n, …]`."""
         ...
 
-    def in_words(self, seeds: Int64Array) -> str:
-        """The first seeds as the user calls them, as in "nodes a, b, ..."."""
+    def seeds(self, examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:
+        """The nodes whose outputs some examples need, and their targets: a function of these
+        arguments alone, in any thread.
+
+        Args:
+            examples: Of a rank in a step.
+            key: Of the step, for what the task draws itself.
+            values: Gives targets of nodes, which other machines may hold.
+        """
+        ...
+
+    @property
+    def head(self) -> nn.Module | None:
+        """Part of the model: takes the model's rows of the seeds and `Seeds.pairs`, returns the
+        outputs of the examples. None: an example is a seed, and its output the model's."""
+        ...
+
+    def in_words(self, examples: Int64Array) -> str:
+        """The first examples as the user calls them, as in "nodes a, b, ..."."""
         ...
 
     @property

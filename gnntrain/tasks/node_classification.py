@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.data.ogb import ogb_evaluator
+from gnntrain.loading.graph import node_seeds
 from gnntrain.metrics import (
     RANKING_METRICS,
     LabelKind,
@@ -79,6 +80,9 @@ class NodeClassification:
         UserError: No installed package has the metric.
     """
 
+    head = None
+    seeds = staticmethod(node_seeds)
+
     def __init__(
         self,
         graph: Graph,
@@ -102,13 +106,13 @@ class NodeClassification:
         self.num_outputs = 1 if self.kind == "binary" else labels.num_classes
         self.metric: Metric = get_metric(labels.metric)
 
-    def seeds(self, split: str) -> Int64Array:
+    def examples(self, split: str) -> Int64Array:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
-    def in_words(self, seeds: Int64Array) -> str:
+    def in_words(self, examples: Int64Array) -> str:
         """See `Graph.in_words`."""
-        return self._graph.in_words(seeds)
+        return self._graph.in_words(examples)
 
     @property
     def targets(self) -> Tensor:

@@ -15,6 +15,7 @@ from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph, Int64Array
 from gnntrain.data.target_scale import TargetScale
 from gnntrain.devices import accelerator, float_type
+from gnntrain.loading.graph import node_seeds
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns
 from gnntrain.tasks.target_warnings import target_warnings
@@ -67,6 +68,8 @@ class NodeRegression:
     """
 
     kind: LabelKind = "continuous"
+    head = None
+    seeds = staticmethod(node_seeds)
 
     def __init__(
         self,
@@ -87,13 +90,13 @@ class NodeRegression:
         self.scale = scale or graph.target_scale()
         self._scale_on: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
-    def seeds(self, split: str) -> Int64Array:
+    def examples(self, split: str) -> Int64Array:
         """The nodes of a split, int64 `[n]`."""
         return self._graph.split(split)
 
-    def in_words(self, seeds: Int64Array) -> str:
+    def in_words(self, examples: Int64Array) -> str:
         """See `Graph.in_words`."""
-        return self._graph.in_words(seeds)
+        return self._graph.in_words(examples)
 
     @property
     def targets(self) -> Tensor:

@@ -269,7 +269,7 @@ def metrics_of(task: Task, outputs: Tensor) -> SplitMetrics:
     """
     metrics: SplitMetrics = {}
     for split in SPLITS:
-        rows = as_tensor(task.seeds(split))
+        rows = as_tensor(task.examples(split))
         found = outputs[rows.to(outputs.device)]
         if float_type(found.device) != torch.float64:  # in which metrics compute
             found = found.cpu()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gnntrain.loading.batch import Batch
 from gnntrain.models import AnyModel, PlainModel
+from gnntrain.models.embedding import embedding_tables
 
 
 class OnBatch(nn.Module):
@@ -20,9 +22,14 @@ class OnBatch(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Logits of the seeds, `[batch_size, num_outputs]`."""
+    def forward(self, batch: Batch | None) -> Tensor:
+        """Outputs of the examples, `[batch_size, num_outputs]`; without a batch the sum of all
+        weights that DDP sees."""
         model: Any = self.model
+        if batch is None:
+            tables = {id(table.weight) for _, table in embedding_tables(model)}
+            weights = [w for w in model.parameters() if w.requires_grad and id(w) not in tables]
+            return torch.stack([weight.sum() for weight in weights]).sum()
         # A batch of the whole graph has all nodes, in order.
         n_id = {} if batch.sample is None else batch.n_id_dict
         out: Tensor
@@ -36,4 +43,8 @@ class OnBatch(nn.Module):
         else:
             (x,) = (batch.rows if model.needs.rows else batch.x_dict).values()
             out = model(x, [block for hop in batch.hops for block in hop.edges.values()])
-        return out[: batch.batch_size] if batch.seed_rows is None else out[batch.seed_rows]
+        if batch.seed_rows is not None:
+            out = out[batch.seed_rows]
+        if batch.pairs is not None:
+            out = model.head(out, batch.pairs)
+        return out[: batch.batch_size]

@@ -357,7 +357,7 @@ def pieces(
         nodes: These nodes.
         computed: Those that this rank computes.
     """
-    seeds = task.seeds(split)
+    seeds = task.examples(split)
     size = max(1, _MAX_SLICE_NUMBERS // outputs.shape[1])
     for start in range(0, len(seeds), size):
         given = np.asarray(seeds[start : start + size])

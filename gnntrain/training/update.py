@@ -92,6 +92,12 @@ class Update:
             module = DistributedDataParallel(
                 module, process_group=self._context.group, find_unused_parameters=unused
             )
+            if self._context.world_size > 2 and self._device == "cpu" and not unused:
+                # DDP orders its buckets anew after the first backward pass, and gloo adds up the
+                # numbers of three ranks in an order that depends on their position in a bucket. So
+                # that is done before the first step, of a resumed run too: they agree bit for bit.
+                torch.autograd.backward(module(None))
+                self.optimizer.zero_grad(set_to_none=True)
             for weight in self._model.parameters():
                 if weight.requires_grad:
                     hook = self._phases.mark

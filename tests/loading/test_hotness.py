@@ -21,6 +21,7 @@ from gnntrain.loading.hotness import (
     presampled,
 )
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.sampling.base import Seeds
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import builder, plan_of
@@ -116,7 +117,9 @@ def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
     sampler = builder(store).sampler((3, 3))
     counts = DenseReadCounts(store.num_nodes)
     for sample in presampled(
-        lambda seeds, key: sampler.sample(torch.from_numpy(seeds), key), plan_of(store), 2
+        lambda seeds, key: sampler.sample(Seeds({store.target: torch.from_numpy(seeds)}), key),
+        plan_of(store),
+        2,
     ):
         counts.add(sample.nodes[store.target].numpy())
     assert most_read_nodes(counts, 50, 50).max() < 30

@@ -53,7 +53,6 @@ def loaders(
         indices = torch.from_numpy(store.indices).pin_memory()
     sampler = GPUSampler(
         replace(store.fused, indptr=graph.only_edges.indptr, indices=indices),
-        store.target,
         dict.fromkeys(store.edges, fan_outs),
         edge_ids=needs.weight,
     )

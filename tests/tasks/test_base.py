@@ -16,6 +16,7 @@ from gnntrain.config import TrainerConfig
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.graph import node_seeds
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.metrics import Metric, get_metric, metric
 from gnntrain.models import SAGE
@@ -42,6 +43,7 @@ class NodeRegression:
     """Predicts the sum of a node's features."""
 
     num_outputs = 1
+    head = None
 
     def __init__(self, graph: StoredGraph) -> None:
         self._graph = graph
@@ -51,11 +53,13 @@ class NodeRegression:
     def metric(self) -> Metric:
         return get_metric("root_error")
 
-    def seeds(self, split: str) -> Int64Array:
+    def examples(self, split: str) -> Int64Array:
         return self._graph.split(split)
 
-    def in_words(self, seeds: Int64Array) -> str:
-        return self._graph.in_words(seeds)
+    seeds = staticmethod(node_seeds)
+
+    def in_words(self, examples: Int64Array) -> str:
+        return self._graph.in_words(examples)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs[:, 0].float(), targets, reduction="sum")
@@ -80,7 +84,7 @@ class NodeRegression:
 
 def loader_of(graph: StoredGraph, task: Task, kind: str, split: str = "train") -> Loader:
     is_training = split == "train"
-    plan = SeedPlan(task.seeds(split), 8, shuffle=is_training, redraw=is_training)
+    plan = SeedPlan(task.examples(split), 8, shuffle=is_training, redraw=is_training)
     if kind == "full":
         return full_loader(graph, plan, targets=task.targets)
     return cpu_loader(graph, plan, (-1, -1), targets=task.targets, threads=0)

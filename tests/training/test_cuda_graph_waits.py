@@ -82,7 +82,7 @@ def made(store: Any, kind: Callable[..., GNN], **options: Any) -> tuple[Trainer,
     fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
     # 70 is drawn by another kernel than 2.
     fan_outs = dict.fromkeys(store.edges, (70, 2))
-    sampler = gpu.GPUSampler(fused, name, fan_outs, edge_ids=needs.weight)
+    sampler = gpu.GPUSampler(fused, fan_outs, edge_ids=needs.weight)
     graph = GraphTensors.of(store, needs, META)
     edges = graph.only_edges
     sampler._device, sampler._indptr, sampler._indices = META, edges.indptr, edges.indices

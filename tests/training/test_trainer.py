@@ -352,8 +352,8 @@ def test_ten_lines_train_a_model(tmp_path: Path) -> None:
     """What a notebook needs: a graph, a loader, a model and a trainer."""
     graph = stored(tmp_path / "store")
     task = NodeClassification(graph)
-    sampler = CPUSampler(graph.fused, graph.target, dict.fromkeys(graph.edges, (10, 5)))
-    plan = SeedPlan(task.seeds("train"), 8)
+    sampler = CPUSampler(graph.fused, dict.fromkeys(graph.edges, (10, 5)))
+    plan = SeedPlan(task.examples("train"), 8)
     loader = SampledLoader(GraphTensors.of(graph, NO_NEEDS), in_place(graph), sampler, plan)
     model = SAGE(graph.num_features, task.num_outputs)
     context = DistributedContext()

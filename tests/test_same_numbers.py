@@ -1,0 +1,195 @@
+"""The same numbers wherever the graph lies: whole, in ranges of rows, in parts, at servers;
+also where a run goes on from a checkpoint there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnntrain.app import compose_config
+from gnntrain.config import Config
+from gnntrain.data.partitioning.build import partition
+from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.run import evaluate, prepare_store, resume, train
+from gnntrain.training.checkpoint import load_checkpoint
+
+KEYS = [
+    "trainer.epochs=2",
+    "trainer.gpus=0",
+    "trainer.batch_size=32",
+    "model.hidden_channels=8",
+    "sampler.fan_outs=[4,3]",
+    "distributed.threads=1",
+    "distributed.timeout=60",
+    "logger=[jsonl]",
+]
+ONE_TYPE = ["dataset=synthetic", "dataset.num_nodes=600", "dataset.num_features=8"]
+TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_features=8"]
+TYPED += ["dataset.num_classes=4"]
+RAW = "model.project_inputs=false"
+SAMPLED = ["evaluation=sampled", "evaluation.fan_outs=[3,3]"]
+
+MODELS = {
+    "gcn": [*ONE_TYPE, "model=gcn"],
+    "sage": [*ONE_TYPE, "model=sage", "trainer.class_weights=balanced"],
+    "gat": [*ONE_TYPE, "model=gat"],
+    "gcn, sampled": [*ONE_TYPE, "model=gcn", *SAMPLED, "evaluation.max_steps=1"],
+    "rgcn": [*TYPED, "model=rgcn", RAW],
+    "rgcn, fan-outs by type": [
+        *TYPED,
+        "model=rgcn",
+        "sampler.fan_outs={default:[4,3],author/writes/paper:[2,2]}",
+    ],
+    "sum": [*TYPED, "model=hetero_sage", "model.aggregator=sum"],
+    "hgt": [*TYPED, "model=hgt", "model.heads=2", "sampler.fan_out_scope=node"],
+    "rgat, sampled": [*TYPED, "model=rgat", "model.heads=2", *SAMPLED],
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a graph lies.
+
+    Attributes:
+        trainers: The ranks that train.
+        keys: Of the configuration.
+        machines: The machine of each rank; empty: they are on one.
+    """
+
+    trainers: int
+    keys: tuple[str, ...]
+    machines: tuple[int, ...] = ()
+
+
+PARTS = "distributed.graph=partitioned"
+PLACES = {
+    "parts": Place(1, (PARTS,)),
+    "parts, a rank a machine": Place(2, (PARTS,), (0, 1)),
+    "parts, ranks share a machine": Place(3, (PARTS,), (0, 0, 1)),
+    "rows shared out": Place(3, ("distributed.graph=sharded",), (0, 1, 1)),
+    "rows shared out, no cache": Place(
+        2, ("distributed.graph=sharded", "features.cache_bytes=0"), (0, 1)
+    ),
+    "servers": Place(2, ("distributed.servers=2",)),
+    "servers on machines": Place(
+        2,
+        ("distributed.servers=2", "distributed.graph=sharded", "evaluation.ranks=0"),
+        (0, 1, 1, 2),
+    ),
+    "servers of parts": Place(1, (PARTS, "distributed.servers=2")),
+}
+CASES = [
+    *((model, place) for model in ("gcn", "rgcn") for place in PLACES),
+    *((m, "parts, a rank a machine") for m in MODELS if m not in ("gcn", "rgcn")),
+    *((model, "servers") for model in ("sage", "gat", "hgt")),
+    ("gat", "rows shared out"),
+    ("gcn, sampled", "rows shared out"),
+    ("gcn, sampled", "servers of parts"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("same_numbers")
+
+
+@pytest.fixture(scope="module")
+def configured(folder: Path) -> Callable[..., Config]:
+    """Makes a configuration; its runs are in `folder`."""
+
+    @cache
+    def parts(dataset: tuple[str, ...]) -> Path:
+        graph = prepare_store(configure("none", *dataset).dataset).store
+        return partition(graph, 4, folder / f"{graph.dataset} in parts", "streaming").path
+
+    def configure(name: str, *keys: str) -> Config:
+        if PARTS in keys:
+            dataset = tuple(key for key in keys if key.startswith("dataset"))
+            keys = (*keys, f"distributed.parts={parts(dataset)}")
+        places = f"run.dir={folder / name}", f"dataset.store_dir={folder / 'stores'}"
+        return compose_config([*KEYS, *keys, *places]).config
+
+    return configure
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path, configured: Callable[..., Config]) -> Callable[[str, int], Path]:
+    """Trains a model on so many ranks of one machine that has the whole graph; the run."""
+
+    @cache
+    def trained(model: str, ranks: int) -> Path:
+        name = f"{model} on {ranks}".replace(",", "")
+        train(configured(name, *MODELS[model], f"distributed.num_processes={ranks}"))
+        return folder / name
+
+    return trained
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers_of(run: Path) -> list[dict[str, Any]]:
+    compared = ("epoch", "train_loss", "train/", "val/", "test/")
+    return [{k: v for k, v in one.items() if k.startswith(compared)} for one in lines_of(run)]
+
+
+@pytest.mark.parametrize(("model", "place"), CASES)
+def test_numbers_and_weights_are_those_of_a_run_that_has_the_whole_graph(
+    folder: Path,
+    configured: Callable[..., Config],
+    reference: Callable[[str, int], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    place: str,
+) -> None:
+    there = PLACES[place]
+    whole = reference(model, there.trainers)
+    plan_of = LaunchPlan.of
+
+    def plan(*arguments: Any) -> LaunchPlan:
+        """Has ranks believe that they are on several machines."""
+        return replace(plan_of(*arguments), machines=there.machines)
+
+    monkeypatch.setattr(LaunchPlan, "of", plan)
+    servers = 2 * any("servers" in key for key in there.keys)
+    ranks = f"distributed.num_processes={there.trainers + servers}"
+    name, keys = f"{model} in {place}".replace(",", ""), (*MODELS[model], *there.keys, ranks)
+    train(configured(name, *keys, "trainer.epochs=1"))
+    resume(folder / name, configured(name, *keys))
+    found, wanted = numbers_of(folder / name), numbers_of(whole)
+    assert len(found) == len(wanted) == 2
+    for epoch, expected in zip(found, wanted, strict=True):
+        # Sums of several servers are added in another order.
+        assert epoch == (pytest.approx(expected, rel=1e-5) if servers else expected)
+    if "distributed.graph=sharded" in there.keys and not servers:
+        rates = [line["cache_hit_rate"] for line in lines_of(folder / name)]
+        assert all(0 < rate < 1 for rate in rates) or rates == [0.0, 0.0]
+        assert (rates == [0.0, 0.0]) == ("features.cache_bytes=0" in there.keys)
+    if servers:
+        times = lines_of(folder / name)[-1]["time"]
+        assert min(times[f"background/server_{call}"] for call in ("draw", "rows")) > 0
+    states = [load_checkpoint(run / "checkpoints" / "last.pt") for run in (folder / name, whole)]
+    weights = [state["model"] for state in states]
+    assert all(torch.equal(weights[0][key], weight) for key, weight in weights[1].items())
+
+
+@pytest.mark.parametrize("model", ["gcn", "rgcn"])
+def test_a_run_on_parts_goes_on_and_is_evaluated_with_the_whole_graph(
+    folder: Path,
+    configured: Callable[..., Config],
+    reference: Callable[[str, int], Path],
+    model: str,
+) -> None:
+    whole, name = reference(model, 1), f"{model} begun on parts"
+    train(configured(name, *MODELS[model], PARTS, "trainer.epochs=1"))
+    resume(folder / name, configured(name, *MODELS[model], "distributed.graph=replicated"))
+    assert numbers_of(folder / name) == numbers_of(whole)
+    assert evaluate(folder / name)["metrics"] == evaluate(whole)["metrics"]
