@@ -31,7 +31,6 @@ class Batch:
         hops: One a layer, the innermost first; the last one's destinations are the seeds (or all
             nodes of the graph, see `seed_rows`).
         y: Targets of the examples only, `[batch_size]` or `[batch_size, ...]`.
-        target: The node type that has targets.
         batch_size: Number of examples whose output is computed: seeds, or pairs of them.
         num_counted: Examples that enter the loss: `batch_size`, or 0 if this rank has none in the
             step and borrows one to take part in the all-reduce.
@@ -46,7 +45,6 @@ class Batch:
     rows: Mapping[NodeType, LazyFeatures]
     hops: tuple[Hop, ...]
     y: Tensor
-    target: NodeType
     batch_size: int
     num_counted: int
     global_batch_size: int
@@ -80,8 +78,8 @@ class Batch:
                 blocks = self.hops[0].edges.items()
                 edges = {name: edge_index_of(block, 0, block.num_edges) for name, block in blocks}
             # The sample may be in host memory: all types go by one copy, without a wait.
-            sent = send_all(list(edges.values()), self.n_id_dict[self.target].device)
-            self._edges = dict(zip(edges, sent, strict=True))
+            device = next(iter(self.n_id_dict.values())).device
+            self._edges = dict(zip(edges, send_all(list(edges.values()), device), strict=True))
         return self._edges
 
     @property

@@ -14,7 +14,6 @@ from torch import Tensor
 from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
-from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.build import LoaderBuilder
@@ -42,7 +41,7 @@ def graph_of(kind: str, path: Path, dtype: str = "float32") -> Graph:
     return weighted(stored(path, random_hetero_data(), feature_dtype=dtype))
 
 
-def weighted(store: StoredGraph) -> Graph:
+def weighted(store: Graph) -> Graph:
     """The graph with random weights of all edges."""
     draw = np.random.default_rng(1)
     edges = {
@@ -99,7 +98,8 @@ def builder(
     `options` are further arguments of the builder, `keys` are of the configuration.
     """
     fan_outs = keys.get("sampler", {}).get("fan_outs", [3, 2])
-    model = {"name": "rgcn" if graph.is_hetero else "sage", "num_layers": len(fan_outs)}
+    num_layers = len(fan_outs["default"] if isinstance(fan_outs, dict) else fan_outs)
+    model = {"name": "rgcn" if graph.is_hetero else "sage", "num_layers": num_layers}
     config = from_dict({"model": model, "sampler": {"fan_outs": fan_outs}} | keys)
     return LoaderBuilder(
         config,
@@ -127,7 +127,7 @@ def assert_same(ours: Batch, theirs: Batch, device: str = "cpu") -> None:
         for key, tensor in found.items():
             compare(tensor, wanted[key], (name, key))
     compare(ours.y, theirs.y, "y")
-    for name in ("target", "batch_size", "num_counted", "global_batch_size"):
+    for name in ("batch_size", "num_counted", "global_batch_size"):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert (ours.sample is None) == (theirs.sample is None)
     if theirs.sample is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.loading.graph import GraphTensors, take
@@ -22,7 +24,7 @@ def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
 def test_in_host_memory_the_tensors_are_views_of_the_stores_arrays(graph: Graph) -> None:
     tensors = GraphTensors.of(graph, BlockNeeds(norm=True, weight=True))
     assert tensors.device == torch.device("cpu")
-    pairs = [(tensors.targets, graph.labels)]
+    pairs: list[tuple[Tensor | None, Any]] = [(tensors.targets, graph.labels)]
     for name, own in graph.edges.items():
         found = tensors.edges[name]
         pairs += [(found.indptr, own.indptr), (found.indices, own.indices)]

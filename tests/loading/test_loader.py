@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
-from gnntrain.data.graph import EdgeType, Graph, NodeType
+from gnntrain.data.graph import NODE, EdgeType, Graph, NodeType
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
@@ -36,7 +36,8 @@ def loader(graph: Graph, plan: SeedPlan, threads: int = 0) -> SampledLoader:
 
 
 def seeds_of(batch: Batch) -> list[int]:
-    seeds: list[int] = batch.n_id_dict[batch.target][: batch.batch_size].tolist()
+    target = "paper" if "paper" in batch.n_id_dict else NODE
+    seeds: list[int] = batch.n_id_dict[target][: batch.batch_size].tolist()
     return seeds
 
 
@@ -171,7 +172,7 @@ def test_a_batch_holds_the_rows_targets_degrees_and_norms_of_its_nodes(
                     sources = n_id[edge_type[0]][: block.num_src]
                     np.testing.assert_array_equal(block.norm, edges.gcn_norm[sources])
                 assert block.edge_ids is None  # the sample has them
-        assert known == dict.fromkeys(n_id, 0) | {batch.target: batch.batch_size}
+        assert known == dict.fromkeys(n_id, 0) | {graph.target: batch.batch_size}
         seen += seeds
     assert sorted(seen) == graph.split("train").tolist()
 
@@ -230,7 +231,7 @@ class Peer(nn.Module):
     def __init__(self, graph: Graph, *, trims: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.trims = trims
+        self.trims, self.target = trims, graph.target
         self.convs = nn.ModuleList(
             HeteroConv({edge: SAGEConv((-1, -1), 8) for edge in graph.edges}) for _ in range(2)
         )
@@ -242,7 +243,7 @@ class Peer(nn.Module):
                 numbers = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
                 x, edges, _ = trim_to_layer(i, *numbers, x, edges)
             x = {name: rows.relu() for name, rows in conv(x, edges).items()}
-        return x[batch.target]
+        return x[self.target]
 
 
 @pytest.mark.parametrize("trims", [False, True])

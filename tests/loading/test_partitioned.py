@@ -78,7 +78,7 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
         ((0, 1, 2), 3, {"features": {"cache_bytes": 0}}, {"task": "continuous", "metric": "r2"}),
         ((), 3, {}, {"edge_weight": WEIGHTS}),
         ((), 5, {}, None),
-        ((0, 1, 2), 5, {"features": {"cache_bytes": 100}}, None),
+        ((0, 1, 2), 5, {"sampler": {"fan_outs": {"default": [-1, 2]}}}, None),
         (
             (0, 0, 1),
             5,

@@ -262,7 +262,7 @@ def _compare_batches(context: DistributedContext, payload: Payload) -> None:
     graph = weighted(graph) if graph.is_hetero else graph
     plan = plan_of(graph, rank=context.rank, world_size=context.world_size)
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    keys = {"distributed": {"graph": "sharded"}, "features": features}
+    keys: dict[str, Any] = {"distributed": {"graph": "sharded"}, "features": features}
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
         made = builder(
             _only_its_rows(graph, context),

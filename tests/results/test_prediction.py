@@ -297,7 +297,7 @@ def test_columns_of_labels_are_no_features_of_a_graph_to_predict_for(tmp_path: P
     with_labels = prepare_store(FilesConfig(**given), labelled=False).store
     assert with_labels.num_features == 3
     assert (with_labels.labels == -1).all()
-    assert in_place(with_labels)["node"].select().num_features == 3
+    assert in_place(with_labels)[with_labels.target].select().num_features == 3
 
 
 def test_other_features_are_told(tmp_path: Path, store: StoredGraph) -> None:

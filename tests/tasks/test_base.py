@@ -16,14 +16,15 @@ from gnntrain.config import TrainerConfig
 from gnntrain.data.graph import Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.graph import node_seeds
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.metrics import Metric, get_metric, metric
 from gnntrain.models import SAGE
 from gnntrain.tasks import Column, Columns, Task
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.evaluation import Evaluator, SampledEvaluator
+from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
 from gnntrain.training.trainer import Trainer
-from tests.evaluators import layerwise
 from tests.graphs import stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -42,6 +43,7 @@ class NodeRegression:
     """Predicts the sum of a node's features."""
 
     num_outputs = 1
+    head = None
 
     def __init__(self, graph: StoredGraph) -> None:
         self._graph = graph
@@ -51,11 +53,13 @@ class NodeRegression:
     def metric(self) -> Metric:
         return get_metric("root_error")
 
-    def seeds(self, split: str) -> Int64Array:
+    def examples(self, split: str) -> Int64Array:
         return self._graph.split(split)
 
-    def in_words(self, seeds: Int64Array) -> str:
-        return self._graph.in_words(seeds)
+    seeds = staticmethod(node_seeds)
+
+    def in_words(self, examples: Int64Array) -> str:
+        return self._graph.in_words(examples)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs[:, 0].float(), targets, reduction="sum")
@@ -67,7 +71,7 @@ class NodeRegression:
     def reported(self) -> list[Metric]:
         return [self.metric]
 
-    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, targets
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
@@ -80,7 +84,7 @@ class NodeRegression:
 
 def loader_of(graph: StoredGraph, task: Task, kind: str, split: str = "train") -> Loader:
     is_training = split == "train"
-    plan = SeedPlan(task.seeds(split), 8, shuffle=is_training, redraw=is_training)
+    plan = SeedPlan(task.examples(split), 8, shuffle=is_training, redraw=is_training)
     if kind == "full":
         return full_loader(graph, plan, targets=task.targets)
     return cpu_loader(graph, plan, (-1, -1), targets=task.targets, threads=0)
@@ -91,7 +95,8 @@ def trainer_of(graph: StoredGraph, folder: Path, kind: str, exact: bool, epochs:
     context = DistributedContext()
     evaluator: Evaluator
     if exact:
-        evaluator = layerwise(graph, folder, context, task=task)
+        buffers = SharedBuffers(context, folder, 1 << 30)
+        evaluator = LayerwiseEvaluator(graph, context, buffers, task=task)
     else:
         loaders = {split: loader_of(graph, task, "", split) for split in ("train", "val", "test")}
         evaluator = SampledEvaluator(task, loaders, context)

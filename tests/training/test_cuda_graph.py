@@ -54,7 +54,7 @@ def trainer(
     graph = GraphTensors.of(store, needs, place)
     edges, name = graph.only_edges, store.target
     fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
-    sampler = GPUSampler(fused, name, dict.fromkeys(store.edges, (3, 2)), edge_ids=needs.weight)
+    sampler = GPUSampler(fused, dict.fromkeys(store.edges, (3, 2)), edge_ids=needs.weight)
     rows = rows_of(store.only_nodes).to(place)
     features = {name: InPlaceFeatures(LazyFeatures(rows), place)}
     plan = SeedPlan(store.split("train"), 8)

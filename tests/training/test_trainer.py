@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from gnntrain.models import SAGE
 from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
-from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -129,8 +131,8 @@ def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What ranks of 1, 2 and 4 give: all jobs in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
-    few = random_graph()
-    few.splits = {**few.splits, "train": few.splits["train"][:2]}
+    data = random_graph()
+    few = replace(data, splits={**data.splits, "train": data.splits["train"][:2]})
     # 30 train nodes in global batches of 8: the last one has 6, so 4 ranks get uneven shares
     all_of_them = {"store": stored(folder / "store").path, "global_batch": 8}
     jobs = {
@@ -351,11 +353,11 @@ def test_ten_lines_train_a_model(tmp_path: Path) -> None:
     graph = stored(tmp_path / "store")
     task = NodeClassification(graph)
     sampler = CPUSampler(graph.fused, dict.fromkeys(graph.edges, (10, 5)))
-    plan = SeedPlan(task.seeds("train"), 8)
+    plan = SeedPlan(task.examples("train"), 8)
     loader = SampledLoader(GraphTensors.of(graph, NO_NEEDS), in_place(graph), sampler, plan)
     model = SAGE(graph.num_features, task.num_outputs)
     context = DistributedContext()
-    evaluator = layerwise(graph, tmp_path, context)
+    evaluator = LayerwiseEvaluator(graph, context, SharedBuffers(context, tmp_path, 1 << 30))
     result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
     assert len(result.records) == 3
     assert result.best["val"]["accuracy"] >= 0
