@@ -32,6 +32,7 @@ def test_in_host_memory_the_tensors_are_views_of_the_stores_arrays(graph: Graph)
     for tensor, array in pairs:
         assert (tensor is None) == (array is None)
         if array is not None:
+            assert tensor is not None
             assert tensor.data_ptr() == array.ctypes.data
             np.testing.assert_array_equal(tensor, array)
     for edges in GraphTensors.of(graph, NO_NEEDS).edges.values():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.loading.features import stored_rows
+from gnntrain.loading.features import rows_of
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.dropout import Dropout, dropout
@@ -132,7 +132,7 @@ def test_relu_and_dropout_go_backward_through_what_was_kept() -> None:
 def test_stored_rows_are_aggregated_where_they_lie(tmp_path: Path, dtype: str) -> None:
     store = stored(tmp_path / "store", random_graph(), feature_dtype=dtype)
     nodes = np.random.default_rng(0).permutation(60)[:40]
-    rows = LazyFeatures(stored_rows(store)).select(nodes)
+    rows = LazyFeatures(rows_of(store.only_nodes)).select(nodes)
     x = rows.whole()
     linear = layer(torch.float32)
     weight, root_weight = torch.randn(5, 5, requires_grad=True), torch.randn(5, 5)

@@ -13,18 +13,16 @@ from torch.nn import functional as F
 
 from gnntrain import metrics
 from gnntrain.config import TrainerConfig
-from gnntrain.data.graph import Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.graph import node_seeds
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.metrics import Metric, get_metric, metric
 from gnntrain.models import SAGE
-from gnntrain.tasks import Column, Columns, Task
-from gnntrain.training.buffers import SharedBuffers
+from gnntrain.tasks import Column, Columns, NodeTask, Task
 from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.evaluation import Evaluator, LayerwiseEvaluator, SampledEvaluator
+from gnntrain.training.evaluation import Evaluator, SampledEvaluator
 from gnntrain.training.trainer import Trainer
+from tests.evaluators import layerwise
 from tests.graphs import stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -39,27 +37,20 @@ def _root_error() -> Iterator[None]:
     metrics._REGISTERED.pop("root_error")
 
 
-class NodeRegression:
+class NodeRegression(NodeTask):
     """Predicts the sum of a node's features."""
 
-    num_outputs = 1
-    head = None
-
     def __init__(self, graph: StoredGraph) -> None:
-        self._graph = graph
-        self.targets = torch.from_numpy(np.asarray(graph.features[:]).sum(axis=1))
+        super().__init__(graph, 1)
+        self._sums = torch.from_numpy(np.asarray(graph.features[:]).sum(axis=1))
+
+    @property
+    def targets(self) -> Tensor:
+        return self._sums
 
     @property
     def metric(self) -> Metric:
         return get_metric("root_error")
-
-    def examples(self, split: str) -> Int64Array:
-        return self._graph.split(split)
-
-    seeds = staticmethod(node_seeds)
-
-    def in_words(self, examples: Int64Array) -> str:
-        return self._graph.in_words(examples)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs[:, 0].float(), targets, reduction="sum")
@@ -71,7 +62,7 @@ class NodeRegression:
     def reported(self) -> list[Metric]:
         return [self.metric]
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, targets
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
@@ -95,8 +86,7 @@ def trainer_of(graph: StoredGraph, folder: Path, kind: str, exact: bool, epochs:
     context = DistributedContext()
     evaluator: Evaluator
     if exact:
-        buffers = SharedBuffers(context, folder, 1 << 30)
-        evaluator = LayerwiseEvaluator(graph, context, buffers, task=task)
+        evaluator = layerwise(graph, folder, context, task=task)
     else:
         loaders = {split: loader_of(graph, task, "", split) for split in ("train", "val", "test")}
         evaluator = SampledEvaluator(task, loaders, context)

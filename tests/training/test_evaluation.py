@@ -144,7 +144,7 @@ def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
     batches = cpu_loader(store, plan, fan_outs, needs=model.needs, threads=0)
     for batch in batches:
         with torch.no_grad():
-            found = model(batch.x, batch.blocks)
+            found = OnBatch(model)(batch)
         torch.testing.assert_close(
             found, expected[batch.n_id[: batch.batch_size]], rtol=1e-5, atol=1e-5
         )

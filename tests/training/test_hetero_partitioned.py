@@ -35,7 +35,8 @@ from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.remote import DRAW
 from gnntrain.tasks import NodeClassification
-from gnntrain.training import buffers, evaluation, graph_access
+from gnntrain.tasks import nodes as node_tasks
+from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.graph_access import OwnedParts
 from gnntrain.training.layerwise import LayerwiseEvaluator
@@ -184,7 +185,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_NUMBERS = 56
     buffers._MAX_CHUNK_EDGES = 20
     graph_access._MAX_GATHERED_NUMBERS = 200
-    evaluation._MAX_SLICE_NUMBERS = 18
+    node_tasks._MAX_SLICE_NUMBERS = 18
     answers: dict[str, Any] = {}
     with exchange_of(context) as exchange:
         graph, made = evaluator_of(folder / "parts", exchange, context)

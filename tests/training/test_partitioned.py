@@ -29,7 +29,8 @@ from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.training import buffers, evaluation, graph_access
+from gnntrain.tasks import nodes as node_tasks
+from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import SplitMetrics
 from gnntrain.training.graph_access import OwnedParts
@@ -103,7 +104,7 @@ def evaluator_of(
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_NUMBERS = 56
     buffers._MAX_CHUNK_EDGES = 20
-    evaluation._MAX_SLICE_NUMBERS = 18
+    node_tasks._MAX_SLICE_NUMBERS = 18
     answers: dict[Any, Any] = {}
     with exchange_of(context) as exchange:
         for kind in KINDS:
@@ -242,7 +243,7 @@ class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def measure_rank(context: DistributedContext, folder: Path) -> None:
-    buffers._MAX_CHUNK_NUMBERS = evaluation._MAX_SLICE_NUMBERS = 1 << 13
+    buffers._MAX_CHUNK_NUMBERS = node_tasks._MAX_SLICE_NUMBERS = 1 << 13
     graph_access._MAX_GATHERED_NUMBERS = 1 << 13
     with exchange_of(context) as exchange:
         graph, evaluator = evaluator_of(folder, exchange, context)

@@ -21,7 +21,8 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.metrics import DEFAULT_METRICS, metric
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.training.evaluation import CONSTANT, SplitSlice, split_metrics
+from gnntrain.tasks.base import SplitSlice
+from gnntrain.training.evaluation import CONSTANT, split_metrics
 from tests.examples import examples
 
 KINDS = ("multiclass", "binary", "multilabel", "continuous")

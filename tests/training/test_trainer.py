@@ -23,13 +23,12 @@ from gnntrain.models import SAGE
 from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.evaluation import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
+from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -357,7 +356,7 @@ def test_ten_lines_train_a_model(tmp_path: Path) -> None:
     loader = SampledLoader(GraphTensors.of(graph, NO_NEEDS), in_place(graph), sampler, plan)
     model = SAGE(graph.num_features, task.num_outputs)
     context = DistributedContext()
-    evaluator = LayerwiseEvaluator(graph, context, SharedBuffers(context, tmp_path, 1 << 30))
+    evaluator = layerwise(graph, tmp_path, context)
     result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
     assert len(result.records) == 3
     assert result.best["val"]["accuracy"] >= 0
