@@ -142,16 +142,6 @@ class Task(Protocol):
         """
         ...
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """The metrics of one split by name: `reported`, of `metric_inputs`; empty for a split
-        without targets.
-
-        Args:
-            outputs: float32 `[n, num_outputs]`, on the CPU or a GPU.
-            targets: Rows of `targets`, on the same device.
-        """
-        ...
-
     @property
     def reported(self) -> Sequence[Metric]:
         """The metrics of a split, the deciding one first."""

@@ -132,17 +132,6 @@ class NodeClassification(NodeTask):
             self._weights = balanced_weights(self._graph).to(device)
         return self._weights
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """See `Task.metrics`. A metric that is not defined (ROC AUC of a single class) is NaN.
-
-        The deciding metric of an OGB data set is computed by OGB's own evaluator. Metrics that
-        other packages offer for such labels are reported too.
-        """
-        outputs, targets = self.metric_inputs(outputs, targets)
-        if len(targets) == 0:
-            return {}
-        return {metric.name: metric.compute(outputs, targets) for metric in self.reported}
-
     @cached_property
     def reported(self) -> Sequence[Metric]:
         """See `Task.reported`."""

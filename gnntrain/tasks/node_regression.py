@@ -113,14 +113,6 @@ class NodeRegression(NodeTask):
         mean, std = self._on(outputs.device)
         return outputs.to(mean.dtype) * std + mean
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """See `Task.metrics`. In the targets' own units; a metric that is not defined (R² of
-        targets that do not vary) is NaN. Metrics that other packages offer are reported too."""
-        values, targets = self.metric_inputs(outputs, targets)
-        if len(targets) == 0:
-            return {}
-        return {metric.name: metric.compute(values, targets) for metric in self.reported}
-
     @cached_property
     def reported(self) -> Sequence[Metric]:
         """See `Task.reported`."""

@@ -55,9 +55,6 @@ class NodeRegression(NodeTask):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs[:, 0].float(), targets, reduction="sum")
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        return {"root_error": self.metric.compute(outputs, targets)}
-
     @property
     def reported(self) -> list[Metric]:
         return [self.metric]

@@ -18,7 +18,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import in_place
 from gnntrain.loading.graph import BatchValues, GraphTensors
 from gnntrain.loading.loader import FullGraphLoader, Loader, SampledLoader, SeedPlan
-from gnntrain.metrics import Metric, get_metric
+from gnntrain.metrics import get_metric
 from gnntrain.models import SAGE
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import NO_NEEDS
@@ -47,6 +47,8 @@ class LinkPrediction:
     """Tells the graph's edges from as many pairs of its nodes drawn at random."""
 
     num_outputs = 8
+    metric = get_metric("roc_auc")
+    reported = (metric,)
 
     def __init__(self, graph: StoredGraph) -> None:
         self.head = Scaled()
@@ -56,10 +58,6 @@ class LinkPrediction:
         cuts = [len(edges) // 2, 3 * len(edges) // 4]
         self._edges = dict(zip(("train", "val", "test"), np.split(edges, cuts), strict=True))
         self.targets = torch.empty(0)
-
-    @property
-    def metric(self) -> Metric:
-        return get_metric("roc_auc")
 
     def examples(self, split: str) -> Int64Array:
         return self._edges[split].astype(np.int64)
@@ -78,10 +76,6 @@ class LinkPrediction:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs[:, 0].float(), targets, reduction="sum")
-
-    @property
-    def reported(self) -> Sequence[Metric]:
-        return [self.metric]
 
     def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, targets.long()

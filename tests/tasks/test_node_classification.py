@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from gnntrain.data.graph import NODE, Graph, Nodes
 from gnntrain.tasks import NodeClassification
+from tests.tasks.oracles import metrics_of
 
 RNG = np.random.default_rng(0)
 
@@ -31,7 +32,7 @@ def task_of(
 def compute_metrics(
     logits: Tensor, labels: Tensor, kind: str, metric: str, ogb_name: str | None = None
 ) -> dict[str, float]:
-    return task_of(kind, metric, ogb_name).metrics(logits, labels)
+    return metrics_of(task_of(kind, metric, ogb_name), logits, labels)
 
 
 def test_multiclass_metrics_are_scikit_learns() -> None:
@@ -75,7 +76,7 @@ def logits_and_labels(size: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("positive", [0, 1])
 def test_metrics_of_the_positive_class_are_scikit_learns(positive: int) -> None:
     logits, labels = logits_and_labels(300)
-    found = task_of("binary", positive=positive).metrics(logits, labels)
+    found = metrics_of(task_of("binary", positive=positive), logits, labels)
     predicted = (logits[:, 0] > 0).int()  # as `predict` writes them
     scores = logits[:, 0] if positive else -logits[:, 0]
     expected = {
@@ -96,7 +97,7 @@ def test_metrics_of_the_positive_class_are_scikit_learns(positive: int) -> None:
 def test_of_equal_scores_at_the_kth_place_each_is_as_likely_to_count(k: int, positive: int) -> None:
     logits, labels = logits_and_labels(40)
     task = task_of("binary", positive=positive, top_k=k)
-    found = task.metrics(logits, labels)
+    found = metrics_of(task, logits, labels)
     is_positive, right, rng = (labels == positive).numpy(), [], np.random.default_rng(0)
     for _ in range(4000):  # in any order of the nodes
         order = rng.permutation(40)
@@ -105,7 +106,7 @@ def test_of_equal_scores_at_the_kth_place_each_is_as_likely_to_count(k: int, pos
     assert found[f"precision@{k}"] == pytest.approx(np.mean(right) / min(k, 40), abs=0.02)
     assert found[f"recall@{k}"] == pytest.approx(np.mean(right) / is_positive.sum(), abs=0.02)
     turned = torch.arange(40).flip(0)
-    assert task.metrics(logits[turned], labels[turned]) == found
+    assert metrics_of(task, logits[turned], labels[turned]) == found
 
 
 @pytest.mark.parametrize("kind", ["binary", "multilabel"])
