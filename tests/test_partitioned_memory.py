@@ -29,11 +29,11 @@ import torch
 from gnntrain.build import build_exchange, build_loaders, build_model, build_task
 from gnntrain.config import from_dict
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading import hotness
+from gnntrain.loading import read_counts
 from gnntrain.run_graph import rank_graph
 from gnntrain.training.forward import OnBatch
 
-hotness._NODES_AT_ONCE = 1 << 16
+read_counts._NODES_AT_ONCE = 1 << 16
 torch.set_num_threads(1)
 
 

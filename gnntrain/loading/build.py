@@ -21,9 +21,9 @@ from gnntrain.errors import UserError
 from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
-from gnntrain.loading.hotness import DenseReadCounts, most_read_nodes, presampled
 from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
 from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
+from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes, presampled
 from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
 from gnntrain.loading.sharded import MachineRows
 from gnntrain.loading.wholegraph import WholeGraphFeatures

@@ -33,13 +33,13 @@ from gnntrain.distributed.owners import (
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import FeatureSource, ReadCounter, rows_of
-from gnntrain.loading.hotness import (
+from gnntrain.loading.placement import in_words, most_cached
+from gnntrain.loading.read_counts import (
     DenseReadCounts,
     HashedReadCounts,
     ReadCounts,
     most_read_nodes,
 )
-from gnntrain.loading.placement import in_words, most_cached
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout

@@ -23,7 +23,7 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
 from gnntrain.loading.features import stored_rows
 from gnntrain.loading.graph import EdgeTensors
-from gnntrain.loading.hotness import most_read
+from gnntrain.loading.read_counts import most_read
 from gnntrain.loading.remote import originals_of
 from gnntrain.loading.sharded import answers_of
 from gnntrain.sampling.block import Block, BlockNeeds

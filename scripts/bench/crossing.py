@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from gnntrain.data.graph import EDGE, NODE, Graph
-from gnntrain.loading.hotness import most_read
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.read_counts import most_read
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler

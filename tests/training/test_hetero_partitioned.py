@@ -29,11 +29,8 @@ from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.remote import TARGETS
-from gnntrain.loading.sharded import ROWS
 from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.remote import DRAW
 from gnntrain.tasks import NodeClassification
 from gnntrain.tasks import nodes as node_tasks
 from gnntrain.training import buffers, graph_access
@@ -106,67 +103,6 @@ def loaders_of(
         exchange=exchange,
         owners_draw=True,
     )
-
-
-# Batches
-
-
-def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str, Any]]) -> None:
-    """Every batch against the whole graph's, in every rank."""
-    folder, sampler = payload
-    store, parts = StoredGraph.open(folder / "store"), Parts.open(folder / "parts")
-    originals = {
-        name: torch.from_numpy(np.concatenate([part.originals[name] for part in parts.opened]))
-        for name in store.nodes
-    }
-    graph = graph_of(folder / "parts", context)
-    keys = {"sampler": {"fan_outs": [3, 2], **sampler}, "model": {"name": "rgcn"}}
-    plan = SeedPlan(
-        store.split("train"), 4, rank=context.rank, world_size=context.world_size, seed=5
-    )
-    targets = NodeClassification(store).targets
-    whole = LoaderBuilder(from_dict(keys), store, context, NEEDS, plan, targets, is_typed=True)
-    with exchange_of(context) as exchange:
-        found = loaders_of(graph, context, exchange, **sampler).training_loader()
-        expected = whole.training_loader()
-        for epoch in range(2):
-            found.set_epoch(epoch)
-            expected.set_epoch(epoch)
-            for batch, same in zip(found, expected, strict=True):
-                for name, nodes in same.n_id_dict.items():
-                    own = batch.n_id_dict[name]
-                    # Nodes without features have the numbers of the whole graph.
-                    own = own if name == "venue" else originals[name][own]
-                    assert torch.equal(own, nodes)
-                for name, x in same.x_dict.items():
-                    assert torch.equal(batch.x_dict[name], x)
-                assert torch.equal(batch.y, same.y)
-                for block, other in zip(batch.hops, same.hops, strict=True):
-                    assert block.num_dst == other.num_dst
-                    for kind, edges in other.edges.items():
-                        for attribute in ("indptr", "indices", "degree"):
-                            ours = getattr(block.edges[kind], attribute)
-                            assert torch.equal(ours, getattr(edges, attribute)), attribute
-        # Degrees come with the draws, not by a call for each edge type.
-        asked = {name.partition("/")[0] for name in exchange.take_bytes()}
-        assert asked <= {DRAW, TARGETS, ROWS}
-
-
-@pytest.mark.parametrize("machines", [(), (0, 1, 2), (0, 0, 1)], ids=str)
-@pytest.mark.parametrize(
-    "sampler",
-    [{}, {"fan_out_scope": "node", "replace": True}, {"fan_outs": {"default": [-1, 2]}}],
-    ids=str,
-)
-def test_batches_are_those_of_the_whole_graph(
-    tmp_path: Path, machines: tuple[int, ...], sampler: dict[str, Any]
-) -> None:
-    write_graph(tmp_path)
-    plan = LaunchPlan(len(machines) or 1, "cpu", 1, 60, machines)
-    launch(_compare_batches, (tmp_path, sampler), plan, tmp_path)
-
-
-# Exact evaluation
 
 
 def evaluator_of(

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading import hotness
-from gnntrain.loading.hotness import (
+from gnntrain.loading import read_counts
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.read_counts import (
     DenseReadCounts,
     HashedReadCounts,
     most_read,
     most_read_nodes,
     presampled,
 )
-from gnntrain.loading.loader import SeedPlan
 from gnntrain.sampling.base import Seeds
 from tests.examples import examples
 from tests.graphs import random_graph, stored
@@ -102,7 +102,7 @@ def test_the_most_read_nodes_of_a_machine(
     for node, number in reads.items():
         for _ in range(number):
             counts.add(np.array([node]))
-    with patch.object(hotness, "_NODES_AT_ONCE", at_once):
+    with patch.object(read_counts, "_NODES_AT_ONCE", at_once):
         found = most_read_nodes(counts, num_rows, 51, DistributedContext())
     expected = sorted(reads, key=lambda node: (-reads[node], node))[:num_rows]
     assert found.tolist() == sorted(expected)
