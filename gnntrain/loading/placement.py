@@ -80,9 +80,9 @@ class Placement:
         topology: `resident`: the edges on every GPU; `pinned`: in host memory, read over the bus;
             `host`: the CPU draws.
         features: `resident`: all rows on every GPU; `sharded`: an equal part on each; `cached`:
-            the rows read most on each; `pinned`: in host memory, read over the bus; `memmap`: in the
-            store, copied by the host batch by batch; `wholegraph`: an equal part on each GPU of
-            all machines.
+            the rows read most on each; `pinned`: in host memory, read over the bus; `memmap`: in
+            the store, copied by the host batch by batch; `wholegraph`: an equal part on each GPU
+            of all machines.
         num_cached: Rows on each GPU, where `cached`.
         cold: Where the other rows are kept.
         why: The reasons: a line for the topology and one for the features.

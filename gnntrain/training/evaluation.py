@@ -155,8 +155,8 @@ def exact_metrics(
 def split_metrics(
     task: Task, slices: Iterable[SplitSlice], context: DistributedContext
 ) -> dict[str, float]:
-    """The metrics of a split on rank 0, those of `Task.reported`, and `CONSTANT` where all outputs are
-    equal; empty on other ranks. Collective.
+    """The metrics of a split on rank 0, those of `Task.reported`, and `CONSTANT` where all outputs
+    are equal; empty on other ranks. Collective.
 
     A metric with a `Tally` takes memory for a slice. For others rank 0 collects all outputs and
     targets of the split, in its order.
