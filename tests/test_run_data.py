@@ -463,7 +463,7 @@ def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> 
     data = typed()
     data["author"].y = torch.arange(20) % 2
     config = Config(model=ModelConfig(name="rgcn"), trainer=TRAINER)
-    with pytest.raises(UserError, match="paper, author have labels"):
+    with pytest.raises(UserError, match="have labels: paper, author"):
         train(config, data=data)
     chosen = Config(
         model=ModelConfig(name="rgcn"), trainer=TRAINER, task=TaskConfig(target="author")

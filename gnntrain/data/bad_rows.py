@@ -30,12 +30,13 @@ class BadRows:
     Args:
         policy: "error": `report` raises with the first rows and the total. "skip": the rows
             are left out and `report` warns with the same text.
-        source: What the rows are of; the key of the policy is told of `dataset=files` alone.
+        source: What the rows are of, also an attribute; the key of the policy is told of
+            `dataset=files` alone.
     """
 
     def __init__(self, policy: Literal["error", "skip"], source: str = "dataset=files") -> None:
         self._policy = policy
-        self._source = source
+        self.source = source
         self._left_out: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._shown: list[tuple[Path, int, str]] = []
@@ -80,7 +81,7 @@ class BadRows:
         total = self._counts.total()
         counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
         rows = "1 bad row" if total == 1 else f"{total} bad rows"
-        found = f"{self._source}: {rows} ({counts})."
+        found = f"{self.source}: {rows} ({counts})."
         lines = [report for _, _, report in sorted(self._shown)]
         if total > NUM_SHOWN:
             lines.insert(0, f"The first {NUM_SHOWN}:")
@@ -91,7 +92,7 @@ class BadRows:
         # The hint stands before the ten rows.
         if self._policy == "error":
             or_skip = ", or set dataset.bad_rows=skip to leave them out"
-            hints.append(f"Correct them{or_skip * (self._source == 'dataset=files')}.")
+            hints.append(f"Correct them{or_skip * (self.source == 'dataset=files')}.")
             raise UserError(found, "\n".join([" ".join(hints), *lines]))
         said = " ".join([found, "They are left out.", *hints])
         _logger.warning("%s", "\n".join([said, *lines]))

@@ -150,17 +150,18 @@ class PackageBuilder:
         """The graph that a package made, or the first of its data set."""
         from torch_geometric.data import Data, HeteroData
 
-        from gnntrain.data.read.objects import from_pyg, from_pyg_hetero
+        from gnntrain.data.read.objects import from_pyg
 
         if isinstance(made, HeteroGraphData):
             return made
         first = made if isinstance(made, Data | HeteroData) else made[0]
         config = self._config
-        name, split, quantities = config.name, config.split, config.quantities
-        if isinstance(first, Data):
-            return from_pyg(first, name, split=split, quantities=quantities)
-        return from_pyg_hetero(
-            first, name, split=split, target=config.target, quantities=quantities
+        return from_pyg(
+            first,
+            config.name,
+            split=config.split,
+            target=config.target,
+            quantities=config.quantities,
         )
 
 

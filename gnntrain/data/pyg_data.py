@@ -49,13 +49,9 @@ class PyGBuilder(PublishedBuilder):
         read_large = _LARGE_READERS.get(str(self.published.class_name))
         if read_large is not None:
             return read_large(raw_dir, self.dataset)
-        from torch_geometric.data import HeteroData
+        from gnntrain.data.read.objects import from_pyg
 
-        from gnntrain.data.read.objects import from_pyg, from_pyg_hetero
-
-        made = self._processed(raw_dir)
-        convert = from_pyg_hetero if isinstance(made, HeteroData) else from_pyg
-        graph: HeteroGraphData = convert(made, self.dataset, split=self.split)
+        graph = from_pyg(self._processed(raw_dir), self.dataset, split=self.split)
         read = graph.summary or DataSummary()
         graph.summary = DataSummary(split=read.split)
         return graph

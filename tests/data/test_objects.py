@@ -70,7 +70,7 @@ def test_a_column_of_masks_is_chosen_by_the_split() -> None:
         assert graph.splits["train"].tolist() == [number]
         assert graph.splits["test"].tolist() == [3]
         assert graph.summary is not None
-        assert f"column {number} of 3" in graph.summary.split
+        assert f"number {number} of 3" in graph.summary.split
     with pytest.raises(UserError, match=r"dataset\.split=3"):
         read(data, split=3)
 
@@ -91,7 +91,7 @@ def test_edge_weights_are_read_by_name_or_where_they_are_asked_for() -> None:
         assert graph.edge_weight is not None
         assert graph.edge_weight.tolist() == weight.tolist()
         assert graph.summary is not None
-        assert "weighted" in graph.summary.edges
+        assert f"weight column {column or 'edge_weight'}" in graph.summary.edges
     with pytest.raises(UserError, match="weight_column"):
         read(small(), weight_column="nope")
 
@@ -229,7 +229,7 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "num_nodes alone": (small(x=None, num_nodes=4), "x"),
     "x of one dimension": (small(x=torch.ones(4)), r"x\.reshape"),
     "x of complex numbers": (small(x=torch.ones(4, 2, dtype=torch.cfloat)), "x is"),
-    "x not finite": (small(x=torch.full((4, 2), float("nan"))), "not finite"),
+    "x not finite": (small(x=torch.full((4, 2), float("nan"))), "instead of a finite number"),
     "x longer than y": (small(x=torch.ones(5, 2)), "y is"),
     "num_nodes beside another x": (small(num_nodes=6), "x has 4 rows"),
     "no y": (small(y=None), "y"),

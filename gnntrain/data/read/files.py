@@ -20,9 +20,10 @@ from pathlib import Path
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
 from gnntrain.config.problems import nearest
+from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import EDGE, JSON, NODE, HeteroGraphData
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type, plain_json
+from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.data.store_place import stores_folder
 from gnntrain.errors import UserError
@@ -30,7 +31,7 @@ from gnntrain.paths import file_names, is_folder
 
 _ROLES = ("data", "edges", "features", "labels", "split")
 # Raised when something else is kept of the same files.
-_READING = 6
+_READING = 7
 _MISSING_HINTS = {
     "edges": "Give a file with one edge a row: source and target.",
     "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
@@ -132,13 +133,9 @@ class FilesBuilder:
         if self._spec is None:
             (path,) = self._paths["data"]
             return read_whole_graph(path, self.config, labelled=labelled, preprocessing=made_by)
-        if self._spec.schema is not None:
-            by_type = None if isinstance(made_by, Preprocessing) else made_by
-        else:
-            plain = of_one_type(made_by, f"dataset={self.config.name}")
-            by_type = None if plain is None else {NODE: plain}
+        bad = BadRows(self.config.bad_rows)
         return read_graph(
-            self._spec, self._paths, self.config, labelled=labelled, preprocessing=by_type
+            self._spec, self._paths, self.config, bad, labelled=labelled, preprocessing=made_by
         )
 
 

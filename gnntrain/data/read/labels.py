@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.bad_rows import BadRows, Record
 from gnntrain.data.columns import TEXT, BoolArray, number_of, to_categories
-from gnntrain.data.graph import AnyArray, Float64Array, Int64Array
+from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns_within
 from gnntrain.data.read.nodes import NodeIndex, utf8
@@ -77,42 +77,51 @@ def read_targets(
     spec: NodeSpec,
     options: FilesConfig,
     bad: BadRows,
+    *,
+    ask: bool = True,
 ) -> Targets:
-    """Labels from the labels file, or without one from columns of the nodes' table.
+    """Labels from a table of their own, or without one from columns of the nodes' table.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
     `dataset.task=regression`, the columns are quantities.
 
+    Args:
+        given: The columns of the labels' own table.
+        features: The rows of the nodes' table.
+        index: The nodes.
+        spec: The names of the columns.
+        options: The task.
+        bad: Takes the bad rows.
+        ask: Whether labels that may be no classes are an error.
+
     Raises:
         UserError: The labels do not fit the task, or tell nothing apart; or whole numbers may be
             classes or a quantity.
     """
-    if given is None:
+    if given is not None:
+        rows = index.locate(given.read(), bad)
+    else:
         within = label_columns_within(features.source.table, spec, options)
         rows = rows_of_nodes(within, features)
-    else:
-        rows = index.locate(given.read(), bad)
-    found = targets_of_rows(rows, index, spec, options, bad)
-    return replace(found, phrase=found.phrase + _missing(found))
-
-
-def targets_of_rows(
-    rows: Rows,
-    index: NodeIndex,
-    spec: NodeSpec,
-    options: FilesConfig,
-    bad: BadRows,
-    *,
-    ask: bool = True,
-) -> Targets:
-    """As `read_targets`, of rows of labels; `ask`: whether numbers that may be no classes are
-    asked about."""
     if options.task == "regression":
-        return _quantities(rows, index, spec, bad)
-    if "label" in rows.columns:
-        return _classes(rows, index, spec, options, bad, ask=ask)
-    return _flags(rows, index, spec, options, bad)
+        targets = _quantities(rows, index, spec, bad)
+    elif "label" in rows.columns:
+        targets = _classes(rows, index, spec, options, bad, ask=ask)
+    else:
+        targets = _flags(rows, index, spec, options, bad)
+    num_missing = int((~targets.labelled).sum())
+    if not num_missing:
+        return targets
+    marks = rows.missing_marks
+    listed = ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
+    names = targets.class_names
+    if marks and names is not None and names.dtype.kind == "S":
+        message = "%s: these labels are read as missing, not as classes: %s"
+        _logger.warning(message, rows.path, listed)
+    phrase = f"; {num_missing:,} of {index.num_nodes:,} nodes have none"
+    phrase += f" ({listed})" if marks else ""
+    return replace(targets, phrase=targets.phrase + phrase)
 
 
 def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
@@ -125,19 +134,6 @@ def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
     return replace(rows, nodes=np.arange(len(rows)))
 
 
-def _missing(targets: Targets) -> str:
-    num_missing = int((~targets.labelled).sum())
-    if not num_missing:
-        return ""
-    marks = targets.rows.missing_marks
-    listed = ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
-    if marks and targets.class_names is not None and targets.class_names.dtype.kind == "S":
-        path = targets.rows.path
-        _logger.warning("%s: these labels are read as missing, not as classes: %s", path, listed)
-    found = f"; {num_missing:,} of {len(targets.labelled):,} nodes have none"
-    return found + (f" ({listed})" if marks else "")
-
-
 def _classes(
     rows: Rows,
     index: NodeIndex,
@@ -147,25 +143,50 @@ def _classes(
     *,
     ask: bool,
 ) -> Targets:
+    """Classes from one column, which may also be binary labels."""
+    if options.task == "multilabel":
+        raise UserError(
+            f"dataset.task=multilabel: {rows.path} has one column of labels.",
+            "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
+        )
     where = _where(rows, [rows.source.places["label"]])
-    if ask and options.task == "auto":
-        _ask_about_labels(rows.columns["label"], where, spec.label.key("column"))
-    rows = rows.drop_by_field(
-        _is_no_class(rows.columns["label"]),
-        bad,
-        "label",
-        "label {} is not a whole number from 0 on, or −1 for none",
-    )
-    has_label = _has_label(rows.columns["label"])
+    column = rows.columns["label"]
+    if column.type == TEXT:
+        has_label = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+        if ask and options.task == "auto":
+            _ask_about_texts(column.filter(has_label), where, spec.label.key("column"))
+    else:
+        values = column.fill_null(-1).to_numpy()
+        if ask and options.task == "auto":
+            _ask_about_numbers(values[values != -1], where)
+        wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
+        reason = "label {} is not a whole number from 0 on, or −1 for none"
+        rows = rows.drop_by_field(wrong, bad, "label", reason)
+        has_label = values[~wrong] != -1
     found = rows.columns["label"].filter(has_label).dictionary_encode()
     classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     labels = np.full(index.num_nodes, -1, np.int32)
     labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
         bad.report()  # bad rows may be why
-    task = _class_task(options, len(classes), rows)
+        number = "only one label" if len(classes) else "no label"
+        raise UserError(
+            f"{rows.path} has {number}; there is nothing to tell apart.", "Give two labels or more."
+        )
+    if options.task == "binary" and len(classes) != 2:
+        raise UserError(
+            f"dataset.task=binary: {rows.path} has {len(classes)} different labels.",
+            "Set dataset.task=multiclass.",
+        )
+    is_binary = len(classes) == 2 and options.task != "multiclass"
+    names: AnyArray | None = None
+    if classes.dtype == object:
+        names = utf8(classes)
+    elif (classes != np.arange(len(classes))).any():
+        names = classes.astype(np.int64)
     phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
-    return Targets(labels, len(classes), task, labels >= 0, rows, _stored_names(classes), phrase)
+    task: LabelKind = "binary" if is_binary else "multiclass"
+    return Targets(labels, len(classes), task, labels >= 0, rows, names, phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
@@ -174,41 +195,25 @@ def _where(rows: Rows, places: Sequence[int]) -> str:
     return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
 
 
-def _ask_about_labels(column: pa.Array, where: str, key: str) -> None:
-    """Raise a UserError for labels that may be no classes.
-
-    Args:
-        column: The labels; −1 and null are none.
-        where: Where they are from, for the message.
-        key: The key that names their column.
-    """
-    if column.type == TEXT:
-        _ask_about_texts(column, where, key)
-    else:
-        _ask_about_numbers(column, where)
-
-
-def _ask_about_texts(column: pa.Array, where: str, key: str) -> None:
+def _ask_about_texts(texts: pa.Array, where: str, key: str) -> None:
     """Raise a UserError where most of very many texts stand once: "10,111", a date, a name."""
-    counts = column.filter(_has_label(column)).value_counts().field("counts").to_numpy()
+    counts = texts.value_counts().field("counts").to_numpy()
     if len(counts) > _MOST_CLASSES and np.median(counts) < _FEW_TEXTS:
-        example = column.drop_null()[0].as_py()
         raise UserError(
-            f"{where} has {len(counts):,} different texts for labels, such as {example!r}, "
-            "and most of them stand only once: are they classes?",
+            f"{where} has {len(counts):,} different texts for labels, such as {texts[0].as_py()!r},"
+            " and most of them stand only once: are they classes?",
             "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
             f"table, {key} names their column. A quantity is written in digits with a decimal mark "
             "alone.",
         )
 
 
-def _ask_about_numbers(column: pa.Array, where: str) -> None:
+def _ask_about_numbers(values: AnyArray, where: str) -> None:
     """Raise a UserError where numbers may be classes or a quantity.
 
     Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
     ones, or if they fill their range as class numbers do and a typical one has several nodes.
     """
-    values = column.filter(_has_label(column)).to_numpy()
     different, counts = np.unique(values, return_counts=True)
     if not len(different):
         return
@@ -230,74 +235,70 @@ def _ask_about_numbers(column: pa.Array, where: str) -> None:
         )
 
 
-def _stored_names(classes: AnyArray) -> AnyArray | None:
-    """Classes as a store keeps them; None if they are 0, 1, …."""
-    if classes.dtype == object:
-        return utf8(classes)
-    return None if (classes == np.arange(len(classes))).all() else classes.astype(np.int64)
-
-
-def _has_label(column: pa.Array) -> BoolArray:
-    if column.type == TEXT:
-        return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
-    return np.asarray(column.fill_null(-1).to_numpy() != -1)
-
-
-def _is_no_class(column: pa.Array) -> BoolArray:
-    if column.type == TEXT:
-        return np.zeros(len(column), bool)
-    values = column.fill_null(-1).to_numpy()
-    return np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
-
-
-def _class_task(options: FilesConfig, num_classes: int, rows: Rows) -> LabelKind:
-    few = {0: "no label", 1: "only one label"}
-    number = few.get(num_classes, f"{num_classes} different labels")
-    found = f"{rows.path} has {number}"
-    if options.task == "multilabel":
-        raise UserError(
-            f"dataset.task=multilabel: {rows.path} has one column of labels.",
-            "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
-        )
-    if num_classes < 2:
-        raise UserError(f"{found}; there is nothing to tell apart.", "Give two labels or more.")
-    if options.task == "binary" and num_classes != 2:
-        raise UserError(f"dataset.task=binary: {found}.", "Set dataset.task=multiclass.")
-    if options.task == "multiclass":
-        return "multiclass"
-    return "binary" if num_classes == 2 else "multiclass"
-
-
 def _flags(
     rows: Rows, index: NodeIndex, spec: NodeSpec, options: FilesConfig, bad: BadRows
 ) -> Targets:
-    path, num_classes = rows.path, len(rows.source.numbers)
+    """Several labels of 0 and 1."""
+    num_classes, key = len(rows.source.numbers), spec.label.key("column")
     if options.task not in ("auto", "multilabel"):
         raise UserError(
-            f"dataset.task={options.task}: {path} has {num_classes} columns of labels.",
-            f"Say which one is meant with {spec.label.key('column')}.",
+            f"dataset.task={options.task}: {rows.path} has {num_classes} columns of labels.",
+            f"Say which one is meant with {key}.",
         )
-    rows = _with_numbers(rows)
+    rows = _with_some_number(rows)
+    where = _where(rows, rows.source.numbers)
     wrong = np.asarray(~np.isin(rows.matrix, (0, 1)).all(axis=1))
     hint = (
-        f"If only one column holds the labels, set {spec.label.key('column')}; if they are "
-        "quantities, task.type=node_regression."
+        f"If only one column holds the labels, set {key}; if they are quantities, "
+        "task.type=node_regression."
     )
     if len(rows) and wrong.all():
-        where = _where(rows, rows.source.numbers)
         raise UserError(f"{where}: no row has 0 or 1 in each of them.", hint)
-    is_flag = frozenset((0.0, 1.0)).__contains__
-    rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_flag, "0 or 1"), hint)
+    reason = _reason(rows, lambda number: number in (0, 1), "0 or 1")
+    rows = rows.drop(wrong, bad, reason, hint)
     labels = np.zeros((index.num_nodes, num_classes), np.uint8)
     labels[rows.nodes] = rows.matrix
     labelled = np.zeros(index.num_nodes, bool)
     labelled[rows.nodes] = True
-    phrase = f"{_where(rows, rows.source.numbers)}: {num_classes} labels of 0 and 1"
+    phrase = f"{where}: {num_classes} labels of 0 and 1"
     names = _names_of_numbers(rows)
     return Targets(labels, num_classes, "multilabel", labelled, rows, names, phrase)
 
 
-def _with_numbers(rows: Rows) -> Rows:
+def _quantities(rows: Rows, index: NodeIndex, spec: NodeSpec, bad: BadRows) -> Targets:
+    """Numbers to be predicted."""
+    key, columns = spec.label.key("column"), rows.source.numbers
+    where = _where(rows, columns)
+    rows = _with_some_number(rows)
+    wrong = np.asarray(np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1))
+    if len(rows) and wrong.all():
+        raise UserError(
+            f"{where}: no row has numbers for labels.",
+            f"Give the column of the quantity as {key}.",
+        )
+    reason = _reason(rows, lambda number: not abs(number) > _LARGEST, "a number")
+    rows = rows.drop(wrong, bad, reason)
+    labels = np.full((index.num_nodes, len(columns)), np.nan)
+    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
+    ranges = []
+    for place, values in zip(columns, labels.T, strict=True):
+        known = values[~np.isnan(values)]
+        if not len(known) or known.min() == known.max():
+            bad.report()  # bad rows may be why
+            name = rows.source.table.shown(place)
+            raise UserError(
+                f"{rows.path}: column {name} has less than two different numbers.",
+                f"There is nothing to tell apart; choose others as {key}.",
+            )
+        ranges.append(f"from {_number(known.min())} to {_number(known.max())}")
+    kind = "a quantity" if len(columns) == 1 else f"{len(columns)} quantities"
+    phrase = f"{where}: {kind}, {'; '.join(ranges)}"
+    labelled = np.asarray(~np.isnan(labels).all(axis=1))
+    names = _names_of_numbers(rows)
+    return Targets(labels, len(columns), "continuous", labelled, rows, names, phrase)
+
+
+def _with_some_number(rows: Rows) -> Rows:
     """The rows with at least one label."""
     missing = np.asarray(rows.matrix != rows.matrix)  # NaN, of any type
     return rows.keep(np.asarray(~missing.all(axis=1))) if missing.any() else rows
@@ -310,54 +311,20 @@ def _names_of_numbers(rows: Rows) -> AnyArray | None:
     return utf8(np.array(names, object)) if is_named else None
 
 
-def _wrong(record: Record, rows: Rows, is_right: Callable[[float], bool], expected: str) -> str:
-    decimal = rows.source.table.decimal
-    for place, name in rows.source.names_of_numbers.items():
-        number = number_of(record[place], decimal)
-        if number is None or not is_right(number):
-            return f"label {name} is {record[place]!r} instead of {expected}"
-    return f"a label is not {expected}"
+def _reason(
+    rows: Rows, is_right: Callable[[float], bool], expected: str
+) -> Callable[[Record], str]:
+    """Why a row is bad: its first field that is not as expected."""
+    source = rows.source
 
+    def reason(record: Record) -> str:
+        for place, name in source.names_of_numbers.items():
+            number = number_of(record[place], source.table.decimal)
+            if number is None or not is_right(number):
+                return f"label {name} is {record[place]!r} instead of {expected}"
+        return f"a label is not {expected}"
 
-def _quantities(rows: Rows, index: NodeIndex, spec: NodeSpec, bad: BadRows) -> Targets:
-    where = _where(rows, rows.source.numbers)
-    rows = _with_numbers(rows)
-    wrong = np.asarray(np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1))
-    if len(rows) and wrong.all():
-        raise UserError(
-            f"{where}: no row has numbers for labels.",
-            f"Give the column of the quantity as {spec.label.key('column')}.",
-        )
-    is_number = _is_number_or_missing
-    rows = rows.drop(wrong, bad, lambda record: _wrong(record, rows, is_number, "a number"))
-    shape = (index.num_nodes, len(rows.source.numbers))
-    labels = np.full(shape, np.nan)
-    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
-    ranges = [_range(labels[:, at]) for at in range(shape[1])]
-    if None in ranges:
-        bad.report()
-        name = rows.source.table.shown(rows.source.numbers[ranges.index(None)])
-        raise UserError(
-            f"{rows.path}: column {name} has less than two different numbers.",
-            f"There is nothing to tell apart; choose others as {spec.label.key('column')}.",
-        )
-    kind = "a quantity" if shape[1] == 1 else f"{shape[1]} quantities"
-    phrase = f"{where}: {kind}, {'; '.join(map(str, ranges))}"
-    labelled = np.asarray(~np.isnan(labels).all(axis=1))
-    names = _names_of_numbers(rows)
-    return Targets(labels, shape[1], "continuous", labelled, rows, names, phrase)
-
-
-def _is_number_or_missing(number: float) -> bool:
-    return not abs(number) > _LARGEST
-
-
-def _range(values: Float64Array) -> str | None:
-    """A target's range as text; None if it has fewer than two different values."""
-    known = values[~np.isnan(values)]
-    if not len(known) or known.min() == known.max():
-        return None
-    return f"from {_number(known.min())} to {_number(known.max())}"
+    return reason
 
 
 def _number(value: float) -> str:
@@ -386,8 +353,22 @@ def warn_of_label_leaks(
     num_classes = len(np.unique(known))
     if num_classes < 2 or len(nodes) < _NODES_A_CLASS * num_classes:
         return
-    for name, values in _columns(features, categorical, nodes):
-        if _is_one_to_one(values, known, num_classes):
+    table, numbers = features.source.table, features.source.numbers
+    # Columns of single numbers, and of categories.
+    values: dict[str, AnyArray] = {}
+    matrix, first = features.matrix[nodes], 0
+    for column, width in zip(numbers, features.widths or [1] * len(numbers), strict=True):
+        if width == 1:
+            values[table.shown(column)] = matrix[:, first]
+        first += width
+    for column in categorical:
+        codes = to_categories(features.others[column]).indices.fill_null(-1)
+        values[table.shown(column)] = codes.to_numpy()[nodes]
+    for name, of_column in values.items():
+        different, codes = np.unique(of_column, return_inverse=True)
+        if len(different) != num_classes:
+            continue
+        if len(np.unique(np.stack([codes, known]), axis=1).T) == num_classes:
             _logger.warning(
                 "%s: column %s tells the class of every training node. If it is the label under "
                 "another name, leave it out with %s=[%s].",
@@ -396,26 +377,3 @@ def warn_of_label_leaks(
                 spec.key("ignore"),
                 name,
             )
-
-
-def _columns(
-    features: Rows, categorical: Collection[int], nodes: Int64Array
-) -> Iterator[tuple[str, AnyArray]]:
-    """Names and values of the columns of single numbers, and of categories."""
-    table = features.source.table
-    matrix, place = features.matrix[nodes], 0
-    widths = features.widths or [1] * len(features.source.numbers)
-    for column, width in zip(features.source.numbers, widths, strict=True):
-        if width == 1:
-            yield table.shown(column), matrix[:, place]
-        place += width
-    for column in categorical:
-        codes = to_categories(features.others[column]).indices.fill_null(-1)
-        yield table.shown(column), codes.to_numpy()[nodes]
-
-
-def _is_one_to_one(values: AnyArray, classes: AnyArray, num_classes: int) -> bool:
-    different, codes = np.unique(values, return_inverse=True)
-    if len(different) != num_classes:
-        return False
-    return len(np.unique(np.stack([codes, classes]), axis=1).T) == num_classes

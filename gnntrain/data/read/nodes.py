@@ -221,7 +221,7 @@ def read_nodes(
     choice, nodes = resolve_indices(choice, nodes, spec, required=required)
     refuse_text_columns(nodes, spec)
     # Without ids a row's place is its node: none can be left out.
-    strict = bad if "id" in nodes.columns else BadRows("error")
+    strict = bad if "id" in nodes.columns else BadRows("error", bad.source)
     nodes = drop_bad_values(nodes, choice, spec, strict)
     strict.report()
     bad.report()

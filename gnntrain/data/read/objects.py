@@ -1,9 +1,9 @@
 """Graphs given as objects in Python: PyG's `Data`, dictionaries of arrays, a `GraphData`.
 
 An object becomes arrays by PyG's names (`x`, `y`, `edge_index`, `train_mask`, …) for each node type
-and edge type; one of one type has a single entry of each. Rows of `x` are the nodes 0, 1, 2, …, to
-which `edge_index` refers. Features, labels and splits are then read as those of a file of arrays
-are. The summary lists the arrays that were read and left out.
+and edge type; one of one type has a single entry of each. The arrays become tables in memory of a
+`GraphSpec`, which `read_graph` reads as it reads files: rows of `x` are the nodes 0, 1, 2, …, to
+which `edge_index` refers. The summary lists the arrays that were read and left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
 
 from gnntrain.config import DatasetConfig, FilesConfig
-from gnntrain.config.graph_spec import NodeSpec, spec_of_files
+from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import (
     MASK_ARRAYS,
@@ -38,27 +38,20 @@ from gnntrain.data.graph import (
     NODE,
     SPLITS,
     AnyArray,
-    EdgeData,
     EdgeType,
-    FeatureRows,
-    GraphData,
     HeteroGraphData,
-    IntArray,
-    NodeData,
     NodeType,
 )
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
-from gnntrain.data.read.features import NamedMatrix, choose_features, make_features
-from gnntrain.data.read.labels import Targets, no_targets, targets_of_rows
-from gnntrain.data.read.nodes import NodeIndex
-from gnntrain.data.read.splits import assign_arrays, drawn_splits
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.read.features import NamedMatrix
+from gnntrain.data.read.graph import read_graph
+from gnntrain.data.read.nodes import utf8
+from gnntrain.data.read.splits import SplitArrays
 from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
 from gnntrain.data.store_meta import canonical_json
-from gnntrain.data.summary import EDGES_ALONE, DataSummary, split_sizes
-from gnntrain.data.tables import Columns, refuse_beyond_memory
-from gnntrain.data.targets import check_split_number, random_split, smallest_int
+from gnntrain.data.summary import EDGES_ALONE
+from gnntrain.data.tables import Table, refuse_beyond_memory
 from gnntrain.errors import UserError
-from gnntrain.metrics import DEFAULT_METRICS
 
 _WHOLE_GRAPH_KEYS = {
     *("data", "split", "split_ratio", "split_seed", "stratify", "weight_column", "task", "metric"),
@@ -66,10 +59,10 @@ _WHOLE_GRAPH_KEYS = {
 }
 """Keys of `FilesConfig` that say something of a graph that is no table."""
 
-_NODE_LISTS = {*chain(*SPLIT_ARRAYS.values())} - {*MASK_ARRAYS}
-_LABELS = ("y", "labels", "label")
 _FEATURES = ("x", "features", "feature", "feat", "attr", "attr_matrix", "node_feat")
+_LABELS = ("y", "labels", "label")
 _IDS = ("ids", "id", "node_ids", "node_id")
+_NODE_LISTS = {*chain(*SPLIT_ARRAYS.values())} - {*MASK_ARRAYS}
 _NO_USE = "models here take x, y, edge_index, edge_weight and masks"
 _EDGE_ATTR = "edges have no features here; dataset.weight_column=edge_attr takes it as weights"
 _DIGEST_ROWS = 1 << 16
@@ -79,7 +72,7 @@ _GLOBAL = "_global_store"
 
 @dataclass
 class _Arrays:
-    """Arrays, taken by name; arrays that are never taken are listed as left out.
+    """Arrays of nodes or edges, taken by name; those that are never taken are left out.
 
     Attributes:
         source: What they are from, for messages.
@@ -96,8 +89,10 @@ class _Arrays:
         name = next((name for name in names if name in self.left), names[0])
         return name, self.left.pop(name, None)
 
-    def wrong(self, name: str, what: str, hint: str) -> UserError:
-        return UserError(f"{self.source}: {name} {what}.", hint)
+    def wrong(self, name: str, array: AnyArray, expected: str, hint: str) -> UserError:
+        """The error for an array of another shape or type."""
+        shown = f"{array.dtype} {list(array.shape)}"
+        return UserError(f"{self.source}: {name} is {shown} instead of {expected}.", hint)
 
 
 def graph_of_object(
@@ -126,140 +121,256 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
+    is_done = isinstance(given, HeteroGraphData)
+    attributes = {} if is_done else _attributes(given, source)
+    known = {"task"} if is_done else _WHOLE_GRAPH_KEYS
+    known = known - {"weight_column"} if _is_typed(attributes) else known
+    for key, of_key in FilesConfig.model_fields.items():
+        is_used = key in known or key in DatasetConfig.model_fields
+        if not is_used and getattr(config, key) != of_key.default:
+            raise UserError(
+                f"dataset.{key}: {source} is a {type(given).__name__}, which is taken as it is."
+                if is_done
+                else f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
+                "Leave it out, or give tables as dataset.features and dataset.edges.",
+            )
     if isinstance(given, HeteroGraphData):
-        _refuse_keys_without_use(given, config, source)
-        _refuse_other_columns(given, preprocessing, source)
+        if isinstance(preprocessing, Preprocessing):
+            preprocessing = {NODE: preprocessing}
+        for name, of_model in (preprocessing or {}).items():
+            of_graph = given.nodes[name].preprocessing if name in given.nodes else None
+            if of_model != of_graph and not of_model.is_identity:
+                raise UserError(
+                    f"{source} is a {type(given).__name__}, and the model's features were made of "
+                    "columns.",
+                    "Give tables, or a PyG Data, with the columns it was trained on.",
+                )
         graph = copy.copy(given)
         graph.dataset, graph.labelled = config.name, labelled and given.labelled
         return graph
-    attributes = _attributes(given, source)
-    is_typed = _is_typed(attributes)
-    _refuse_keys_without_use(given, config, source, is_typed=is_typed)
-    if is_typed:
-        made_by = None if isinstance(preprocessing, Preprocessing) else preprocessing
-    else:
-        plain = of_one_type(preprocessing, source)
-        made_by = None if plain is None else {NODE: plain}
-    graph = _graph(attributes, config, source, labelled=labelled, preprocessing=made_by)
-    if isinstance(graph, GraphData):
-        if graph.features is None:
-            raise _no_features(source)
-        if isinstance(given, Mapping):
-            _refuse_two_meanings(graph, source)
+    graph = _read(attributes, config, source, labelled=labelled, preprocessing=preprocessing)
+    if _is_typed(attributes) or not isinstance(given, Mapping):
+        return graph
+    # In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
+    ids, edges = graph.nodes[NODE].ids, graph.edges[EDGE]
+    are_numbers = ids is not None and ids.dtype.kind == "i" and len(edges.src) > 0
+    if are_numbers and all(np.isin(ends, np.asarray(ids)).all() for ends in edges):
+        raise UserError(
+            f"{source} has ids, and edge_index may hold them or count the rows of x.",
+            "Leave the ids out if it counts rows. If it holds ids, give the file as "
+            "dataset.features and as dataset.edges.",
+        )
     return graph
 
 
-def _graph(
+def from_pyg(
+    data: Data | HeteroData,
+    dataset: str,
+    *,
+    split: int = 0,
+    target: NodeType | None = None,
+    quantities: bool = False,
+) -> HeteroGraphData:
+    """A PyG `Data` or `HeteroData` of a data set; see `graph_of_object` for what is read.
+
+    Args:
+        data: A graph; it may be without features.
+        dataset: Name of the data set.
+        split: Which of its splits; of a graph without masks, which of the random ones.
+        target: The node type to learn; None: the only one that has labels.
+        quantities: Whether its labels are quantities.
+
+    Raises:
+        UserError: There is no split of this number or no such node type, or the graph has a
+            mistake.
+    """
+    config = FilesConfig(split=split, task="regression" if quantities else "auto")
+    graph = _read(data.to_dict(), config.for_target(target), dataset, is_published=True)
+    graph.dataset = dataset
+    return graph
+
+
+def _read(
     attributes: Mapping[Any, Any],
     config: FilesConfig,
     source: str,
     *,
     labelled: bool = True,
-    preprocessing: Mapping[NodeType, Preprocessing] | None = None,
-    is_own: bool = True,
+    preprocessing: AnyPreprocessing | None = None,
+    is_published: bool = False,
 ) -> HeteroGraphData:
-    """A graph from its attributes.
-
-    Args:
-        attributes: Arrays by PyG's names, or what `HeteroData.to_dict()` gives.
-        config: See `graph_of_object`.
-        source: See `graph_of_object`.
-        labelled: See `graph_of_object`.
-        preprocessing: By node type.
-        is_own: Whether it is a user's own: what may be wrong is asked about, and a split is drawn
-            as the keys for own data say. False: of a data set that is known to be right.
-
-    Raises:
-        UserError: An array is missing, or is of a type or a shape that it cannot have.
-    """
-    is_typed, made_by = _is_typed(attributes), preprocessing or {}
-    target = NODE
+    """The graph of arrays by PyG's names, or of such mappings by type; see `graph_of_object`."""
+    is_typed = _is_typed(attributes)
     if is_typed:
         nodes, edges = _by_type(attributes, source)
-        target = _target(nodes, config, source, labelled=labelled)
     else:
-        given = _arrays(attributes, source)
-        nodes, edges = {NODE: given}, {EDGE: given}
-    spec = spec_of_files(config, NODE, EDGE).nodes[NODE]
-    spec = replace(spec, label=replace(spec.label, keys={"column": "y"}))
-    bad = BadRows("error", source)
-    made: dict[NodeType, NodeData] = {}
-    for name in sorted(nodes, key=lambda name: name != target):
-        given, of_target = nodes[name], name == target
-        x = _features(given)
-        _, counted = given.take("num_nodes")
-        label_name, y = given.take(*_LABELS) if of_target else ("", None)
-        num_nodes = _num_nodes(given, x, y, counted)
-        if not is_typed:
-            ends, phrase = _ends(given, num_nodes, num_nodes)
-            weight, weighted = _weight(given, len(ends[0]), config.weight_column, is_own=is_own)
-        ids = _ids(given, num_nodes)
-        train: AnyArray = np.arange(num_nodes)
-        if of_target:
-            index = NodeIndex(None, num_nodes, home=given.source)
-            targets, splits, split = _targets_and_splits(
-                given, label_name, y, index, spec, config, bad, labelled=labelled, is_own=is_own
+        arrays = _arrays(attributes, source)
+        nodes, edges = {NODE: arrays}, {EDGE: arrays}
+    of_files = spec_of_files(config, NODE, EDGE)
+    tables: dict[str, Sequence[Path] | Table | SplitArrays] = {}
+    node_specs: dict[NodeType, NodeSpec] = {}
+    ids: dict[NodeType, AnyArray] = {}
+    for name, arrays in nodes.items():
+        path, spec = Path(arrays.source), of_files.nodes[NODE]
+        # Columns whose table is not here are not looked for: without y, the nodes have no labels.
+        label = ColumnSpec(f"nodes.{name}.y", keys={"column": "y"})
+        split = ColumnSpec(f"nodes.{name}.split")
+        x_name, x = arrays.take(*_FEATURES)
+        if x is not None and (x.ndim != 2 or x.dtype.kind not in "biuf"):
+            hint = f"Give a row of numbers a node; one number a node is {x_name}.reshape(-1, 1)."
+            raise arrays.wrong(x_name, x, "[num_nodes, num_features]", hint)
+        # Of several types that have labels, those of others than the target are left out.
+        is_learnt = config.target in (None, name)
+        y_name, y = arrays.take(*_LABELS) if is_learnt else ("", None)
+        _, counted = arrays.take("num_nodes")
+        lengths = [int(counted)] if counted is not None else []
+        lengths += [len(array) for array in (x, y) if array is not None and array.ndim]
+        if not lengths or (x is None and not (is_typed or is_published)):
+            raise UserError(
+                f"{source} has no x.",
+                "Give x a row of numbers a node; a column of ones will do: "
+                "torch.ones(num_nodes, 1).",
             )
-            train = splits["train"]
-        made[name] = NodeData(num_nodes, ids=ids)
-        if x is not None:
-            columns = _columns(given, x)
-            choice = choose_features(
-                columns, spec, {}, made_by.get(name), strict=False, required=False
+        num_nodes = lengths[0]
+        if x is not None and len(x) != num_nodes:
+            raise UserError(
+                f"{arrays.source}: num_nodes is {num_nodes:,}, but x has {len(x):,} rows.",
+                "Leave num_nodes out, or give x a row for each node.",
             )
-            rows = choice.columns.read()
-            features: AnyArray | FeatureRows
-            features, fitted = make_features(rows, choice, train, spec, made_by.get(name))
-            has_names = fitted is not None and fitted.has_names
-            made[name].features = features
-            if fitted is not None and (has_names or not fitted.is_identity):
-                made[name].preprocessing = fitted
-                made[name].feature_names = fitted.feature_names if has_names else None
-    common: dict[str, Any] = {
-        "dataset": config.name,
-        "labels": targets.labels,
-        "num_classes": targets.num_classes,
-        "task": targets.task,
-        "splits": splits,
-        "class_names": targets.class_names,
-        "labelled": labelled,
-        "metric": DEFAULT_METRICS[targets.task] if config.metric == "auto" else config.metric,
-    }
-    if not is_typed:
-        of_type = made[NODE]
-        left_out = {n: _EDGE_ATTR if n == "edge_attr" else _NO_USE for n in given.left}
-        where = "row numbers" if of_type.ids is None else "the graph's own"
-        return GraphData(
-            num_nodes=of_type.num_nodes,
-            src=ends[0],
-            dst=ends[1],
-            features=of_type.features,
-            edge_weight=weight,
-            node_ids=of_type.ids,
-            feature_names=of_type.feature_names,
-            preprocessing=of_type.preprocessing,
-            summary=DataSummary(ids=where, edges=phrase + weighted, split=split, left_out=left_out),
-            **common,
+        columns = arrays.columns.get(x_name)
+        if x is not None and columns is not None:
+            tables[f"nodes.{name}"] = NamedMatrix(path, x, columns)
+        else:
+            matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
+            tables[f"nodes.{name}"] = ArrayTable(path, {}, matrix)
+        given_ids = _ids(arrays, num_nodes)
+        if given_ids is not None:
+            ids[name] = given_ids
+        if y is not None:
+            label = replace(label, files=(y_name,))
+            masks = [arrays.take(*usual) for usual in SPLIT_ARRAYS.values()]
+            found = {mask_name: mask for mask_name, mask in masks if mask is not None}
+            if labelled:
+                tables[label.place] = _label_table(arrays, y_name, y, num_nodes, config.task)
+            if labelled and found:
+                split = replace(split, files=tuple(found))
+                tables[split.place] = SplitArrays(path, found)
+        node_specs[name] = replace(
+            spec,
+            place=f"nodes.{name}",
+            files=(x_name,),
+            name=name,
+            features=() if x is None else None,
+            label=label,
+            split=split,
         )
-    lists = {}
-    left_out = {
-        f"{name}.{key}": _EDGE_ATTR if key == "edge_attr" else _NO_USE
-        for name in made
-        for key in nodes[name].left
-    }
-    for edge_type, given in edges.items():
-        sizes = made[edge_type[0]].num_nodes, made[edge_type[2]].num_nodes
-        lists[edge_type], _ = _ends(given, *sizes)
-        left_out |= {f"{'/'.join(edge_type)}.{key}": EDGES_ALONE for key in given.left}
-    own = [name for name in made if made[name].ids is not None]
-    where = f"the graph's own of {', '.join(own)}, else row numbers" if own else "row numbers"
-    return HeteroGraphData(
-        nodes={name: made[name] for name in nodes},
-        edges={name: EdgeData(*ends) for name, ends in lists.items()},
-        target=target,
-        summary=DataSummary(ids=where, split=split, left_out=left_out),
-        **common,
+    if labelled and not is_typed and not node_specs[NODE].label.files:
+        hint = "Give y a label a node: integers for classes, -1 where a node has none."
+        raise UserError(f"{source} has no y.", hint)
+
+    edge_specs: list[EdgeSpec] = []
+    weight: AnyArray | None = None
+    for edge_type, arrays in edges.items():
+        ends_name, ends = arrays.take(*PAIR_ARRAYS)
+        if ends is None:
+            hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
+            raise UserError(f"{arrays.source} has no edge_index.", hint)
+        if ends.size and ends.dtype.kind not in "iu":
+            hint = "An edge's ends are row numbers of x: edge_index.long()."
+            raise arrays.wrong(ends_name, ends, "integers", hint)
+        if ends.ndim != 2 or ends.shape[0] != 2:
+            hint = "PyG has sources in the first row and targets in the second: edge_index.t()."
+            raise arrays.wrong(ends_name, ends, "[2, num_edges]", hint)
+        ends = ends if ends.size else ends.astype(np.int64)  # torch's empty tensors are floats
+        table = {"source": ends[0], "target": ends[1]}
+        place, asked = f"edges.{'/'.join(edge_type)}", None
+        if not is_typed:
+            asked = config.weight_column
+            weight_name, weight = arrays.take(*(WEIGHT_ARRAYS if asked is None else (asked,)))
+            if weight is not None:
+                if weight.size != ends.shape[1] or weight.dtype.kind not in "biuf":
+                    hint = f"Give a number an edge: there are {ends.shape[1]:,}."
+                    raise arrays.wrong(weight_name, weight, "[num_edges]", hint)
+                weight = weight.reshape(-1)
+                table |= {} if is_published else {weight_name: weight}
+        keys = of_files.edges[0].keys
+        edge_specs.append(EdgeSpec(place, (ends_name,), keys, edge_type=edge_type, weight=asked))
+        tables[place] = ArrayTable(Path(f"{arrays.source}: {ends_name}"), table)
+
+    graph = read_graph(
+        GraphSpec(node_specs, edges=tuple(edge_specs), schema=Path(source) if is_typed else None),
+        tables,
+        config,
+        BadRows("error", source),
+        labelled=labelled,
+        preprocessing=preprocessing,
+        is_published=is_published,
     )
+    if is_published and weight is not None:  # those of a published data set may be below 0
+        graph.edges[EDGE].weight = weight.astype(np.float32)
+    for name, of_type in ids.items():
+        graph.nodes[name].ids = of_type
+    where = "row numbers"
+    if ids:
+        where = f"the graph's own of {', '.join(ids)}, else row numbers"
+        where = where if is_typed else "the graph's own"
+    left_out = {
+        f"{name}.{key}" if is_typed else key: _EDGE_ATTR if key == "edge_attr" else _NO_USE
+        for name, arrays in nodes.items()
+        for key in arrays.left
+    }
+    for edge_type, arrays in edges.items() if is_typed else ():
+        left_out |= {f"{'/'.join(edge_type)}.{key}": EDGES_ALONE for key in arrays.left}
+    assert graph.summary is not None
+    graph.summary = graph.summary.model_copy(update={"ids": where, "left_out": left_out})
+    return graph
+
+
+def _ids(arrays: _Arrays, num_nodes: int) -> AnyArray | None:
+    """The user's own ids, None where they are 0, 1, …."""
+    name, ids = arrays.take(*_IDS)
+    if ids is None:
+        return None
+    if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO":
+        hint = f"Give an id a node: there are {num_nodes:,}."
+        raise arrays.wrong(name, ids, "[num_nodes]", hint)
+    if len(np.unique(ids)) < num_nodes:
+        raise UserError(f"{arrays.source}: {name} has an id twice.", "Give each node its own id.")
+    if ids.dtype.kind in "iu":
+        return None if (ids == np.arange(num_nodes)).all() else ids.astype(np.int64)
+    return ids if ids.dtype.kind == "S" else utf8(ids)
+
+
+def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: str) -> ArrayTable:
+    """Labels as a table: one column of classes, or a matrix of flags or quantities.
+
+    Raises:
+        UserError: They are of a type or a shape that labels cannot have.
+    """
+    if y.ndim not in (1, 2) or len(y) != num_nodes:
+        hint = f"Give it a row a node: there are {num_nodes:,}."
+        raise arrays.wrong(name, y, "[num_nodes]", hint)
+    y = y[:, 0] if y.shape[1:] == (1,) else y
+    path, is_quantity = Path(arrays.source), task == "regression"
+    if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
+        hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
+        raise arrays.wrong(name, y, "labels", hint)
+    if is_quantity:
+        columns = [f"{name}_{at}" for at in range(y.shape[1])] if y.ndim == 2 else [name]
+        return NamedMatrix(path, y.reshape(len(y), -1), columns)
+    if y.ndim == 2:
+        return ArrayTable(path, {}, y)
+    if y.dtype.kind == "f" and task == "auto":
+        raise UserError(
+            f"{arrays.source}: {name} is {y.dtype}, which may be quantities or classes.",
+            "Set task.type=node_regression for quantities; for classes give integers: y.long().",
+        )
+    return ArrayTable(path, {name: y})
+
+
+def _is_typed(attributes: Mapping[Any, Any]) -> bool:
+    """Whether attributes are those of a `HeteroData`: mappings by node type and edge type."""
+    return any(isinstance(value, Mapping) for value in attributes.values())
 
 
 def _by_type(
@@ -293,10 +404,13 @@ def _by_type(
     known = dict(nodes)
     for edge_type in edges:
         for name in edge_type[::2]:
-            if name not in known and did_you_mean(name, known) is not None:
+            guess = None if name in known else did_you_mean(name, known)
+            if guess is not None:
                 raise UserError(
-                    f"{source}[{edge_type}]: {name!r} is no node type.",
-                    f"{_known(name, known)} If it is another one: data[{name!r}].num_nodes = ….",
+                    f"{source}[{edge_type}]: {name!r} is no node type; there are "
+                    f"{', '.join(known)}.",
+                    f"{guess[0].upper()}{guess[1:]} If it is another one: "
+                    f"data[{name!r}].num_nodes = ….",
                 )
             nodes.setdefault(name, _Arrays(f"{source}[{name!r}]", {}))
     for name, of_type in nodes.items():
@@ -315,326 +429,6 @@ def _by_type(
     return nodes, edges
 
 
-def _target(
-    nodes: Mapping[NodeType, _Arrays], config: FilesConfig, source: str, *, labelled: bool
-) -> NodeType:
-    """The node type to learn."""
-    labels = [name for name, of_type in nodes.items() if {*_LABELS} & of_type.left.keys()]
-    if config.target is not None:
-        if config.target not in nodes:
-            raise UserError(
-                f"task.target={config.target}: {source} has no such node type.",
-                _known(config.target, nodes),
-            )
-        return config.target
-    if len(labels) == 1 or len(nodes) == 1:
-        return (labels or list(nodes))[0]
-    if not labels:
-        raise UserError(
-            f"{source}: no node type has labels.",
-            f"Give y a label a node: data[{next(iter(nodes))!r}].y = y."
-            if labelled
-            else f"Set task.target to one of {', '.join(nodes)}.",
-        )
-    raise UserError(
-        f"{source}: {', '.join(labels)} have labels.", f"Choose one: task.target={labels[0]}."
-    )
-
-
-def _known(name: str, nodes: Mapping[NodeType, object]) -> str:
-    guess = did_you_mean(name, nodes)
-    told = f"The node types are {', '.join(nodes)}."
-    return told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}"
-
-
-def _features(given: _Arrays) -> AnyArray | None:
-    name, x = given.take(*_FEATURES)
-    if x is None:
-        return None
-    if x.ndim != 2 or x.dtype.kind not in "biuf":
-        hint = f"Give {name} a row of numbers a node; one number a node is {name}.reshape(-1, 1)."
-        raise given.wrong(name, f"is {_shown(x)} instead of [num_nodes, num_features]", hint)
-    return x
-
-
-def _columns(given: _Arrays, x: AnyArray) -> Columns:
-    """The features as the numbers of a table in memory, whose columns may have names."""
-    names = next((given.columns[name] for name in _FEATURES if name in given.columns), ())
-    path = Path(given.source)
-    table = NamedMatrix(path, x, names) if names else ArrayTable(path, {}, x)
-    return Columns(table, {}, table.main)
-
-
-def _num_nodes(
-    given: _Arrays, x: AnyArray | None, y: AnyArray | None, counted: AnyArray | None
-) -> int:
-    lengths = [len(array) for array in (x, y) if array is not None and array.ndim]
-    if counted is not None:
-        if x is not None and len(x) != counted:
-            hint = "Leave num_nodes out, or give x a row for each node."
-            raise given.wrong("num_nodes", f"is {int(counted):,}, but x has {len(x):,} rows", hint)
-        lengths.insert(0, int(counted))
-    if not lengths:
-        raise _no_features(given.source)
-    return lengths[0]
-
-
-def _no_features(source: str) -> UserError:
-    """The error for a graph without features."""
-    return UserError(
-        f"{source} has no x.",
-        "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
-    )
-
-
-def _ends(given: _Arrays, num_src: int, num_dst: int) -> tuple[tuple[IntArray, IntArray], str]:
-    """Sources and targets of the edges, and what they were read from."""
-    name, ends = given.take(*PAIR_ARRAYS)
-    if ends is None:
-        hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
-        raise UserError(f"{given.source} has no edge_index.", hint)
-    if ends.size and ends.dtype.kind not in "iu":
-        hint = "An edge's ends are row numbers of x: edge_index.long()."
-        raise given.wrong(name, f"is {ends.dtype} instead of integers", hint)
-    if ends.ndim != 2 or ends.shape[0] != 2:
-        hint = "PyG has sources in the first row and targets in the second: edge_index.t()."
-        raise given.wrong(name, f"is {_shown(ends)} instead of [2, num_edges]", hint)
-    for row, num_nodes in zip(ends, (num_src, num_dst), strict=True):
-        outside = row[(row < 0) | (row >= num_nodes)]
-        if len(outside):
-            raise given.wrong(
-                name,
-                f"goes beyond the nodes 0 to {num_nodes - 1}: {outside[0]} is the first of "
-                f"{len(outside):,} such ends",
-                "Its numbers are rows of x, counted from 0.",
-            )
-    src, dst = (
-        smallest_int(row.astype(np.int64), num_nodes)
-        for row, num_nodes in zip(ends, (num_src, num_dst), strict=True)
-    )
-    return (src, dst), f"{len(src):,} in {name}"
-
-
-def _weight(
-    given: _Arrays, num_edges: int, weight_column: str | None, *, is_own: bool
-) -> tuple[AnyArray | None, str]:
-    """Weights of the edges, and what they were read from."""
-    name, weight = given.take(*(WEIGHT_ARRAYS if weight_column is None else (weight_column,)))
-    if weight is None:
-        if weight_column is not None:
-            hint = "Give the name of an array with a number an edge, or leave the key out."
-            raise given.wrong(name, "is asked for as dataset.weight_column", hint)
-        return None, ""
-    if weight.size != num_edges or weight.dtype.kind not in "biuf":
-        hint = f"Give a number an edge: there are {num_edges:,}."
-        raise given.wrong(name, f"is {_shown(weight)} instead of [num_edges]", hint)
-    weight = weight.reshape(-1).astype(np.float32)
-    if is_own and (weight < 0).any():
-        shown = f"has {(weight < 0).sum():,} weights below 0 (first: {weight[weight < 0][0]:g})"
-        raise given.wrong(name, shown, "A weight is a number from 0 on.")
-    return weight, f", weighted by {name}"
-
-
-def _ids(given: _Arrays, num_nodes: int) -> AnyArray | None:
-    """The user's own ids, None where they are 0, 1, …."""
-    name, ids = given.take(*_IDS)
-    if ids is None:
-        return None
-    if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO":
-        hint = f"Give an id a node: there are {num_nodes:,}."
-        raise given.wrong(name, f"is {_shown(ids)} instead of [num_nodes]", hint)
-    if len(np.unique(ids)) < num_nodes:
-        raise given.wrong(name, "has an id twice", "Give each node an id of its own.")
-    if ids.dtype.kind in "iu":
-        return None if (ids == np.arange(num_nodes)).all() else ids.astype(np.int64)
-    if ids.dtype.kind == "S":
-        return ids
-    return np.char.encode(ids.astype(str), "utf-8")
-
-
-def _targets_and_splits(
-    given: _Arrays,
-    name: str,
-    y: AnyArray | None,
-    index: NodeIndex,
-    spec: NodeSpec,
-    config: FilesConfig,
-    bad: BadRows,
-    *,
-    labelled: bool,
-    is_own: bool,
-) -> tuple[Targets, Mapping[str, AnyArray], str]:
-    """Labels, node ids by split, and where these are from.
-
-    Raises:
-        UserError: There are none, or they are of a type or a shape that they cannot have.
-    """
-    masks = {}
-    for names in SPLIT_ARRAYS.values():
-        mask_name, mask = given.take(*names)
-        if mask is not None:
-            masks[mask_name] = mask
-    if not labelled:
-        rows = Columns(ArrayTable(Path(given.source), {"y": np.empty(0)}), {}, ()).read()
-        return no_targets(rows, index), {split: np.empty(0, np.int64) for split in SPLITS}, ""
-    if y is None:
-        hint = "Give y a label a node: integers for classes, -1 where a node has none."
-        raise UserError(f"{given.source} has no y.", hint)
-    if y.ndim not in (1, 2) or len(y) != index.num_nodes:
-        hint = f"Give it a row a node: there are {index.num_nodes:,}."
-        raise given.wrong(name, f"is {_shown(y)} instead of [num_nodes]", hint)
-    if y.dtype.kind not in "biufUS":
-        raise given.wrong(name, f"is {y.dtype}", "Labels are integers, 0 and 1, or quantities.")
-    y = y[:, 0] if y.shape[1:] == (1,) else y
-    path = Path(given.source)
-    if config.task == "regression" or y.ndim == 2:
-        matrix = y.reshape(len(y), -1)
-        if matrix.dtype.kind in "US":
-            hint = "Leave task.type out for classes."
-            raise given.wrong(name, "is text, which is no quantity", hint)
-        called = [f"{name}_{at}" for at in range(matrix.shape[1])] if y.ndim == 2 else [name]
-        is_named = config.task == "regression"
-        table = NamedMatrix(path, matrix, called) if is_named else ArrayTable(path, {}, matrix)
-        columns = Columns(table, {}, table.main)
-    else:
-        if y.dtype.kind == "f" and config.task == "auto":
-            raise given.wrong(
-                name,
-                f"is {y.dtype}, which may be quantities or classes",
-                "Set task.type=node_regression for quantities; for classes give integers: "
-                "y.long().",
-            )
-        y = y.astype(np.int8) if y.dtype.kind == "b" else y
-        columns = Columns(ArrayTable(path, {name: y}), {"label": 0}, ())
-    rows = index.locate(columns.read(), bad)
-    targets = targets_of_rows(rows, index, spec, config, bad, ask=is_own)
-    bad.report()
-
-    number = config.split if isinstance(config.split, int) else 0
-    if not masks:
-        nodes = np.flatnonzero(targets.labelled)
-        if is_own:
-            drawn = drawn_splits(targets.labels, targets.task, nodes, config)
-            return targets, drawn.nodes, drawn.phrase
-        splits = random_split(nodes, number)
-        return targets, splits, f"{split_sizes(splits)}, drawn at random (dataset.split={number})"
-    widths = {mask.shape[1] for mask in masks.values() if mask.ndim == 2} - {1}
-    num_splits = min(widths, default=1)
-    check_split_number(given.source, number, range(num_splits))
-    split_of = np.full(index.num_nodes, -1, np.int8)
-    assign_arrays(path, masks, targets, index, split_of, bad, number)
-    bad.report()
-    splits = {split: np.flatnonzero(split_of == code) for code, split in enumerate(SPLITS)}
-    which = f", column {number} of {num_splits} (dataset.split)" if num_splits > 1 else ""
-    return targets, splits, f"{split_sizes(splits)} by {', '.join(masks)}{which}"
-
-
-def _shown(array: AnyArray) -> str:
-    return f"{array.dtype} {list(array.shape)}"
-
-
-def _refuse_other_columns(
-    given: HeteroGraphData,
-    preprocessing: AnyPreprocessing | None,
-    source: str,
-) -> None:
-    """Refuse finished features for a model whose features were made of columns."""
-    finished = {name: nodes.preprocessing for name, nodes in given.nodes.items()}
-    asked = {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
-    for name, made_by in (asked or {}).items():
-        if made_by != finished.get(name) and not made_by.is_identity:
-            raise UserError(
-                f"{source} is a {type(given).__name__}, and the model's features were made of "
-                "columns.",
-                "Give tables, or a PyG Data, with the columns it was trained on.",
-            )
-
-
-def _is_typed(attributes: Mapping[Any, Any]) -> bool:
-    """Whether attributes are those of a `HeteroData`: mappings by node type and edge type."""
-    return any(isinstance(value, Mapping) for value in attributes.values())
-
-
-def _refuse_two_meanings(graph: GraphData, source: str) -> None:
-    """Raise a UserError where an edge's ends may be rows of `x` or the user's own ids.
-
-    In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
-    """
-    ids = graph.node_ids
-    if ids is None or ids.dtype.kind != "i" or not len(graph.src):
-        return
-    if np.isin(graph.src, ids).all() and np.isin(graph.dst, ids).all():
-        raise UserError(
-            f"{source} has ids, and edge_index may hold them or count the rows of x.",
-            "Leave the ids out if it counts rows. If it holds ids, give the file as "
-            "dataset.features and as dataset.edges.",
-        )
-
-
-def from_pyg(data: Data, dataset: str, *, split: int = 0, quantities: bool = False) -> GraphData:
-    """A PyG `Data` of a data set as `GraphData`; see `graph_of_object` for what is read.
-
-    Args:
-        data: A graph of one type; it may be without features.
-        dataset: Name of the data set.
-        split: Which of its splits; of a graph without masks, which of the random ones.
-        quantities: Whether its labels are quantities.
-
-    Raises:
-        UserError: There is no split of this number, or the graph has a mistake.
-    """
-    config = FilesConfig(split=split, task="regression" if quantities else "auto")
-    graph = _graph(data.to_dict(), config, dataset, is_own=False)
-    assert isinstance(graph, GraphData)
-    graph.dataset = dataset
-    return graph
-
-
-def from_pyg_hetero(
-    data: HeteroData,
-    dataset: str,
-    *,
-    split: int = 0,
-    target: NodeType | None = None,
-    quantities: bool = False,
-) -> HeteroGraphData:
-    """A PyG `HeteroData` of a data set as `HeteroGraphData`, see `from_pyg`.
-
-    Args:
-        data: A typed graph; types may be without features.
-        dataset: Name of the data set.
-        split: See `from_pyg`.
-        target: The node type to learn; None: the only one that has labels.
-        quantities: See `from_pyg`.
-
-    Raises:
-        UserError: See `from_pyg`; or there is no such node type.
-    """
-    config = FilesConfig(split=split, task="regression" if quantities else "auto")
-    graph = _graph(data.to_dict(), config.for_target(target), dataset, is_own=False)
-    assert isinstance(graph, HeteroGraphData)
-    graph.dataset = dataset
-    return graph
-
-
-def _refuse_keys_without_use(
-    given: object, config: FilesConfig, source: str, *, is_typed: bool = False
-) -> None:
-    """Refuse keys that are about other graphs: nothing that was asked for is left undone."""
-    is_done = isinstance(given, HeteroGraphData)
-    known = {"task"} if is_done else _WHOLE_GRAPH_KEYS - ({"weight_column"} if is_typed else set())
-    for key, field_of_key in FilesConfig.model_fields.items():
-        if key in known or key in DatasetConfig.model_fields:
-            continue
-        if getattr(config, key) != field_of_key.default:
-            raise UserError(
-                f"dataset.{key}: {source} is a {type(given).__name__}, which is taken as it is."
-                if is_done
-                else f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
-                "Leave it out, or give tables as dataset.features and dataset.edges.",
-            )
-
-
 def _attributes(given: object, source: str) -> Mapping[Any, Any]:
     """The attributes of the one graph that an object is or holds; of a typed one by type."""
     attributes = _as_given(given, source)
@@ -648,41 +442,45 @@ def _attributes(given: object, source: str) -> Mapping[Any, Any]:
 
 
 def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
+    """The attributes of the one graph that an object is or holds, under its own names.
+
+    Raises:
+        UserError: It holds several graphs, or is something else.
+    """
     if hasattr(given, "get_idx_split"):  # a data set of OGB
         return {**_as_given(given[0], source), **given.get_idx_split()}
-    if isinstance(given, Batch) and given.num_graphs > 1:
-        raise _several(source, given.num_graphs)
+    num_graphs = given.num_graphs if isinstance(given, Batch) else 1
+    if isinstance(given, list | Dataset):
+        num_graphs = len(given)
+    elif isinstance(given, tuple):
+        graph, other = given[0], given[1] if len(given) in (2, 3) else ()
+        is_dict = isinstance(other, dict | None)
+        names = graph.keys() if isinstance(graph, Mapping) and len(given) == 2 else ()
+        if "edge_index_dict" in names or ("edge_index" in names and not is_dict):
+            return {**graph, "y": other}  # OGB's pair of a graph and labels
+        # What PyG's `InMemoryDataset` saves: all graphs end to end, and where each ends.
+        num_graphs = len(given)
+        if is_dict:
+            num_graphs = max((len(ends) - 1 for ends in _all_ends(other or {})), default=1)
+    if num_graphs != 1:
+        raise UserError(
+            f"{source} holds {num_graphs:,} graphs.",
+            "One graph is learnt from, node by node: give one of them.",
+        )
     if isinstance(given, Data | HeteroData):
         return dict(given.to_dict())
     if isinstance(given, Mapping):
         return given if _is_typed(given) else {str(name): v for name, v in given.items()}
-    if _is_ogbs(given):
-        return {**given[0], "y": given[1]}
-    if isinstance(given, tuple) and len(given) in (2, 3) and isinstance(given[1], dict | None):
-        return _of_processed(given[0], given[1], source)
     if isinstance(given, list | tuple | Dataset):
-        if len(given) != 1:
-            raise _several(source, len(given))
         return _as_given(given[0], source)
-    raise _unknown(given, source)
-
-
-def _of_processed(data: Any, slices: Mapping[Any, Any] | None, source: str) -> Mapping[Any, Any]:
-    """The graph in what PyG's `InMemoryDataset` saves: all graphs end to end, and their ends."""
-    num_graphs = max((len(ends) - 1 for ends in _all_ends(slices or {})), default=1)
-    if num_graphs != 1:
-        raise _several(source, num_graphs)
-    return _as_given(data, source)
-
-
-def _is_ogbs(given: object) -> bool:
-    """Whether it is OGB's pair of a graph and labels; PyG's `InMemoryDataset` saves another."""
-    match given:
-        case ({"edge_index_dict": _}, _):
-            return True
-        case ({"edge_index": _}, labels):
-            return not isinstance(labels, dict | None)
-    return False
+    kind = f"{type(given).__module__}.{type(given).__qualname__}"
+    known = {"networkx": networkx_hint, "dgl": dgl_hint}
+    hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
+    library = kind.partition(".")[0]
+    raise UserError(
+        f"{source} is a {kind.removeprefix('builtins.')}.",
+        known[library]() if library in known else hint,
+    )
 
 
 def _all_ends(slices: Mapping[Any, Any]) -> Iterator[Any]:
@@ -692,22 +490,6 @@ def _all_ends(slices: Mapping[Any, Any]) -> Iterator[Any]:
             yield from _all_ends(ends)
         else:
             yield ends
-
-
-def _several(source: str, number: int) -> UserError:
-    return UserError(
-        f"{source} holds {number:,} graphs.",
-        "One graph is learnt from, node by node: give one of them.",
-    )
-
-
-def _unknown(given: object, source: str) -> UserError:
-    kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    library = kind.partition(".")[0]
-    known = {"networkx": networkx_hint, "dgl": dgl_hint}
-    hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
-    kind = kind.removeprefix("builtins.")
-    return UserError(f"{source} is a {kind}.", known[library]() if library in known else hint)
 
 
 def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) -> _Arrays:
@@ -821,28 +603,19 @@ def content_digest(graph: HeteroGraphData) -> str:
         arrays[f"{name} ids"] = nodes.ids
     fields["nodes"] = nodes_fields
     digest = blake2b(canonical_json(fields).encode(), digest_size=20)
+
+    def add(name: str, array: AnyArray | None) -> None:
+        kind = "none" if array is None else f"{array.dtype.str}{list(array.shape)}"
+        digest.update(f"{name}:{kind};".encode())
+        if array is not None and array.size:
+            digest.update(np.ascontiguousarray(array).data.cast("B"))
+
     for name, array in arrays.items():
-        digest.update(_head(name, array))
-        if array is not None:
-            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        add(name, array)
     for nodes in graph.nodes.values():
-        for rows in _feature_rows(nodes.features, nodes.num_nodes):
-            digest.update(_head("features", rows))
-            digest.update(np.ascontiguousarray(rows).data.cast("B") if rows.size else b"")
+        features: Any = nodes.features
+        for start in range(0, nodes.num_nodes if features is not None else 0, _DIGEST_ROWS):
+            stop = min(start + _DIGEST_ROWS, nodes.num_nodes)
+            is_array = isinstance(features, np.ndarray)
+            add("features", features[start:stop] if is_array else features.rows(start, stop))
     return digest.hexdigest()
-
-
-def _head(name: str, array: AnyArray | None) -> bytes:
-    told = "none" if array is None else f"{array.dtype.str}{list(array.shape)}"
-    return f"{name}:{told};".encode()
-
-
-def _feature_rows(features: AnyArray | FeatureRows | None, num_nodes: int) -> Iterator[AnyArray]:
-    if features is None:
-        return
-    for start in range(0, num_nodes, _DIGEST_ROWS):
-        stop = min(start + _DIGEST_ROWS, num_nodes)
-        if isinstance(features, np.ndarray):
-            yield features[start:stop]
-        else:
-            yield features.rows(start, stop)

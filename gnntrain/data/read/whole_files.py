@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from gnntrain.config.graph_spec import spec_of_files
 from gnntrain.data.array_files import load_arrays
+from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
-from gnntrain.data.preprocessing import AnyPreprocessing, of_one_type
+from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.table_files import GRAPHML_SUFFIX
@@ -63,10 +64,9 @@ def read_whole_graph(
         )
     if suffix == GRAPHML_SUFFIX:
         spec = spec_of_files(config, NODE, EDGE, path)
-        made_by = of_one_type(preprocessing, str(path))
-        by_type = None if made_by is None else {NODE: made_by}
         both = {"features": [path], "edges": [path]}
-        return read_graph(spec, both, config, labelled=labelled, preprocessing=by_type)
+        bad = BadRows(config.bad_rows)
+        return read_graph(spec, both, config, bad, labelled=labelled, preprocessing=preprocessing)
     is_npz = suffix not in TORCH_SUFFIXES
     given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
     return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
