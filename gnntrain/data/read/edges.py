@@ -438,10 +438,16 @@ class EdgeLists:
 
     def arrays(self) -> dict[EdgeType, tuple[IntArray, ...]]:
         """Sources, destinations and, where there are some, weights of each edge type."""
-        return {
-            edge_type: tuple(map(np.concatenate, zip(*self._parts.pop(edge_type), strict=True)))
-            for edge_type in list(self._parts)
-        }
+        arrays: dict[EdgeType, tuple[IntArray, ...]] = {}
+        for edge_type, parts in self._parts.items():
+            columns = [list(column) for column in zip(*parts, strict=True)]
+            parts.clear()
+            whole = []
+            while columns:  # each column's parts are freed before the next is joined
+                whole.append(np.concatenate(columns.pop(0)))
+            arrays[edge_type] = tuple(whole)
+        self._parts.clear()
+        return arrays
 
 
 def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:

@@ -234,7 +234,8 @@ def read_graph(
             made[name].features, made[name].preprocessing = features, fitted
             if fitted is not None and fitted.has_names:
                 made[name].feature_names = fitted.feature_names
-    if labelled and targets.task in ("multiclass", "binary") and not is_published:
+    in_memory = isinstance(sources.get(learnt.place), Table)
+    if labelled and targets.task in ("multiclass", "binary") and not in_memory:
         categorical, train = chosen.choice.categorical, splits.nodes["train"]
         warn_of_label_leaks(chosen.rows, categorical, targets.labels, train, learnt)
     common: dict[str, Any] = {
