@@ -195,6 +195,10 @@ class ArrayTable(Table):
         width = 1 if self._matrix is None else self._matrix.shape[1]
         return range(len(self.names) - width, len(self.names))
 
+    def column(self, place: int) -> AnyArray:
+        """A column that is no part of the matrix."""
+        return self._columns[place]
+
     def array(self, places: Sequence[int]) -> AnyArray | None:
         first = len(self._columns)
         if self._matrix is None or not places or min(places) < first:

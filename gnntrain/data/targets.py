@@ -22,8 +22,6 @@ from gnntrain.data.graph import (
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, LabelKind
 
-TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
-
 
 def labelled_graph(
     dataset: str,
@@ -72,8 +70,8 @@ def random_split(nodes: Int64Array, number: int) -> dict[str, Int64Array]:
         Sorted node ids of "train", "val" and "test".
     """
     order = np.random.default_rng(number).permutation(nodes)
-    first = round(TRAIN_SHARE * len(nodes))
-    second = first + round(VAL_SHARE * len(nodes))
+    first = round(0.6 * len(nodes))
+    second = first + round(0.2 * len(nodes))
     parts = np.split(order, [first, min(second, len(nodes))])
     return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
 

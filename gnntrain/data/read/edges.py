@@ -444,7 +444,9 @@ class EdgeLists:
             parts.clear()
             whole = []
             while columns:  # each column's parts are freed before the next is joined
-                whole.append(np.concatenate(columns.pop(0)))
+                first, *others = columns.pop(0)
+                whole.append(np.concatenate([first, *others]) if others else first)
+                del first, others
             arrays[edge_type] = tuple(whole)
         self._parts.clear()
         return arrays
@@ -461,9 +463,14 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
         _read_mixed_edges(source, lists, bad)
         return
     nodes = dict(zip(_ENDS, (indexes[edge_type[0]], indexes[edge_type[2]]), strict=True))
+    most_hashed = max(nodes[end].num_hashed for end in _ENDS)
+    if isinstance(columns.table, ArrayTable) and not most_hashed:
+        numbers = _node_numbers(columns, columns.table, nodes)
+        if numbers is not None:
+            lists.add(edge_type, *numbers)
+            return
     none = np.empty(0, np.int64)
     lists.add(edge_type, none, none, *[np.empty(0, np.float32)] * len(columns.numbers))
-    most_hashed = max(nodes[end].num_hashed for end in _ENDS)
     unknown_end = partial(_unknown_end, columns, nodes)
     for batch in columns.batches(min(most_hashed, _MOST_ROWS)):
         src, dst = (nodes[end].find(batch.columns[end], columns.table.decimal) for end in _ENDS)
@@ -481,6 +488,27 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
         usable &= known
         weight = batch.matrix[usable].reshape(-1)
         lists.add(edge_type, src[usable], dst[usable], weight)
+
+
+def _node_numbers(
+    columns: Columns, table: ArrayTable, nodes: Mapping[Role, NodeIndex]
+) -> tuple[AnyArray, ...] | None:
+    """Arrays that hold numbers of nodes, and weights, as they are; None where a row may be bad.
+
+    A graph in memory needs no look-up of its ids, nor a second copy of its edges in parts.
+    """
+    found = [table.column(columns.places[end]) for end in _ENDS]
+    for end, array in zip(_ENDS, found, strict=True):
+        if array.dtype.kind not in "iu":
+            return None
+        if len(array) and (array.min() < 0 or array.max() >= nodes[end].num_nodes):
+            return None
+    for place in columns.numbers:
+        weight = table.column(place).astype(np.float32)
+        if not (np.isfinite(weight).all() and (weight >= 0).all()):
+            return None
+        found.append(weight)
+    return tuple(found)
 
 
 def _unknown_end(columns: Columns, nodes: Mapping[Role, NodeIndex], record: Record) -> str:

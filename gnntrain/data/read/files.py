@@ -153,9 +153,19 @@ def _found(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[str, list[P
         for pattern in patterns:
             paths = _matching(folder, pattern)
             found[place] += paths
-            if not paths:
-                key = f"{place}.files" if place in tables else place
-                problems.append(_missing(key, folder, pattern))
+            if paths:
+                continue
+            key = f"{place}.files" if place in tables else place
+            path = (folder / pattern).absolute()
+            expected, near = f"a file in {path.parent}, but there is none", None
+            if is_folder(path):
+                expected = f"a file, but this is a folder; write {pattern}/*.csv"
+            elif not is_folder(path.parent):
+                expected = f"a file, but there is no folder {path.parent}"
+            else:
+                near = nearest(path.name, file_names(path.parent))
+            hint = None if near is None else f"did you mean {near}?"
+            problems.append(Problem(key, pattern, expected, hint))
     if problems:
         raise spec.error(problems)
     return found
@@ -171,22 +181,9 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
     # The folder's own signs mean nothing; a pattern with a root of its own replaces the folder.
     wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
     found = Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor)))
-    return sorted((file for file in found if file.is_file()), key=_natural)
 
+    def natural(file: Path) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", str(file))
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part)
-        for part in re.split(r"(\d+)", str(path))
-    ]
-
-
-def _missing(key: str, folder: Path, pattern: str) -> Problem:
-    path = (folder / pattern).absolute()
-    if is_folder(path):
-        return Problem(key, pattern, f"a file, but this is a folder; write {pattern}/*.csv")
-    if not is_folder(path.parent):
-        return Problem(key, pattern, f"a file, but there is no folder {path.parent}")
-    near = nearest(path.name, file_names(path.parent))
-    hint = None if near is None else f"did you mean {near}?"
-    return Problem(key, pattern, f"a file in {path.parent}, but there is none", hint)
+    return sorted((file for file in found if file.is_file()), key=natural)

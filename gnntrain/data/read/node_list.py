@@ -18,12 +18,6 @@ from gnntrain.errors import UserError
 _NUM_SHOWN = 3
 
 
-def index_of(store: Graph) -> NodeIndex:
-    """From the ids that a graph's user gave the nodes of the target type to their numbers."""
-    ids = store.node_ids
-    return NodeIndex(None if ids is None else to_plain(from_numpy(ids)), len(store.target_nodes))
-
-
 def read_nodes(path: Path, store: Graph) -> Int64Array:
     """The nodes that a file names, in its order.
 
@@ -36,46 +30,36 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
     Raises:
         UserError: The file cannot be read, or names nodes that are none.
     """
-    ids = _ids(path)
-    index = index_of(store)
+    if path.suffix.lower() == ".txt":  # an id may hold blanks and commas
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(path, error) from error
+        lines = [line for line in lines if line]
+        if lines and lines[0].lower() in COLUMN_NAMES["id"]:
+            del lines[0]
+        ids = pa.array(lines, TEXT)
+    else:
+        bad = BadRows("error", str(path))
+        ids = id_column([path], bad).read().columns["id"]
+        bad.report()
+    own = None if store.node_ids is None else to_plain(from_numpy(store.node_ids))
+    index = NodeIndex(own, len(store.target_nodes))
     nodes = index.find(ids)
     wrong = np.flatnonzero(nodes < 0)
     if len(wrong):
-        texts = ids.take(wrong[:_NUM_SHOWN]).cast(TEXT).to_pylist()
-        places = zip(texts, wrong.tolist(), strict=False)
-        first = ", ".join(
-            f"{text or ''!r} in row {row + 1}"
-            + (f", write {other!r}" if (other := index.written_otherwise(text or "")) else "")
-            for text, row in places
-        )
+        shown = []
+        for row in wrong[:_NUM_SHOWN].tolist():
+            text = ids.take([row]).cast(TEXT)[0].as_py() or ""
+            other = index.written_otherwise(text)
+            shown.append(f"{text!r} in row {row + 1}" + (f", write {other!r}" if other else ""))
         more = ", …" if len(wrong) > _NUM_SHOWN else ""
         names_column = "" if wrong[0] else " If its first line names the column, write id there."
         raise UserError(
             f"{path}: {len(wrong)} of its {len(nodes)} ids are no nodes of the graph "
-            f"({first}{more}).",
+            f"({', '.join(shown)}{more}).",
             f"The graph's nodes are {index.shown()}.{names_column}",
         )
     if not len(nodes):
         raise UserError(f"{path} names no node.", "Give one id a line.")
     return nodes
-
-
-def _ids(path: Path) -> pa.Array:
-    if path.suffix.lower() == ".txt":
-        return _lines(path)
-    bad = BadRows("error", str(path))
-    rows = id_column([path], bad).read()
-    bad.report()
-    return rows.columns["id"]
-
-
-def _lines(path: Path) -> pa.Array:
-    """A text's lines; an id may hold blanks and commas."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
-    ids = [line for line in lines if line]
-    if ids and ids[0].lower() in COLUMN_NAMES["id"]:
-        del ids[0]
-    return pa.array(ids, TEXT)

@@ -206,96 +206,26 @@ def _read(
     else:
         arrays = _arrays(attributes, source)
         nodes, edges = {NODE: arrays}, {EDGE: arrays}
-    of_files = spec_of_files(config, NODE, EDGE)
     tables: dict[str, Sequence[Path] | Table | SplitArrays] = {}
     node_specs: dict[NodeType, NodeSpec] = {}
-    ids: dict[NodeType, AnyArray] = {}
     for name, arrays in nodes.items():
-        path, spec = Path(arrays.source), of_files.nodes[NODE]
-        # Columns whose table is not here are not looked for: without y, the nodes have no labels.
-        label = ColumnSpec(f"nodes.{name}.y", keys={"column": "y"})
-        split = ColumnSpec(f"nodes.{name}.split")
-        x_name, x = arrays.take(*_FEATURES)
-        if x is not None and (x.ndim != 2 or x.dtype.kind not in "biuf"):
-            hint = f"Give a row of numbers a node; one number a node is {x_name}.reshape(-1, 1)."
-            raise arrays.wrong(x_name, x, "[num_nodes, num_features]", hint)
-        # Of several types that have labels, those of others than the target are left out.
-        is_learnt = config.target in (None, name)
-        y_name, y = arrays.take(*_LABELS) if is_learnt else ("", None)
-        _, counted = arrays.take("num_nodes")
-        lengths = [int(counted)] if counted is not None else []
-        lengths += [len(array) for array in (x, y) if array is not None and array.ndim]
-        if not lengths or (x is None and not (is_typed or is_published)):
-            raise UserError(
-                f"{source} has no x.",
-                "Give x a row of numbers a node; a column of ones will do: "
-                "torch.ones(num_nodes, 1).",
-            )
-        num_nodes = lengths[0]
-        if x is not None and len(x) != num_nodes:
-            raise UserError(
-                f"{arrays.source}: num_nodes is {num_nodes:,}, but x has {len(x):,} rows.",
-                "Leave num_nodes out, or give x a row for each node.",
-            )
-        columns = arrays.columns.get(x_name)
-        if x is not None and columns is not None:
-            tables[f"nodes.{name}"] = NamedMatrix(path, x, columns)
-        else:
-            matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
-            tables[f"nodes.{name}"] = ArrayTable(path, {}, matrix)
-        given_ids = _ids(arrays, num_nodes)
-        if given_ids is not None:
-            ids[name] = given_ids
-        if y is not None:
-            label = replace(label, files=(y_name,))
-            masks = [arrays.take(*usual) for usual in SPLIT_ARRAYS.values()]
-            found = {mask_name: mask for mask_name, mask in masks if mask is not None}
-            if labelled:
-                tables[label.place] = _label_table(arrays, y_name, y, num_nodes, config.task)
-            if labelled and found:
-                split = replace(split, files=tuple(found))
-                tables[split.place] = SplitArrays(path, found)
-        node_specs[name] = replace(
-            spec,
-            place=f"nodes.{name}",
-            files=(x_name,),
-            name=name,
-            features=() if x is None else None,
-            label=label,
-            split=split,
+        node_specs[name], of_nodes = _node_tables(
+            name, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
         )
+        tables |= of_nodes
     if labelled and not is_typed and not node_specs[NODE].label.files:
         hint = "Give y a label a node: integers for classes, -1 where a node has none."
         raise UserError(f"{source} has no y.", hint)
-
+    (edge_spec,) = spec_of_files(config, NODE, EDGE).edges
+    weight_names = WEIGHT_ARRAYS if config.weight_column is None else (config.weight_column,)
     edge_specs: list[EdgeSpec] = []
-    weight: AnyArray | None = None
+    published_weight: AnyArray | None = None
     for edge_type, arrays in edges.items():
-        ends_name, ends = arrays.take(*PAIR_ARRAYS)
-        if ends is None:
-            hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
-            raise UserError(f"{arrays.source} has no edge_index.", hint)
-        if ends.size and ends.dtype.kind not in "iu":
-            hint = "An edge's ends are row numbers of x: edge_index.long()."
-            raise arrays.wrong(ends_name, ends, "integers", hint)
-        if ends.ndim != 2 or ends.shape[0] != 2:
-            hint = "PyG has sources in the first row and targets in the second: edge_index.t()."
-            raise arrays.wrong(ends_name, ends, "[2, num_edges]", hint)
-        ends = ends if ends.size else ends.astype(np.int64)  # torch's empty tensors are floats
-        table = {"source": ends[0], "target": ends[1]}
-        place, asked = f"edges.{'/'.join(edge_type)}", None
-        if not is_typed:
-            asked = config.weight_column
-            weight_name, weight = arrays.take(*(WEIGHT_ARRAYS if asked is None else (asked,)))
-            if weight is not None:
-                if weight.size != ends.shape[1] or weight.dtype.kind not in "biuf":
-                    hint = f"Give a number an edge: there are {ends.shape[1]:,}."
-                    raise arrays.wrong(weight_name, weight, "[num_edges]", hint)
-                weight = weight.reshape(-1)
-                table |= {} if is_published else {weight_name: weight}
-        keys = of_files.edges[0].keys
-        edge_specs.append(EdgeSpec(place, (ends_name,), keys, edge_type=edge_type, weight=asked))
-        tables[place] = ArrayTable(Path(f"{arrays.source}: {ends_name}"), table)
+        place = f"edges.{'/'.join(edge_type)}"
+        if is_published and not is_typed:  # its weights may be below 0
+            _, published_weight = arrays.take(*WEIGHT_ARRAYS)
+        tables[place] = _edge_table(arrays, () if is_typed else weight_names)
+        edge_specs.append(replace(edge_spec, place=place, files=PAIR_ARRAYS, edge_type=edge_type))
 
     graph = read_graph(
         GraphSpec(node_specs, edges=tuple(edge_specs), schema=Path(source) if is_typed else None),
@@ -306,14 +236,16 @@ def _read(
         preprocessing=preprocessing,
         is_published=is_published,
     )
-    if is_published and weight is not None:  # those of a published data set may be below 0
-        graph.edges[EDGE].weight = weight.astype(np.float32)
-    for name, of_type in ids.items():
-        graph.nodes[name].ids = of_type
+    if published_weight is not None:
+        graph.edges[EDGE].weight = published_weight.reshape(-1).astype(np.float32)
+    own_ids = []
+    for name, arrays in nodes.items():
+        graph.nodes[name].ids = _ids(arrays, graph.nodes[name].num_nodes)
+        own_ids += [name] if graph.nodes[name].ids is not None else []
     where = "row numbers"
-    if ids:
-        where = f"the graph's own of {', '.join(ids)}, else row numbers"
-        where = where if is_typed else "the graph's own"
+    if own_ids:
+        of_types = f" of {', '.join(own_ids)}, else row numbers"
+        where = "the graph's own" + of_types * is_typed
     left_out = {
         f"{name}.{key}" if is_typed else key: _EDGE_ATTR if key == "edge_attr" else _NO_USE
         for name, arrays in nodes.items()
@@ -324,6 +256,91 @@ def _read(
     assert graph.summary is not None
     graph.summary = graph.summary.model_copy(update={"ids": where, "left_out": left_out})
     return graph
+
+
+def _node_tables(
+    name: NodeType, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
+) -> tuple[NodeSpec, dict[str, Table | SplitArrays]]:
+    """The nodes of a type as a table of features, one of labels, and arrays of splits.
+
+    Raises:
+        UserError: An array is missing, or is of a type or a shape that it cannot have.
+    """
+    place, path = f"nodes.{name}", Path(arrays.source)
+    x_name, x = arrays.take(*_FEATURES)
+    if x is not None and (x.ndim != 2 or x.dtype.kind not in "biuf"):
+        hint = f"Give a row of numbers a node; one number a node is {x_name}.reshape(-1, 1)."
+        raise arrays.wrong(x_name, x, "[num_nodes, num_features]", hint)
+    # Of several types that have labels, those of others than the target are left out.
+    may_be_target = config.target in (None, name)
+    y_name, y = arrays.take(*_LABELS) if may_be_target else ("", None)
+    masks = [arrays.take(*usual) for usual in SPLIT_ARRAYS.values()] if may_be_target else []
+    _, counted = arrays.take("num_nodes")
+    lengths = [int(counted)] if counted is not None else []
+    lengths += [len(array) for array in (x, y) if array is not None and array.ndim]
+    if not lengths or (x is None and needs_x):
+        raise UserError(
+            f"{arrays.source} has no x.",
+            "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
+        )
+    num_nodes = lengths[0]
+    if x is not None and len(x) != num_nodes:
+        raise UserError(
+            f"{arrays.source}: num_nodes is {num_nodes:,}, but x has {len(x):,} rows.",
+            "Leave num_nodes out, or give x a row for each node.",
+        )
+    matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
+    columns = arrays.columns.get(x_name)
+    table = ArrayTable(path, {}, matrix) if columns is None else NamedMatrix(path, matrix, columns)
+    tables: dict[str, Table | SplitArrays] = {place: table}
+    label = ColumnSpec(f"{place}.y", keys={"column": "y"})
+    split = ColumnSpec(f"{place}.split")
+    if y is not None:
+        label = replace(label, files=(y_name,))
+        found = {mask_name: mask for mask_name, mask in masks if mask is not None}
+        if labelled:
+            tables[label.place] = _label_table(arrays, y_name, y, num_nodes, config.task)
+        if labelled and found:
+            split = replace(split, files=tuple(found))
+            tables[split.place] = SplitArrays(path, found)
+    spec = replace(
+        spec_of_files(config, NODE, EDGE).nodes[NODE],
+        place=place,
+        files=(x_name,),
+        name=name,
+        features=() if x is None else None,
+        label=label,
+        split=split,
+    )
+    return spec, tables
+
+
+def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
+    """Edges as a table of both ends and weights, if there are some of these names.
+
+    Raises:
+        UserError: An array is missing, or is of a type or a shape that it cannot have.
+    """
+    name, ends = arrays.take(*PAIR_ARRAYS)
+    if ends is None:
+        hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
+        raise UserError(f"{arrays.source} has no edge_index.", hint)
+    if ends.size and ends.dtype.kind not in "iu":
+        hint = "An edge's ends are row numbers of x: edge_index.long()."
+        raise arrays.wrong(name, ends, "integers", hint)
+    if ends.ndim != 2 or ends.shape[0] != 2:
+        hint = "PyG has sources in the first row and targets in the second: edge_index.t()."
+        raise arrays.wrong(name, ends, "[2, num_edges]", hint)
+    ends = ends if ends.size else ends.astype(np.int64)  # torch's empty tensors are floats
+    table = {"source": ends[0], "target": ends[1]}
+    if weight_names:
+        weight_name, weight = arrays.take(*weight_names)
+        if weight is not None:
+            if weight.size != ends.shape[1] or weight.dtype.kind not in "biuf":
+                hint = f"Give a number an edge: there are {ends.shape[1]:,}."
+                raise arrays.wrong(weight_name, weight, "[num_edges]", hint)
+            table[weight_name] = weight.reshape(-1)
+    return ArrayTable(Path(f"{arrays.source}: {name}"), table)
 
 
 def _ids(arrays: _Arrays, num_nodes: int) -> AnyArray | None:

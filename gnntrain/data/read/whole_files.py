@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 TORCH_SUFFIXES = (".pt", ".pth")
 _SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)
-_SAVE = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
 
 
 def read_whole_graph(
@@ -73,41 +70,13 @@ def read_whole_graph(
 
 
 def load_saved(path: Path) -> Any:
-    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
+    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values.
+
+    Raises:
+        UserError: It is something else, damaged, or does not fit in memory.
+    """
     import torch
-
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
-        with (
-            _only_graphs_allowed(),
-            # Else indices beyond a matrix would be read.
-            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
-            warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
-        ):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except UserError:
-        raise
-    except Exception as error:  # zipfile and torch stumble over damage in many ways
-        raise _refused(path, error) from error
-
-
-def _refused(path: Path, error: Exception) -> UserError:
-    named = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if named is not None:
-        what = f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
-        return UserError(what, _SAVE)
-    if isinstance(error, OSError):
-        return unreadable(path, error)
-    # torch's own advice is to load it unsafely.
-    return UserError(f"{path} is damaged, or torch.save did not write it.", _SAVE)
-
-
-@contextmanager
-def _only_graphs_allowed() -> Iterator[None]:
-    """Let torch unpickle `Data` and its parts alone: PyG's import allows more classes."""
-    import torch
+    from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
     from torch_geometric.data import Data, EdgeAttr, HeteroData, TensorAttr
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
@@ -118,14 +87,34 @@ def _only_graphs_allowed() -> Iterator[None]:
         NodeStorage,
     )
 
-    graphs = [Data, HeteroData]
-    parts = [BaseStorage, GlobalStorage, NodeStorage, EdgeStorage]
-    attributes = [DataEdgeAttr, DataTensorAttr, EdgeAttr, EdgeLayout, TensorAttr]
-    before = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
+    attributes = (DataEdgeAttr, DataTensorAttr, EdgeAttr, EdgeLayout, TensorAttr)
+    parts = (BaseStorage, GlobalStorage, NodeStorage, EdgeStorage)
+    allowed_before = get_safe_globals()  # PyG's import allows classes that would run code
+    clear_safe_globals()
+    add_safe_globals([Data, HeteroData, *parts, *attributes])
     try:
-        with torch.serialization.safe_globals([*graphs, *parts, *attributes]):
-            yield
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
+        with (
+            # Else indices beyond a matrix would be read.
+            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
+            warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
+        ):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except Exception as error:  # zipfile and torch stumble over damage in many ways
+        # torch's own advice is to load it unsafely.
+        found = f"{path} is damaged, or torch.save did not write it."
+        if (named := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
+            found = (
+                f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
+            )
+        hint = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
+        raise UserError(found, hint) from error
     finally:
-        torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(before)
+        clear_safe_globals()
+        add_safe_globals(allowed_before)
