@@ -213,6 +213,9 @@ def _read(
             name, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
         )
         tables |= of_nodes
+        of_model = preprocessing.get(name) if isinstance(preprocessing, Mapping) else preprocessing
+        if of_model is not None and of_model.fills is not None:  # the model says what is filled in
+            node_specs[name] = replace(node_specs[name], missing="mean")
     if labelled and not is_typed and not node_specs[NODE].label.files:
         hint = "Give y a label a node: integers for classes, -1 where a node has none."
         raise UserError(f"{source} has no y.", hint)
