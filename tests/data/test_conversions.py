@@ -54,20 +54,17 @@ def test_a_networkx_graph(tmp_path: Path) -> None:
     check_triangle(stored(tmp_path, "graph.graphml"))
 
 
-@pytest.mark.parametrize("suffix", [".pkl", ".pickle", ".gpickle", ".p"])
-def test_a_pickled_networkx_graph(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", [".pkl", ".gpickle", ".gml", ".gexf"])
+def test_a_file_of_networkx(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"graph{suffix}"
-    path.write_bytes(pickle.dumps(triangle()))
-    run(conversion_hint(path))
-    check_triangle(stored(tmp_path, "graph.graphml"))
-
-
-@pytest.mark.parametrize("suffix", [".gml", ".gexf"])
-def test_other_files_of_networkx(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"graph{suffix}"
-    getattr(nx, f"write_{suffix[1:]}")(triangle(), path)
+    if suffix in (".gml", ".gexf"):
+        getattr(nx, f"write_{suffix[1:]}")(triangle(), path)
+    else:
+        path.write_bytes(pickle.dumps(triangle()))
     run(conversion_hint(path))
     assert (tmp_path / "graph.graphml").is_file()
+    if suffix not in (".gml", ".gexf"):  # which have another meaning for `label`
+        check_triangle(stored(tmp_path, "graph.graphml"))
 
 
 class DGLGraph:
@@ -84,21 +81,17 @@ class DGLGraph:
         return torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
 
 
-def test_a_graph_of_dgl(tmp_path: Path) -> None:
-    run(dgl_hint(), graph=DGLGraph())
+@pytest.mark.parametrize("suffix", [None, ".bin", ".dgl"])
+def test_a_graph_of_dgl_and_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str | None
+) -> None:
+    if suffix is None:
+        run(dgl_hint(), graph=DGLGraph())
+    else:
+        library = ModuleType("dgl")
+        library.load_graphs = lambda _: ([DGLGraph()], {})  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "dgl", library)
+        run(conversion_hint(tmp_path / f"graph{suffix}"))
     store = stored(tmp_path, "graph.npz")
     check_triangle(store)
     assert store.split("train").tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("suffix", [".bin", ".dgl"])
-def test_a_file_of_dgl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    library = ModuleType("dgl")
-    library.load_graphs = lambda _: ([DGLGraph()], {})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "dgl", library)
-    run(conversion_hint(tmp_path / f"graph{suffix}"))
-    check_triangle(stored(tmp_path, "graph.npz"))
-
-
-def test_an_unknown_suffix_has_no_lines() -> None:
-    assert conversion_hint(Path("graph.tar")) is None

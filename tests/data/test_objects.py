@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import networkx as nx  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -9,17 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
+from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, HeteroGraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
 from tests.graphs import random_graph
+from tests.hetero_graphs import random_hetero_data
 
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -174,21 +176,17 @@ def test_the_drawn_split_follows_its_keys() -> None:
     assert other.splits["train"].tolist() != drawn.splits["train"].tolist()
 
 
-def test_very_many_whole_numbers_are_asked_about() -> None:
+def test_very_many_numbers_or_texts_are_asked_about() -> None:
     data = small(x=torch.ones(200, 2), y=37 * torch.arange(200))
     with pytest.raises(UserError, match="classes or a quantity"):
         read(data)
     assert read(data, task="multiclass").num_classes == 200
     assert read(data, task="regression").task == "continuous"
     assert from_pyg(data, "theirs").num_classes == 200
-
-
-def test_very_many_texts_are_asked_about() -> None:
-    data = {"x": np.ones((120, 2)), "edge_index": np.zeros((2, 1), int)}
-    data["y"] = np.array([f"name {node}" for node in range(120)])
-    with pytest.raises(UserError, match="120 different texts"):
-        read(data)
-    assert read(data, task="multiclass").num_classes == 120
+    texts = {**data.to_dict(), "y": np.array([f"name {node}" for node in range(200)])}
+    with pytest.raises(UserError, match="200 different texts"):
+        read(texts)
+    assert read(texts, task="multiclass").num_classes == 200
 
 
 def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
@@ -340,22 +338,7 @@ def test_a_graph_to_predict_for_needs_no_labels() -> None:
     assert [len(nodes) for nodes in graph.splits.values()] == [0, 0, 0]
 
 
-def test_a_graph_data_is_taken_as_it_is() -> None:
-    given = random_graph()
-    graph = read(given, name="mine")
-    assert graph.dataset == "mine"
-    assert graph.features is given.features
-
-
-def test_what_would_change_a_graph_data_is_refused() -> None:
-    with pytest.raises(UserError, match=r"dataset\.standardize"):
-        read(random_graph(), standardize=True)
-    made_by = Preprocessing(columns=(), means=(0.0,), stds=(2.0,))
-    with pytest.raises(UserError, match="GraphData"):
-        graph_of_object(random_graph(), FilesConfig(), labelled=False, preprocessing=made_by)
-
-
-@pytest.mark.parametrize("mark", ["", " ", "nan", "NA", "N/A", "None", "null", "?", "-1"])
+@pytest.mark.parametrize("mark", ["", "NA", "-1"])
 @pytest.mark.parametrize("kind", ["U", "S"])
 def test_marks_of_missing_labels_are_no_classes(mark: str, kind: str) -> None:
     labels = np.array(["b", mark, " a", "b"]).astype(kind)
@@ -363,28 +346,6 @@ def test_marks_of_missing_labels_are_no_classes(mark: str, kind: str) -> None:
     assert graph.labels.tolist() == [1, -1, 0, 1]
     assert graph.class_names is not None
     assert graph.class_names.tolist() == [b"a", b"b"]
-
-
-def test_a_split_must_be_in_every_mask() -> None:
-    masks = {"train_mask": torch.eye(4, 2) > 0, "val_mask": torch.eye(4, 4).flip(0) > 0}
-    assert read(small(**masks), split=1).splits["train"].tolist() == [1]
-    with pytest.raises(UserError, match=r"dataset\.split=3"):
-        read(small(**masks), split=3)
-
-
-@given(st.sampled_from(["x", "y", "edge_index", "train_mask", "name"]), st.booleans())
-def test_the_digest_is_that_of_the_content(changed: str, is_copied: bool) -> None:
-    mask = torch.tensor([True, True, False, False])
-    data = small(train_mask=mask)
-    again = data.clone() if is_copied else data
-    digest = content_digest(read(data))
-    assert content_digest(read(again)) == digest
-    other = data.clone()
-    if changed == "name":
-        other.note = "this attribute is told to be left out"
-    else:
-        other[changed] = other[changed].flip(-1)
-    assert content_digest(read(other)) != digest
 
 
 def test_streamed_features_have_the_digest_of_their_rows() -> None:
@@ -399,7 +360,7 @@ def test_streamed_features_have_the_digest_of_their_rows() -> None:
 
 
 def test_a_data_set_of_a_package_may_be_without_features() -> None:
-    assert from_pyg(small(x=None, num_nodes=4), "theirs").features is None
+    assert from_pyg(small(x=None, num_nodes=4), "theirs").target_nodes.features is None
 
 
 @pytest.mark.parametrize("standardize", [False, True])
@@ -427,3 +388,219 @@ def predicted(given: object, trained: GraphData) -> GraphData:
 def rows_of(graph: GraphData) -> Any:
     features: Any = graph.features
     return (features if isinstance(features, np.ndarray) else features.rows(0, 4)).tolist()
+
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+
+
+def typed() -> HeteroData:
+    """Four papers, two authors with features, venues that only edges know."""
+    data = HeteroData()
+    data["paper"].x = torch.arange(8.0).reshape(4, 2)
+    data["paper"].y = torch.tensor([0, 1, 2, -1])
+    data["paper"].train_mask = torch.tensor([True, True, False, False])
+    data["paper"].val_mask = torch.tensor([False, False, True, False])
+    data["author"].x = torch.tensor([[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]])
+    data["author"].ids = ["ada", "bob"]
+    data["venue"].note = "no x and no num_nodes"
+    data[WRITES].edge_index = torch.tensor([[0, 1, 1], [0, 0, 3]])
+    data[WRITES].edge_attr = torch.ones(3, 1)
+    data[CITES].edge_index = torch.tensor([[3, 2], [0, 1]])
+    data["paper", "in", "venue"].edge_index = torch.tensor([[0, 1], [4, 2]])
+    return data
+
+
+def read_typed(data: object, *, labelled: bool = True, target: Any = None, **keys: Any) -> Any:
+    graph = graph_of_object(data, FilesConfig(**keys).for_target(target), labelled=labelled)
+    check_graph(graph)
+    return graph
+
+
+def test_a_hetero_data_is_read_by_type() -> None:
+    graph = read_typed(typed())
+    assert graph.target == "paper"
+    assert {name: nodes.num_nodes for name, nodes in graph.nodes.items()} == {
+        "paper": 4,
+        "author": 2,
+        "venue": 5,
+    }
+    assert graph.nodes["author"].features.tolist() == [[1, 2, 3], [3, 4, 5]]
+    assert graph.nodes["author"].ids.tolist() == [b"ada", b"bob"]
+    assert graph.nodes["venue"].features is None
+    assert [ends.tolist() for ends in graph.edges[WRITES]] == [[0, 1, 1], [0, 0, 3]]
+    assert set(graph.edges) == {WRITES, CITES, ("paper", "in", "venue")}
+    assert graph.labels.tolist() == [0, 1, 2, -1]
+    assert graph.splits["val"].tolist() == [2]
+    assert set(graph.summary.left_out) == {"author/writes/paper.edge_attr", "venue.note"}
+
+
+FORMS: list[Callable[[HeteroData, Path], object]] = [
+    lambda data, _: data.to_dict(),
+    lambda data, path: torch.save(data, path),
+    lambda data, path: torch.save(data.to_dict(), path),
+    lambda data, path: InMemoryDataset.save([data], str(path)),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["mapping", "file", "file of a mapping", "processed"])
+def test_every_form_gives_the_same_graph(
+    tmp_path: Path, form: Callable[[HeteroData, Path], object]
+) -> None:
+    path = tmp_path / "graph.pt"
+    given = form(typed(), path)
+    found = builder_for(FilesConfig(data=str(path))).build() if given is None else read_typed(given)
+    expected = read_typed(typed())
+    found.summary = expected.summary = None  # which names the file
+    assert content_digest(found) == content_digest(expected)
+
+
+def test_sparse_adjacencies_between_types_are_edges() -> None:
+    data = typed()
+    data["paper", "in", "venue"].edge_index = None
+    data["paper", "in", "venue"].adj_t = torch.sparse_coo_tensor(
+        torch.tensor([[4, 2], [0, 1]]), torch.ones(2), (5, 4)
+    )
+    data["venue"].num_nodes = 5
+    src, dst = read_typed(data).edges["paper", "in", "venue"]
+    assert sorted(zip(src.tolist(), dst.tolist(), strict=True)) == [(0, 4), (1, 2)]
+
+
+def test_the_target_is_chosen_among_types_with_labels() -> None:
+    data = typed()
+    data["author"].y = torch.tensor([1, 0])
+    with pytest.raises(UserError, match="have labels: paper, author"):
+        read_typed(data)
+    assert read_typed(data, target="author").labels.tolist() == [1, 0]
+    with pytest.raises(UserError, match="no such node type") as caught:
+        read_typed(data, target="papers")
+    assert caught.value.hint is not None
+    assert "paper" in caught.value.hint
+
+
+def test_a_graph_to_predict_on_needs_no_labels() -> None:
+    data = typed()
+    del data["paper"].y
+    graph = read_typed(data, labelled=False, target="paper")
+    assert (graph.target, graph.nodes["paper"].num_nodes) == ("paper", 4)
+    with pytest.raises(UserError, match=r"task\.target"):
+        read_typed(data, labelled=False)
+
+
+def test_features_are_standardized_by_type_and_another_graph_alike() -> None:
+    graph = read_typed(typed(), standardize=True)
+    made_by = {
+        name: nodes.preprocessing
+        for name, nodes in graph.nodes.items()
+        if nodes.preprocessing is not None
+    }
+    assert set(made_by) == {"paper", "author"}
+    authors = graph.nodes["author"].features.rows(0, 2)
+    np.testing.assert_allclose(authors, [[-1, -1, -1], [1, 1, 1]])
+    papers = graph.nodes["paper"].features.rows(0, 2)  # the training nodes
+    np.testing.assert_allclose(papers, [[-1, -1], [1, 1]])
+    other = typed()
+    other["author"].x = other["author"].x + 2
+    again = graph_of_object(
+        other, FilesConfig().for_target("paper"), labelled=False, preprocessing=made_by
+    )
+    features: Any = again.nodes["author"].features
+    np.testing.assert_allclose(features.rows(0, 2), [[1, 1, 1], [3, 3, 3]])
+
+
+def test_a_published_data_set_draws_its_split() -> None:
+    data = typed()
+    for name in ("train_mask", "val_mask"):
+        del data["paper"][name]
+    one, other = (from_pyg(data, "theirs", split=split) for split in (0, 1))
+    assert one.dataset == "theirs"
+    assert sum(map(len, one.splits.values())) == 3
+    assert {k: v.tolist() for k, v in one.splits.items()} != {
+        k: v.tolist() for k, v in other.splits.items()
+    }
+
+
+def test_a_model_of_a_typed_graph_takes_no_graph_of_one_type() -> None:
+    plain = {"x": np.ones((4, 1)), "edge_index": np.zeros((2, 1), int), "y": np.arange(4) % 2}
+    with pytest.raises(UserError, match="typed graph"):
+        graph_of_object(plain, FilesConfig(), labelled=False, preprocessing={})
+
+
+def test_a_type_that_only_edges_name_has_as_many_nodes_as_they_count() -> None:
+    data = typed()
+    del data["venue"]
+    graph = read_typed(data)
+    assert {name: nodes.num_nodes for name, nodes in graph.nodes.items()}["venue"] == 5
+    assert graph.nodes["venue"].features is None
+
+
+TYPED_MISTAKES: dict[str, tuple[Callable[[HeteroData], Any], str]] = {
+    "no labels": (lambda data: delattr(data["paper"], "y"), "no node type has a label"),
+    "an edge beyond": (
+        lambda data: data[WRITES].update({"edge_index": torch.tensor([[2], [0]])}),
+        r"'writes', 'paper'\)\]: edge_index row 0: author '2' is not in",
+    ),
+    "edges of a type that is not there": (
+        lambda data: data["autor", "knows", "paper"].update({"edge_index": torch.zeros(2, 1)}),
+        "'autor' is no node type",
+    ),
+    "no edge index": (lambda data: delattr(data[CITES], "edge_index"), "no edge_index"),
+    "x of one dimension": (
+        lambda data: data["author"].update({"x": torch.ones(2)}),
+        r"\['author'\]: x is",
+    ),
+    "a node type that nothing tells the size of": (
+        lambda data: data["empty"].update({"note": "nothing"}),
+        r"data\['empty'\] has no rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPED_MISTAKES)
+def test_a_mistake_is_told_with_its_type(name: str) -> None:
+    change, words = TYPED_MISTAKES[name]
+    change(data := typed())
+    with pytest.raises(UserError, match=words) as caught:
+        read_typed(data)
+    assert caught.value.hint
+
+
+def test_keys_without_use_are_refused() -> None:
+    with pytest.raises(UserError, match=r"dataset\.weight_column"):
+        read_typed(typed(), weight_column="edge_attr")
+    with pytest.raises(UserError, match=r"dataset\.header"):
+        read_typed(typed(), header=True)
+
+
+FINISHED = [random_graph(), random_hetero_data()]
+
+
+@pytest.mark.parametrize("given", FINISHED, ids=["one type", "typed"])
+def test_a_finished_graph_is_taken_as_it_is(given: HeteroGraphData) -> None:
+    graph = graph_of_object(given, FilesConfig(name="mine"))
+    assert graph.dataset == "mine"
+    assert graph.nodes is given.nodes
+    with pytest.raises(UserError, match=r"dataset\.standardize"):
+        graph_of_object(given, FilesConfig(standardize=True))
+    of_model = Preprocessing(columns=(), means=(0.0,), stds=(2.0,))
+    by_type: Any = {"paper": of_model} if "paper" in given.nodes else of_model
+    with pytest.raises(UserError, match="GraphData"):
+        graph_of_object(given, FilesConfig(), labelled=False, preprocessing=by_type)
+
+
+CHANGES: list[tuple[Any, Any, str]] = [
+    *((small(train_mask=EDGES[0] < 2), None, key) for key in ("x", "y", "edge_index")),
+    *((typed(), kind, key) for kind, key in (("author", "x"), (WRITES, "edge_index"))),
+]
+
+
+@pytest.mark.parametrize(("data", "kind", "key"), CHANGES)
+def test_the_digest_is_that_of_the_content(data: Any, kind: Any, key: str) -> None:
+    digest = content_digest(graph_of_object(data, FilesConfig()))
+    assert content_digest(graph_of_object(data.clone(), FilesConfig())) == digest
+    other = data.clone()
+    part = other if kind is None else other[kind]
+    part[key] = part[key].flip(-1)
+    assert content_digest(graph_of_object(other, FilesConfig())) != digest
+    other = data.clone()
+    (other if kind is None else other["paper"]).note = "the summary tells that it is left out"
+    assert content_digest(graph_of_object(other, FilesConfig())) != digest
