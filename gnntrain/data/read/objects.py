@@ -513,25 +513,11 @@ def _all_ends(slices: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) -> _Arrays:
-    """The attributes that are arrays; sparse ones become an edge index, or dense."""
-    _refuse_other_orders(attributes, source)
-    arrays: dict[str, AnyArray] = {}
-    columns = {}
-    for name, value in attributes.items():
-        if value is None:
-            continue
-        if name in (*ADJACENCIES, "adj_t") and "edge_index" not in attributes:
-            arrays |= _of_adjacency(value, source, transposed=name == "adj_t", square=square)
-            continue
-        arrays[name] = _array(value, f"{source}: {name}")
-        names = [str(column) for column in getattr(value, "columns", ())]  # of a data frame
-        if len(set(names)) == len(names) and not all(map(str.isdecimal, names)):
-            columns[name] = names
-    return _Arrays(source, arrays, columns)
+    """The attributes that are arrays; sparse ones become an edge index, or dense.
 
-
-def _refuse_other_orders(attributes: Mapping[str, Any], source: str) -> None:
-    """Refuse columns of pandas whose rows are not in the order of the others'."""
+    Raises:
+        UserError: Columns of pandas are not in one order, or an adjacency matrix is not sparse.
+    """
     indices = {
         name: value.index
         for name, value in attributes.items()
@@ -549,31 +535,52 @@ def _refuse_other_orders(attributes: Mapping[str, Any], source: str) -> None:
             f"{source}: the index of {first} has the row numbers in another order.",
             f"Give {first}.sort_index(), or {first}.to_numpy() if its order is right.",
         )
+    arrays: dict[str, AnyArray] = {}
+    columns = {}
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        if name in (*ADJACENCIES, "adj_t") and "edge_index" not in attributes:
+            matrix = _scipy_matrix(value, source)
+            # Rows of `adj_t` are targets.
+            arrays |= edges_of(matrix.T if name == "adj_t" else matrix, source, square=square)
+            continue
+        arrays[name] = _array(value, f"{source}: {name}")
+        names = [str(column) for column in getattr(value, "columns", ())]  # of a data frame
+        if len(set(names)) == len(names) and not all(map(str.isdecimal, names)):
+            columns[name] = names
+    return _Arrays(source, arrays, columns)
 
 
-def _of_adjacency(
-    value: Any, source: str, *, transposed: bool, square: bool
-) -> dict[str, AnyArray]:
-    """`edge_index` and `edge_weight` of a sparse matrix: of `adj_t`, rows are targets."""
+def _scipy_matrix(value: Any, source: str) -> Any:
+    """A sparse adjacency matrix as SciPy's."""
     import scipy.sparse
 
     if isinstance(value, Tensor) and value.layout != torch.strided:
         entries = torch.Tensor.to_sparse(value.detach().cpu()).coalesce()
         places, size = tuple(entries.indices().numpy()), tuple(value.shape)
-        value = scipy.sparse.coo_array((entries.values().numpy(), places), shape=size)
-    elif hasattr(value, "to_scipy"):  # torch_sparse's SparseTensor
-        value = value.to_scipy(layout="coo")
+        return scipy.sparse.coo_array((entries.values().numpy(), places), shape=size)
+    if hasattr(value, "to_scipy"):  # torch_sparse's SparseTensor
+        return value.to_scipy(layout="coo")
     if not scipy.sparse.issparse(value):
         hint = "Give edge_index instead: torch_geometric.utils.dense_to_sparse(adj)[0]."
         raise UserError(f"{source}: the adjacency matrix is a {type(value).__name__}.", hint)
-    return edges_of(value.T if transposed else value, source, square=square)
+    return value
 
 
 def _array(value: Any, what: str) -> AnyArray:
+    """An attribute as an array."""
     import scipy.sparse
 
     if isinstance(value, Tensor):
-        return _of_tensor(value, what)
+        tensor = value.detach()
+        num_bytes = tensor.numel() * tensor.element_size()
+        is_sparse = tensor.layout != torch.strided
+        # A dense one, too, may repeat one number as often as it likes.
+        if is_sparse or num_bytes > tensor.untyped_storage().nbytes():
+            refuse_beyond_memory(what, num_bytes)
+        tensor = (tensor.to_dense() if is_sparse else tensor).cpu()
+        return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
     if scipy.sparse.issparse(value):
         return densified(value, what)
     array: AnyArray = np.asarray(value)
@@ -583,18 +590,6 @@ def _array(value: Any, what: str) -> AnyArray:
         # Numbers of several types.
         return np.asarray(value.to_numpy(np.float64, na_value=np.nan))
     return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
-
-
-def _of_tensor(tensor: Tensor, what: str) -> AnyArray:
-    tensor = tensor.detach()
-    num_bytes = tensor.numel() * tensor.element_size()
-    is_sparse = tensor.layout != torch.strided
-    # A dense one, too, may repeat one number as often as it likes.
-    if is_sparse or num_bytes > tensor.untyped_storage().nbytes():
-        refuse_beyond_memory(what, num_bytes)
-    tensor = (tensor.to_dense() if is_sparse else tensor).cpu()
-    array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
 
 
 def content_digest(graph: HeteroGraphData) -> str:
