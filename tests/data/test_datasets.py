@@ -28,7 +28,6 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
-from gnntrain.data.pyg_data import folder_of, layout_of
 from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
 from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
@@ -152,7 +151,7 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     import torch_geometric.datasets
 
     published = PUBLISHED[name]
-    root = tmp_path / folder_of(published)
+    root = tmp_path / str(published.class_name)
     if name == "reddit":
         raw_layouts.write_reddit(root / "raw")
     else:
@@ -221,7 +220,7 @@ def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
     tmp_path: Path,
 ) -> None:
     raw_layouts.write_graph_saint(tmp_path / "Flickr" / "raw", multilabel=False)
-    layout = RawLayout("yelp", ("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
+    layout = RawLayout(("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
     assert find_raw(tmp_path / "Flickr", layout) is None
     assert find_raw(tmp_path / "Flickr" / "raw", layout) is None
     assert build("flickr", tmp_path / "Flickr").num_nodes == 30
@@ -423,7 +422,7 @@ def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) 
 def test_every_pyg_class_is_there_and_says_which_files_it_needs() -> None:
     for name, published in PUBLISHED.items():
         if published.class_name is not None:
-            assert layout_of(name).files
+            assert builder_for(BuiltinConfig(name=name)).layout().files
 
 
 def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> None:

@@ -12,7 +12,7 @@ from gnntrain.config import SyntheticMAGConfig
 from gnntrain.data import pair_draws
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import FeatureRows, HeteroGraphData, PrepareOptions
-from gnntrain.data.synthetic_mag import synthetic_mag
+from gnntrain.data.synthetic import synthetic_mag
 
 
 def graph(scale: float = 0.005, **changes: Any) -> HeteroGraphData:

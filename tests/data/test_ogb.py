@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from gnntrain.config import BuiltinConfig
-from gnntrain.data import ogb_data
+from gnntrain.data import ogb
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import JSON, FeatureRows, GraphData, HeteroGraphData, PrepareOptions
@@ -232,8 +232,8 @@ def test_without_network_or_room_one_error_says_what_goes_where(
 def test_ogb_does_not_look_for_a_newer_version_of_itself() -> None:
     code = (
         "import sys\n"
-        "from gnntrain.data.ogb import import_without_version_check\n"
-        "import_without_version_check()\n"
+        "from gnntrain.data.ogb import ogb_nodeproppred\n"
+        "ogb_nodeproppred()\n"
         "print(sys.modules['ogb.version'].check_outdated, 'outdated' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -250,15 +250,15 @@ def test_pickled_objects_in_an_archive_are_refused(tmp_path: Path) -> None:
 def test_edge_ids_of_a_compressed_archive_are_checked_before_they_are_cut_to_32_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ogb_data, "_CHUNK", 3)
+    monkeypatch.setattr(ogb, "_CHUNK", 3)
     path = tmp_path / "data.npz"
     edges = np.array([[0, 1, 2, 3], [3, 2, 1, 0]])
     np.savez_compressed(path, edge_index=edges)
-    src, dst = ogb_data._edge_rows(open_member(path, "edge_index"), 4)
+    src, dst = ogb.edge_rows(open_member(path, "edge_index"), 4)
     assert [src.tolist(), dst.tolist()] == edges.tolist()
     np.savez_compressed(path, edge_index=edges + 2**32)
     with pytest.raises(ValueError, match="outside"):
-        ogb_data._edge_rows(open_member(path, "edge_index"), 4)
+        ogb.edge_rows(open_member(path, "edge_index"), 4)
 
 
 def build_mag(root: Path) -> HeteroGraphData:
