@@ -59,8 +59,8 @@ class Published:
 
 
 _PYG = "gnntrain.data.pyg_data:PyGBuilder"
-_OGB = "gnntrain.data.ogb_data:OGBBuilder"
-_OGB_HETERO = "gnntrain.data.ogb_data:HeteroOGBBuilder"
+_OGB = "gnntrain.data.ogb:OGBBuilder"
+_OGB_HETERO = "gnntrain.data.ogb:HeteroOGBBuilder"
 _ENTITIES = "gnntrain.data.entities:EntitiesBuilder"
 _HECO = "gnntrain.data.heco:HeCoBuilder"
 

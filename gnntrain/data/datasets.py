@@ -55,12 +55,10 @@ class SyntheticBuilder:
 
     def build(self) -> HeteroGraphData:
         """Generate the graph."""
+        from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
+
         if isinstance(self._config, SyntheticMAGConfig):
-            from gnntrain.data.synthetic_mag import synthetic_mag
-
             return synthetic_mag(self._config)
-        from gnntrain.data.synthetic import synthetic_graph
-
         return synthetic_graph(self._config)
 
 

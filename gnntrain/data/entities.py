@@ -12,17 +12,15 @@ import gzip
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from gnntrain.data.graph import (
-    AnyArray,
     EdgeData,
     EdgeType,
     HeteroGraphData,
-    Int64Array,
     NodeData,
     NodeType,
     index_dtype,
@@ -34,7 +32,7 @@ ENTITY: NodeType = "entity"
 _COLUMNS = {"aifb": ("person", "label_affiliation"), "mutag": ("bond", "label_mutagenic")}
 """Columns of the nodes and of their classes in the tables."""
 
-NUM_FOLDS = 5
+_NUM_FOLDS = 5
 
 _URI = r"<[^<>\"{}|^`\\\x00-\x20]*>"
 _BLANK = r"_:[^\s<>\"]+"
@@ -56,20 +54,47 @@ class EntitiesBuilder(PyGBuilder):
         triples = dict.fromkeys(read_triples(raw_dir / f"{self.dataset}_stripped.nt.gz"))
         terms = sorted({term for subject, _, target in triples for term in (subject, target)})
         number = {term: node for node, term in enumerate(terms)}
-        tables = [
-            _read_classes(raw_dir / f"{name}Set.tsv", *_COLUMNS[self.dataset])
-            for name in ("training", "test")
-        ]
-        classes = sorted({label for table in tables for label in table.values()})
+        ids = [term if len(term) <= _LONGEST_ID else _shortened(term) for term in terms]
+
+        # Relations are called by the local names of their URIs, the most frequent first; the
+        # second of the same name is NAME_2, and so on.
+        ends: dict[str, list[tuple[int, int]]] = {}
+        for subject, predicate, target in triples:
+            ends.setdefault(predicate, []).append((number[subject], number[target]))
+        edges: dict[EdgeType, EdgeData] = {}
+        count: Counter[str] = Counter()
+        for uri in sorted(ends, key=lambda uri: (-len(ends[uri]), uri)):
+            local = re.split(r"[#/]", uri.rstrip("#/"))[-1]
+            count[local] += 1
+            name = local if count[local] == 1 else f"{local}_{count[local]}"
+            pairs = np.array(ends[uri], index_dtype(len(terms)))
+            edges[ENTITY, name, ENTITY] = EdgeData(pairs[:, 0], pairs[:, 1])
+
+        # Each table has a row for each labelled entity.
+        node_column, class_column = _COLUMNS[self.dataset]
+        names: dict[int, str] = {}
+        members = []
+        for table in ("trainingSet.tsv", "testSet.tsv"):
+            with (raw_dir / table).open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file, delimiter="\t"))
+            found = {number[row[node_column]]: row[class_column] for row in rows}
+            members.append(np.array(list(found), np.int64))
+            names |= found
+        classes = sorted(set(names.values()))
         labels = np.full(len(terms), -1, np.int32)
-        for uri, label in (entry for table in tables for entry in table.items()):
-            labels[number[uri]] = classes.index(label)
-        train, test = (np.array([number[uri] for uri in table], np.int64) for table in tables)
-        train, val = hold_out(train, labels[train], self.split)
+        for node, name in names.items():
+            labels[node] = classes.index(name)
+
+        # Split 0 is the published one, without validation nodes; splits 1 to 5 hold out a fifth
+        # of each class.
+        train, test = members
+        by_class = train[np.argsort(labels[train], kind="stable")]
+        is_val = np.arange(len(train)) % _NUM_FOLDS == self.split - 1
+        train, val = np.sort(by_class[~is_val]), np.sort(by_class[is_val])
         return HeteroGraphData(
             dataset=self.dataset,
-            nodes={ENTITY: NodeData(len(terms), ids=np.array([_id(term) for term in terms]))},
-            edges=_edges(triples, number),
+            nodes={ENTITY: NodeData(len(terms), ids=np.array([term.encode() for term in ids]))},
+            edges=edges,
             target=ENTITY,
             labels=labels,
             num_classes=len(classes),
@@ -78,6 +103,11 @@ class EntitiesBuilder(PyGBuilder):
             splits={"train": train, "val": val, "test": test},
             reverse=True,
         )
+
+
+def _shortened(term: str) -> str:
+    """The beginning of a long literal (an abstract) and a digest."""
+    return f"{term[:_LONGEST_ID]}… {hashlib.sha256(term.encode()).hexdigest()[:12]}"
 
 
 def read_triples(path: Path) -> Iterator[Triple]:
@@ -93,64 +123,10 @@ def read_triples(path: Path) -> Iterator[Triple]:
         for row, line in enumerate(map(str.strip, lines), start=1):
             if not line or line.startswith("#"):
                 continue
-            found = _TRIPLE.fullmatch(line)
-            if found is None:
+            match = _TRIPLE.fullmatch(line)
+            if match is None:
                 raise ValueError(f"line {row} of {path.name} is no triple: {line[:80]}")
-            subject, predicate, target = map(_without_brackets, found.groups())
+            subject, predicate, target = (
+                term[1:-1] if term.startswith("<") else term for term in match.groups()
+            )
             yield subject, predicate, target
-
-
-def _without_brackets(term: str) -> str:
-    return term[1:-1] if term.startswith("<") else term
-
-
-def _read_classes(path: Path, node_column: str, class_column: str) -> Mapping[str, str]:
-    """The class of each node of a table."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return {row[node_column]: row[class_column] for row in rows}
-
-
-def _edges(triples: Mapping[Triple, None], number: Mapping[str, int]) -> dict[EdgeType, EdgeData]:
-    """The edges of each relation, the most frequent first; the subject is the source."""
-    ends: dict[str, list[tuple[int, int]]] = {}
-    for subject, predicate, target in triples:
-        ends.setdefault(predicate, []).append((number[subject], number[target]))
-    predicates = sorted(ends, key=lambda uri: (-len(ends[uri]), uri))
-    dtype = index_dtype(len(number))
-    return {
-        (ENTITY, name, ENTITY): EdgeData(pairs[:, 0], pairs[:, 1])
-        for name, uri in zip(relation_names(predicates), predicates, strict=True)
-        for pairs in [np.array(ends[uri], dtype)]
-    }
-
-
-def relation_names(predicates: Sequence[str]) -> list[str]:
-    """The local names of URIs; of the second with the same name `NAME_2`, and so on."""
-    seen: Counter[str] = Counter()
-    names = []
-    for uri in predicates:
-        local = re.split(r"[#/]", uri.rstrip("#/"))[-1]
-        seen[local] += 1
-        names.append(local if seen[local] == 1 else f"{local}_{seen[local]}")
-    return names
-
-
-def _id(term: str) -> bytes:
-    """The term itself; of a long literal (an abstract) its beginning and a digest."""
-    if len(term) <= _LONGEST_ID:
-        return term.encode()
-    return f"{term[:_LONGEST_ID]}… {hashlib.sha256(term.encode()).hexdigest()[:12]}".encode()
-
-
-def hold_out(nodes: Int64Array, labels: AnyArray, fold: int) -> tuple[Int64Array, Int64Array]:
-    """Training and validation nodes of a fold: a fifth of each class is for validation.
-
-    Args:
-        nodes: Nodes to divide, `[n]`.
-        labels: Their classes.
-        fold: 1 to 5, which fifth; 0: none.
-    """
-    by_class = nodes[np.argsort(labels, kind="stable")]
-    is_val = np.arange(len(nodes)) % NUM_FOLDS == fold - 1
-    return np.sort(by_class[~is_val]), np.sort(by_class[is_val])

@@ -14,7 +14,6 @@ from gnntrain.data.graph import (
     EdgeData,
     EdgeType,
     HeteroGraphData,
-    IntArray,
     NodeData,
 )
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout
@@ -39,12 +38,9 @@ class HeCoBuilder(PublishedBuilder):
     """Builds HeCo's DBLP: authors to classify by their papers' terms and conferences."""
 
     def layout(self) -> RawLayout:
-        splits = [self._split_file(name) for name in SPLITS]
+        splits = [f"{name}_{self.split}.npy" for name in SPLITS]
         files = (*_FEATURES.values(), *_EDGES.values(), _LABELS, *splits)
-        return RawLayout(self.dataset, ("heco/dblp", "heco_dblp", "dblp", ""), files)
-
-    def _split_file(self, split: str) -> str:
-        return f"{split}_{self.split}.npy"
+        return RawLayout(("heco/dblp", "heco_dblp", "dblp", ""), files)
 
     def download(self, scratch: Path) -> Path:
         for name in self.layout().files:
@@ -53,36 +49,29 @@ class HeCoBuilder(PublishedBuilder):
         return scratch
 
     def read(self, raw_dir: Path) -> HeteroGraphData:
-        features = {name: _features(raw_dir / file) for name, file in _FEATURES.items()}
-        edges = {name: EdgeData(*_ends(raw_dir / file, name)) for name, file in _EDGES.items()}
-        _, conferences = edges["paper", "published_in", "conference"]
-        labels = np.load(raw_dir / _LABELS, allow_pickle=False)
+        nodes = {}
+        for name, file in _FEATURES.items():
+            with (raw_dir / file).open("rb") as opened:  # the terms' npz file is an npy file
+                is_array = opened.read(6) == npy_format.MAGIC_PREFIX
+            rows: AnyArray | SparseRows
+            rows = np.load(raw_dir / file) if is_array else SparseRows(load_sparse(raw_dir / file))
+            nodes[name] = NodeData(len(rows), rows)
+        edges = {}
+        for edge_type, file in _EDGES.items():
+            papers, others = np.loadtxt(raw_dir / file, np.int32, ndmin=2, unpack=True)
+            is_of_paper = edge_type[0] == "paper"
+            edges[edge_type] = EdgeData(papers, others) if is_of_paper else EdgeData(others, papers)
+        conferences = edges["paper", "published_in", "conference"].dst
+        nodes["conference"] = NodeData(int(conferences.max()) + 1)
+        labels = np.load(raw_dir / _LABELS)
         return HeteroGraphData(
             dataset=self.dataset,
-            nodes={
-                **{name: NodeData(len(rows), rows) for name, rows in features.items()},
-                "conference": NodeData(int(conferences.max()) + 1),
-            },
+            nodes=nodes,
             edges=edges,
             target="author",
             labels=labels,
             num_classes=int(labels.max()) + 1,
             task="multiclass",
-            splits={
-                name: np.load(raw_dir / self._split_file(name), allow_pickle=False)
-                for name in SPLITS
-            },
+            splits={name: np.load(raw_dir / f"{name}_{self.split}.npy") for name in SPLITS},
             reverse=True,
         )
-
-
-def _features(path: Path) -> AnyArray | SparseRows:
-    """A sparse matrix as SciPy saves it, or an array, whatever the file is called."""
-    with path.open("rb") as file:
-        is_array = file.read(6) == npy_format.MAGIC_PREFIX
-    return np.load(path, allow_pickle=False) if is_array else SparseRows(load_sparse(path))
-
-
-def _ends(path: Path, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
-    papers, others = np.loadtxt(path, np.int32, ndmin=2, unpack=True)
-    return (papers, others) if edge_type[0] == "paper" else (others, papers)

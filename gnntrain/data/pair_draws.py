@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -54,20 +55,15 @@ class Partners(NamedTuple):
         weight, labels = weight[order], labels[order]
         bounds = np.searchsorted(labels, np.arange(num_classes + 1)).astype(np.int64)
         everyone = np.array([0, len(nodes)], dtype=np.int64)
-        return cls(
-            nodes[order].astype(np.int32),
-            labels,
-            bounds,
-            *alias_tables(weight, everyone),
-            *alias_tables(weight, bounds),
-        )
+        tables = (*_alias_tables(weight, everyone), *_alias_tables(weight, bounds))
+        return cls(nodes[order].astype(np.int32), labels, bounds, *tables)
 
 
-def alias_tables(weight: Float64Array, bounds: Int64Array) -> tuple[Float32Array, Int32Array]:
+def _alias_tables(weight: Float64Array, bounds: Int64Array) -> tuple[Float32Array, Int32Array]:
     """One alias table for each range of `weight` between consecutive `bounds`."""
     stay = np.ones(len(weight), dtype=np.float32)
     alias = np.arange(len(weight), dtype=np.int32)
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+    for first, last in pairwise(bounds.tolist()):
         if last > first:
             share = weight[first:last] * ((last - first) / weight[first:last].sum())
             _fill_alias(share, first, stay[first:last], alias[first:last])
@@ -81,19 +77,17 @@ def draw_pairs(
 
     Args:
         partners: Who may be drawn.
-        sure: Positions each of which gets a pair, as far as `out` has room.
+        sure: Positions each of which gets a pair, as far as `out` has space.
         out: int64 `[num_pairs]`, contiguous; at most about half of all pairs that exist.
         within: Pairs within a class; else pairs between two classes.
         seed: With `within` it fixes the result.
     """
 
-    def draw(turn: int, start: int, fresh: Int64Array) -> None:
-        given = sure[start : start + len(fresh)] if turn == 0 else sure[:0]
-        key = _mixed(np.uint64(seed), np.uint64(2 * turn + within))
-        flat = turn >= _WEIGHTED_ROUNDS
-        _draw(partners, given, fresh, within, flat, np.uint64(key), np.uint64(start))
+    def draw(turn: int, sure: Int64Array, start: np.uint64, fresh: Int64Array) -> None:
+        key = np.uint64(_mixed(np.uint64(seed), np.uint64(2 * turn + within)))
+        _draw_pairs(partners, sure, fresh, within, turn >= _WEIGHTED_ROUNDS, key, start)
 
-    _fill_distinct(out, draw)
+    _fill_distinct(sure, out, draw)
 
 
 def draw_edges(
@@ -109,7 +103,7 @@ def draw_edges(
     Args:
         sources: Nodes where edges may begin.
         destinations: Nodes where they may end; the same object for edges within one set.
-        sure: Positions of sources each of which gets an edge, as far as `out` has room.
+        sure: Positions of sources each of which gets an edge, as far as `out` has space.
         out: int64 `[num_edges]`, contiguous, at most about half of all edges that could be: source
             << 32 | destination, ascending.
         homophily: Share of edges that end in the source's class; smaller where the class has not as
@@ -118,40 +112,45 @@ def draw_edges(
     """
     no_loops = sources is destinations
 
-    def draw(turn: int, start: int, fresh: Int64Array) -> None:
-        given = sure[start : start + len(fresh)] if turn == 0 else sure[:0]
+    def draw(turn: int, sure: Int64Array, start: np.uint64, fresh: Int64Array) -> None:
+        key = np.uint64(_mixed(np.uint64(seed), np.uint64(turn)))
         flat = turn >= _WEIGHTED_ROUNDS
         share = 0.0 if flat else homophily
-        key = np.uint64(_mixed(np.uint64(seed), np.uint64(turn)))
-        _draw_edges(
-            sources, destinations, given, fresh, share, no_loops, flat, key, np.uint64(start)
-        )
+        _draw_edges(sources, destinations, sure, fresh, share, no_loops, flat, key, start)
 
-    _fill_distinct(out, draw)
+    _fill_distinct(sure, out, draw)
 
 
-def _fill_distinct(out: Int64Array, draw: Callable[[int, int, Int64Array], None]) -> None:
-    """Fill `out` with distinct numbers, ascending.
+def _fill_distinct(
+    sure: Int64Array,
+    out: Int64Array,
+    draw: Callable[[int, Int64Array, np.uint64, Int64Array], None],
+) -> None:
+    """Fill `out` with distinct numbers, ascending, in rounds.
 
     Args:
+        sure: Positions for the first places of the first round.
         out: int64, contiguous.
-        draw: Called with a round, the first place and the places to fill; −1 is no number.
+        draw: Called with a round, the sure positions of the places, the number of the first place
+            and the places to fill; −1 is no number.
     """
     num_found = 0
     turn = 0
     with ThreadPoolExecutor(available_cores()) as pool:
         while num_found < len(out):
             fresh = out[num_found:]
-            jobs = [
-                pool.submit(draw, turn, start, fresh[start : start + _SLICE])
-                for start in range(0, len(fresh), _SLICE)
-            ]
+            jobs = []
+            for start in range(0, len(fresh), _SLICE):
+                places = fresh[start : start + _SLICE]
+                positions = sure[start : start + len(places)]
+                jobs.append(pool.submit(draw, turn, positions, np.uint64(start), places))
             for job in jobs:
                 job.result()
             fresh.sort()
             num_found += _keep_new(out[:num_found], fresh)
             out[:num_found].sort(kind="stable")  # Timsort: merges two sorted runs in linear time
             turn += 1
+            sure = sure[:0]
 
 
 @jit
@@ -205,7 +204,7 @@ def _pick(
 
 
 @jit
-def _draw(
+def _draw_pairs(
     partners: Partners,
     sure: Int64Array,
     out: Int64Array,
@@ -215,26 +214,24 @@ def _draw(
     start: np.uint64,
 ) -> None:
     """Draw a pair for each place of `out`, or −1 where no partner was found in many tries."""
-    nodes, labels = partners.nodes, partners.labels
+    nodes, labels, bounds = partners.nodes, partners.labels, partners.bounds
     stay, alias = partners.stay, partners.alias
-    partner_stay, partner_alias = stay, alias
-    if within:
-        partner_stay, partner_alias = partners.class_stay, partners.class_alias
+    first, num = 0, len(nodes)
     for place in range(len(out)):
         stream = _mixed(key, start + np.uint64(place))
         if place < len(sure):
             one = sure[place]
         else:
-            one = _pick(_mixed(stream, np.uint64(0)), 0, len(nodes), stay, alias, flat)
-        first = 0
-        num = len(nodes)
+            one = _pick(
+                _mixed(stream, np.uint64(0)), 0, len(nodes), partners.stay, partners.alias, flat
+            )
         if within:
-            first = partners.bounds[labels[one]]
-            num = partners.bounds[labels[one] + 1] - first
+            stay, alias = partners.class_stay, partners.class_alias
+            first = bounds[labels[one]]
+            num = bounds[labels[one] + 1] - first
         out[place] = -1
         for attempt in range(1, _MAX_TRIES):
-            random = _mixed(stream, np.uint64(attempt))
-            other = _pick(random, first, num, partner_stay, partner_alias, flat)
+            other = _pick(_mixed(stream, np.uint64(attempt)), first, num, stay, alias, flat)
             if other != one and (within or labels[other] != labels[one]):
                 low = np.int64(min(nodes[one], nodes[other]))
                 high = np.int64(max(nodes[one], nodes[other]))

@@ -12,17 +12,18 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import pickle
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnntrain.config.published import PUBLISHED, Published
+from gnntrain.config.published import Published
 from gnntrain.data.graph import SPLITS, AnyArray, GraphData, HeteroGraphData, index_dtype
 from gnntrain.data.npz_members import open_member
-from gnntrain.data.plain_pickles import refuse_code
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
 from gnntrain.data.summary import DataSummary
 from gnntrain.data.targets import labelled_graph, smallest_int
@@ -40,10 +41,21 @@ class PyGBuilder(PublishedBuilder):
     """Builds a data set of `PUBLISHED` that has a class in PyG."""
 
     def layout(self) -> RawLayout:
-        return layout_of(self.dataset)
+        # The files of a class of several graphs lie in a folder for each, called by its name.
+        own = class_name = str(self.published.class_name)
+        places = [f"{own}/raw", f"{self.dataset}/raw", "raw", own, ""]
+        if "name" in self.published.arguments:
+            own = self.published.arguments["name"]
+            inner = f"{class_name.removesuffix('GraphDataset').lower()}/{own}"
+            places = [f"{inner}/raw", f"{own}/raw", f"{self.dataset}/raw", "raw", inner, own, ""]
+        strangers = _GRAPH_SAINT - {own} if own in _GRAPH_SAINT else frozenset()
+        with tempfile.TemporaryDirectory() as empty:
+            _, names = _raw_files(self.published, Path(empty))
+        return RawLayout(tuple(places), names, strangers)
 
     def download(self, scratch: Path) -> Path:
-        return _RawFiles.of(self.published, scratch, download=True).folder
+        folder, _ = _raw_files(self.published, scratch, download=True)
+        return folder
 
     def read(self, raw_dir: Path) -> HeteroGraphData:
         read_large = _LARGE_READERS.get(str(self.published.class_name))
@@ -66,66 +78,70 @@ class PyGBuilder(PublishedBuilder):
             quiet(),
             contextlib.redirect_stderr(io.StringIO()),  # PyG says that it processes
         ):
-            wanted = _RawFiles.of(self.published, Path(root), download=False)
-            for name in wanted.names:
-                source, target = (raw_dir / name).resolve(), wanted.folder / name
+            folder, names = _raw_files(self.published, Path(root))
+            for name in names:
+                source, target = (raw_dir / name).resolve(), folder / name
                 if self.published.class_name in _PICKLED and not name.endswith(_TEXT):
                     content = source.read_bytes()
-                    refuse_code(content)
+                    _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
                     target.write_bytes(content)  # a copy: PyG reads the checked bytes
                 else:
                     target.symlink_to(source)
             return made_by(root, **self.published.arguments)[0]
 
 
-def layout_of(dataset: str) -> RawLayout:
-    """How the raw files of a data set of PyG may lie."""
-    published = PUBLISHED[dataset]
-    family, _, own = folder_of(published).rpartition("/")
-    inner = f"{family}/{own}" if family else own
-    places = dict.fromkeys((f"{inner}/raw", f"{own}/raw", f"{dataset}/raw", "raw", inner, own, ""))
-    strangers = _GRAPH_SAINT - {own} if own in _GRAPH_SAINT else frozenset()
-    with tempfile.TemporaryDirectory() as empty:
-        names = _RawFiles.of(published, Path(empty), download=False).names
-    return RawLayout(dataset, tuple(places), names, strangers)
+class _Known(Exception):
+    """Raised where a class of PyG would go on to process its raw files."""
 
 
-def folder_of(published: Published) -> str:
-    """Folder of the raw files: called as PyG's class, or by its name among those of the class."""
-    class_name = str(published.class_name)
-    if "name" not in published.arguments:
-        return class_name
-    family = class_name.removesuffix("GraphDataset").lower()
-    return f"{family}/{published.arguments['name']}"
+def _raw_files(
+    published: Published, root: Path, *, download: bool = False
+) -> tuple[Path, tuple[str, ...]]:
+    """Where a class of PyG puts its raw files below the empty folder `root`, and their names."""
+    import torch_geometric.datasets
+
+    base = getattr(torch_geometric.datasets, str(published.class_name))
+    answers = []
+
+    def stop(dataset: Any) -> None:
+        if download:
+            base.download(dataset)
+        names = dataset.raw_file_names
+        names = (names,) if isinstance(names, str) else tuple(names)
+        answers.append((Path(dataset.raw_dir), names))
+        raise _Known
+
+    with contextlib.suppress(_Known):
+        type(base.__name__, (base,), {"download": stop})(str(root), **published.arguments)
+    return answers[0]
 
 
-class _RawFiles(Exception):
-    """Raised where a class of PyG would go on to process: its raw files, and where it puts them."""
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads pickles of NumPy arrays, CSR matrices, lists and dictionaries, and refuses others.
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.folder = folder
-        self.names = names
+    Planetoid's files (Cora, CiteSeer, PubMed; Yang et al., 2016) are pickles of Python 2, and PyG
+    reads them with `pickle.load`, which runs whatever code a file names. They need no more than
+    these; `pickle.load` then looks up the same names.
+    """
 
-    @classmethod
-    def of(cls, published: Published, root: Path, *, download: bool) -> _RawFiles:
-        """Of a class of PyG, over the empty folder `root`; downloaded into it or not."""
-        import torch_geometric.datasets
+    def find_class(self, module: str, name: str) -> Any:
+        from scipy.sparse import csr_matrix
 
-        base = getattr(torch_geometric.datasets, str(published.class_name))
-
-        def stop(dataset: Any) -> None:
-            if download:
-                base.download(dataset)
-            names = dataset.raw_file_names
-            all_names = (names,) if isinstance(names, str) else tuple(names)
-            raise cls(Path(dataset.raw_dir), all_names)
-
-        try:
-            type(base.__name__, (base,), {"download": stop})(str(root), **published.arguments)
-        except cls as found:
-            return found
-        raise TypeError(f"{base.__name__} does not download its raw files")
+        reconstruct = np.empty(0).__reduce__()[0]
+        plain = {
+            ("collections", "defaultdict"): defaultdict,
+            ("__builtin__", "list"): list,
+            ("builtins", "list"): list,
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("numpy.core.multiarray", "_reconstruct"): reconstruct,
+            ("numpy._core.multiarray", "_reconstruct"): reconstruct,
+            ("scipy.sparse.csr", "csr_matrix"): csr_matrix,
+            ("scipy.sparse._csr", "csr_matrix"): csr_matrix,
+        }
+        if (module, name) not in plain:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which could run code")
+        return plain[module, name]
 
 
 def _read_reddit(raw_dir: Path, dataset: str) -> GraphData:

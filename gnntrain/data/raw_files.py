@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +41,6 @@ class RawLayout:
     """How a data set's raw files may lie under `dataset.root`.
 
     Attributes:
-        dataset: Name of the data set, for messages.
         places: Folders that may hold the files, relative to `dataset.root`, most specific first
             ("" is the root itself). Case, hyphens and underscores do not count. The first is
             where a download goes.
@@ -50,7 +49,6 @@ class RawLayout:
             or the parent of a root called "raw", is theirs.
     """
 
-    dataset: str
     places: tuple[str, ...]
     files: tuple[str, ...]
     strangers: frozenset[str] = frozenset()
@@ -81,8 +79,7 @@ class PublishedBuilder(ABC):
         Raises:
             UserError: The raw files are missing and cannot be downloaded, or cannot be read.
         """
-        root = Path(self.given_root) if self.given_root is not None else default_root()
-        raw_dir = find_or_download(root, self.layout(), self.download)
+        raw_dir = self._find_or_download()
         try:
             return self.read(raw_dir)
         except UserError:
@@ -95,13 +92,54 @@ class PublishedBuilder(ABC):
                 "again.",
             ) from error
 
+    def _find_or_download(self) -> Path:
+        """The folder of the raw files, which are downloaded only if they are not all there.
+
+        The download runs in a new folder under the root and moves into place when it is whole; if
+        it fails, nothing of it stays. Files that were there before are kept as they are.
+        """
+        root = Path(self.given_root) if self.given_root is not None else default_root()
+        layout = self.layout()
+        found = find_raw(root, layout)
+        if found is not None:
+            return found
+        target = root / layout.places[0]
+        try:
+            with _scratch_folder(root, self.dataset) as scratch, _network_timeouts(), quiet():
+                fetched = self.download(scratch)
+                _check_whole(fetched, layout.files)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if not target.exists():
+                    fetched.rename(target)
+                for name in _missing(target, layout):
+                    (target / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.move(fetched / name, target / name)
+        except UserError:
+            raise
+        except Exception as error:  # whatever PyG, OGB, fsspec or the disk raises: same advice
+            *others, last = _missing(target, layout)
+            names = f"{', '.join(others)} and {last}" if others else last
+            reason = str(getattr(error, "reason", None) or error).strip().partition("\n")[0]
+            brief = ": ".join(filter(None, [type(error).__name__, reason[:200]]))
+            raise UserError(
+                f"dataset={self.dataset}: its raw files are not in {root}, and they could not be "
+                f"downloaded ({brief}).",
+                f"Put {names} into {target}, or set dataset.root to the folder that "
+                "holds them; nothing is downloaded then.",
+            ) from error
+        return target
+
     @abstractmethod
     def layout(self) -> RawLayout:
         """How the raw files may lie."""
 
     @abstractmethod
     def download(self, scratch: Path) -> Path:
-        """Put the raw files into the empty folder `scratch`; see `find_or_download`."""
+        """Put the raw files into the empty folder `scratch`.
+
+        Returns:
+            The folder, in there, that `layout().files` are relative to.
+        """
 
     @abstractmethod
     def read(self, raw_dir: Path) -> HeteroGraphData:
@@ -110,23 +148,23 @@ class PublishedBuilder(ABC):
 
 def find_raw(root: Path, layout: RawLayout) -> Path | None:
     """The first folder under `root` that has all raw files; None if there is none."""
+    strangers = set(map(_plain, layout.strangers))
     for place in layout.places:
-        for folder in _folders(root, tuple(Path(place).parts)):
+        folders = [root]
+        for part in Path(place).parts:
+            folders = [child for folder in folders for child in _children(folder, part)]
+        for folder in folders:
             owner = folder.parent if folder.name == "raw" else folder
-            has_all = not _missing(folder, layout)
-            if has_all and _plain(owner.name) not in map(_plain, layout.strangers):
+            if not _missing(folder, layout) and _plain(owner.name) not in strangers:
                 return folder
     return None
 
 
-def _folders(root: Path, parts: tuple[str, ...]) -> Iterator[Path]:
-    if not parts:
-        yield root
-        return
+def _children(folder: Path, name: str) -> list[Path]:
     with contextlib.suppress(OSError):
-        for child in sorted(root.iterdir()):
-            if _plain(child.name) == _plain(parts[0]) and child.is_dir():
-                yield from _folders(child, parts[1:])
+        children = sorted(folder.iterdir())
+        return [c for c in children if _plain(c.name) == _plain(name) and c.is_dir()]
+    return []
 
 
 def _plain(name: str) -> str:
@@ -135,51 +173,6 @@ def _plain(name: str) -> str:
 
 def _missing(folder: Path, layout: RawLayout) -> list[str]:
     return [name for name in layout.files if not (folder / name).is_file()]
-
-
-def find_or_download(root: Path, layout: RawLayout, download: Callable[[Path], Path]) -> Path:
-    """The folder of the raw files, which are downloaded only if they are not all there.
-
-    The download runs in a new folder under `root` and moves into place when it is whole; if it
-    fails, nothing of it stays. Files that were there before are kept as they are.
-
-    Args:
-        root: `dataset.root`.
-        layout: Where the files may lie.
-        download: Puts the files into the empty folder it is given; returns the folder, in
-            there, that `layout.files` are relative to.
-
-    Raises:
-        UserError: The files are not there and cannot be downloaded; says which go where.
-    """
-    found = find_raw(root, layout)
-    if found is not None:
-        return found
-    target = root / layout.places[0]
-    try:
-        with _scratch_folder(root, layout.dataset) as scratch, _network_timeouts():
-            fetched = download(scratch)
-            _check_whole(fetched, layout.files)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                fetched.rename(target)
-            for name in _missing(target, layout):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(fetched / name, target / name)
-    except UserError:
-        raise
-    except Exception as error:  # whatever PyG, OGB, fsspec or the disk raises: same advice
-        *others, last = _missing(target, layout)
-        names = f"{', '.join(others)} and {last}" if others else last
-        first_line = str(getattr(error, "reason", None) or error).strip().partition("\n")[0]
-        brief = ": ".join(filter(None, [type(error).__name__, first_line[:200]]))
-        raise UserError(
-            f"dataset={layout.dataset}: its raw files are not in {root}, and they could not be "
-            f"downloaded ({brief}).",
-            f"Put {names} into {target}, or set dataset.root to the folder that "
-            "holds them; nothing is downloaded then.",
-        ) from error
-    return target
 
 
 @contextlib.contextmanager
@@ -208,8 +201,7 @@ def _network_timeouts() -> Iterator[None]:
     conf.update(http=options, https=options)
     socket.setdefaulttimeout(STALL_SECONDS)
     try:
-        with quiet():
-            yield
+        yield
     finally:
         socket.setdefaulttimeout(timeout_before)
         conf.clear()

@@ -1,7 +1,9 @@
-"""Synthetic graphs: a degree-corrected stochastic block model with class-dependent features.
+"""Synthetic graphs whose nodes have classes, which show in their features and in their edges.
 
-The model is that of Karrer & Newman, "Stochastic blockmodels and community structure in
-networks" (2011), with the number of edges, and of those that stay within a class, fixed.
+`synthetic_graph` is a degree-corrected stochastic block model, that of Karrer & Newman, "Stochastic
+blockmodels and community structure in networks" (2011), with the number of edges, and of those that
+stay within a class, fixed. `synthetic_mag` is a typed graph with the sizes of ogbn-mag.
+
 Every random number is a pure function of the seed and of what it is drawn for, so that a graph
 does not depend on threads or on the order of work.
 """
@@ -9,24 +11,40 @@ does not depend on threads or on the order of work.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.config import SyntheticConfig
-from gnntrain.data.graph import SPLITS, Float32Array, GraphData, Int64Array
-from gnntrain.data.pair_draws import Partners, draw_pairs
+from gnntrain.config import SyntheticConfig, SyntheticMAGConfig
+from gnntrain.data.graph import (
+    SPLITS,
+    EdgeData,
+    Float32Array,
+    GraphData,
+    HeteroGraphData,
+    Int64Array,
+    NodeData,
+    NodeType,
+)
+from gnntrain.data.pair_draws import Int32Array, Partners, draw_edges, draw_pairs
 from gnntrain.errors import UserError
 
-Int32Array = npt.NDArray[np.int32]
-
-DEFAULT_FRACTION = 0.2  # of train and of val nodes
-MAX_NODES = 2**31 - 1
-MAX_DENSITY = 0.5
+_DEFAULT_FRACTION = 0.2  # of train and of val nodes
+_MAX_NODES = 2**31 - 1
+_MAX_DENSITY = 0.5
 
 _FEATURE_ROWS = 4096
 _CAP_TURNS = 20
+
+# Of all nodes and the splits of ogbn-mag (Hu et al., "Open Graph Benchmark", 2020).
+_PAPER = "paper"
+_NUM_TRAIN, _NUM_VAL = 629_571, 64_879
+_ALL_BEGIN = ("writes", "has_topic")
+"""Relations of which every source has an edge: an author wrote a paper, a paper has a topic."""
+_HUBS_END = ("affiliated_with", "has_topic")
+"""Relations of which only destinations have a power law of degrees, with large hubs."""
 
 
 def synthetic_graph(config: SyntheticConfig) -> GraphData:
@@ -41,9 +59,21 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
         UserError: The sizes contradict each other.
     """
     num_nodes, num_classes, seed = config.num_nodes, config.num_classes, config.seed
-    num_pairs = _num_pairs(config)
+    if num_nodes > _MAX_NODES:
+        raise UserError(
+            f"dataset.num_nodes is {num_nodes:,}", f"A synthetic graph has at most {_MAX_NODES:,}"
+        )
+    if config.num_edges is None:
+        num_pairs = round(num_nodes * config.avg_degree / 2)
+    elif config.num_edges % 2 == 0:
+        num_pairs = config.num_edges // 2
+    else:
+        raise UserError(
+            f"dataset.num_edges is {config.num_edges}, which is odd",
+            f"a synthetic graph holds both directions of each edge: say {config.num_edges + 1}",
+        )
     splits = _splits(config)
-    labels = (random_stream(seed, "labels").permutation(num_nodes) % num_classes).astype(np.int32)
+    labels = random_classes(seed, "labels", 0, num_nodes, num_classes)
     num_active = num_nodes - round(config.isolated_fraction * num_nodes)
     active = np.sort(random_stream(seed, "isolated").permutation(num_nodes)[:num_active])
     # Capped where the expected degree reaches the root of the number of edges: beyond, pairs of
@@ -52,7 +82,16 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
     ratio = math.sqrt(max(2 * num_pairs, 1))
     draws = random_stream(seed, "propensities")
     weight = propensities(draws, num_active, config.degree_exponent, ratio)
-    pairs = _draw_edges(active, weight, labels, num_classes, num_pairs, config.homophily, seed)
+
+    # Pairs within classes first, then the others; every active node is in one that is sure.
+    num_within = round(config.homophily * num_pairs)
+    _check_capacity(labels[active], num_classes, num_within, num_pairs - num_within)
+    partners = Partners.of(active, weight, labels[active], num_classes)
+    backbone = random_stream(seed, "isolated", 1).permutation(num_active)
+    cut = round(config.homophily * num_active)
+    pairs = np.empty(num_pairs, dtype=np.int64)
+    draw_pairs(partners, backbone[:cut], pairs[:num_within], True, seed)
+    draw_pairs(partners, backbone[cut:], pairs[num_within:], False, seed)
     # A packed pair is two int32; which comes first makes no difference to an undirected edge.
     halves = pairs.view(np.int32).reshape(-1, 2)
     return GraphData(
@@ -68,6 +107,106 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
             labels, num_classes, config.num_features, config.feature_signal, seed
         ),
         symmetric=True,
+    )
+
+
+def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
+    num_nodes = config.num_nodes
+    a_fifth = round(num_nodes * _DEFAULT_FRACTION)
+    num_train = a_fifth if config.num_train is None else config.num_train
+    num_val = a_fifth if config.num_val is None else config.num_val
+    left = max(0, num_nodes - num_train - num_val)
+    num_test = left if config.num_test is None else config.num_test
+    total = num_train + num_val + num_test
+    if total > num_nodes:
+        raise UserError(
+            f"dataset.num_train, num_val and num_test are {num_train}, {num_val} and {num_test}, "
+            f"together {total}, but there are {num_nodes} nodes",
+            "Lower them, or raise dataset.num_nodes",
+        )
+    order = random_stream(config.seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
+    parts = np.split(order, [num_train, num_train + num_val])
+    return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+
+
+def _check_capacity(
+    labels: Int32Array, num_classes: int, num_within: int, num_between: int
+) -> None:
+    """Refuse what no simple graph could hold, or only one too dense to be drawn at random."""
+    num = len(labels)
+    sizes = np.bincount(labels, minlength=num_classes).astype(object)
+    most_within = int((sizes * (sizes - 1) // 2).sum())
+    most_between = num * (num - 1) // 2 - most_within
+    for where, wanted, most in (
+        ("within", num_within, most_within),
+        ("between", num_between, most_between),
+    ):
+        if wanted > _MAX_DENSITY * most:
+            raise UserError(
+                f"the synthetic graph would need {wanted:,} undirected edges {where} classes, "
+                f"but its {num:,} nodes that are not isolated make {most:,} such pairs",
+                "At most half of them can be used: raise dataset.num_nodes, lower "
+                "dataset.avg_degree or dataset.num_edges, or change dataset.homophily",
+            )
+
+
+def synthetic_mag(config: SyntheticMAGConfig) -> HeteroGraphData:
+    """Generate a random typed graph with the types and sizes of ogbn-mag, each edge once.
+
+    Papers, authors, institutions and fields of study are shared out among the classes; edges join
+    nodes of a class more often than by chance, and degrees follow a power law. So a paper's class
+    shows in its features and in the papers that share its authors, its fields or its citations.
+    The numbers of nodes and edges are exact, see `SyntheticMAGConfig.num_nodes` and `num_edges`.
+    """
+    sizes, num_classes, seed = config.num_nodes, config.num_classes, config.seed
+    classes = {
+        name: random_classes(seed, "areas", number, size, num_classes)
+        for number, (name, size) in enumerate(sizes.items())
+    }
+    edges = {}
+    for number, (edge_type, num_edges) in enumerate(config.num_edges.items()):
+        source, relation, destination = edge_type
+        has_hubs = relation in _HUBS_END
+        # Nodes with more edges would often draw the same one again.
+        total = max(num_edges, 1)
+        ratio = total / (sizes[source] / 2) if has_hubs else math.sqrt(total)
+
+        def partners(name: NodeType, stream: int, exponent: float, ratio: float) -> Partners:
+            draws = random_stream(seed, "propensities", stream)
+            weight = propensities(draws, sizes[name], exponent, ratio)
+            return Partners.of(np.arange(sizes[name]), weight, classes[name], num_classes)
+
+        even_or_not = math.inf if has_hubs else config.degree_exponent
+        sources = destinations = partners(source, 2 * number, even_or_not, ratio)
+        if destination != source:
+            destinations = partners(destination, 2 * number + 1, config.degree_exponent, ratio)
+        sure = np.arange(sizes[source] if relation in _ALL_BEGIN else 0)
+        edge_seed = int(random_stream(seed, "edges", number).integers(2**63))
+        packed = np.empty(num_edges, np.int64)
+        draw_edges(sources, destinations, sure, packed, config.homophily, edge_seed)
+        halves = packed.view(np.int32).reshape(-1, 2)
+        high = 1 if sys.byteorder == "little" else 0
+        edges[edge_type] = EdgeData(halves[:, high], halves[:, 1 - high])
+
+    features = ClassFeatures(
+        classes[_PAPER], num_classes, config.num_features, config.feature_signal, seed
+    )
+    num_train, num_val = round(_NUM_TRAIN * config.scale), round(_NUM_VAL * config.scale)
+    order = random_stream(seed, "splits").permutation(sizes[_PAPER])
+    parts = np.split(order, [num_train, num_train + num_val])
+    return HeteroGraphData(
+        dataset=config.name,
+        nodes={
+            name: NodeData(size, features if name == _PAPER else None)
+            for name, size in sizes.items()
+        },
+        edges=edges,
+        target=_PAPER,
+        labels=classes[_PAPER],
+        num_classes=num_classes,
+        task="multiclass",
+        splits={name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)},
+        reverse=True,
     )
 
 
@@ -91,7 +230,9 @@ class ClassFeatures:
 
     def rows(self, start: int, stop: int) -> Float32Array:
         """float32 `[stop - start, num_features]`, the same however the range is cut."""
-        means = self._means()
+        scale = np.float32(self.signal / math.sqrt(2 * max(self.num_features, 1)))
+        shape = (self.num_classes, self.num_features)
+        means = random_stream(self.seed, "means").standard_normal(shape, dtype=np.float32) * scale
         out = np.empty((stop - start, self.num_features), dtype=np.float32)
         for chunk in range(start // _FEATURE_ROWS, -(-stop // _FEATURE_ROWS)):
             first = chunk * _FEATURE_ROWS
@@ -103,14 +244,8 @@ class ClassFeatures:
         out += means[self.labels[start:stop]]
         return out
 
-    def _means(self) -> Float32Array:
-        scale = self.signal / math.sqrt(2 * max(self.num_features, 1))
-        shape = (self.num_classes, self.num_features)
-        return random_stream(self.seed, "means").standard_normal(
-            shape, dtype=np.float32
-        ) * np.float32(scale)
 
-
+# A stream's place in this list is part of its key: new ones go to the end.
 _STREAMS = (
     "labels",
     "isolated",
@@ -131,39 +266,10 @@ def random_stream(seed: int, stream: str, chunk: int = 0) -> np.random.Generator
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def _num_pairs(config: SyntheticConfig) -> int:
-    num_nodes, num_edges = config.num_nodes, config.num_edges
-    if num_nodes > MAX_NODES:
-        raise UserError(
-            f"dataset.num_nodes is {num_nodes:,}", f"A synthetic graph has at most {MAX_NODES:,}"
-        )
-    if num_edges is None:
-        return round(num_nodes * config.avg_degree / 2)
-    if num_edges % 2:
-        raise UserError(
-            f"dataset.num_edges is {num_edges}, which is odd",
-            f"a synthetic graph holds both directions of each edge: say {num_edges + 1}",
-        )
-    return num_edges // 2
-
-
-def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
-    num_nodes = config.num_nodes
-    a_fifth = round(num_nodes * DEFAULT_FRACTION)
-    num_train = a_fifth if config.num_train is None else config.num_train
-    num_val = a_fifth if config.num_val is None else config.num_val
-    left = max(0, num_nodes - num_train - num_val)
-    num_test = left if config.num_test is None else config.num_test
-    total = num_train + num_val + num_test
-    if total > num_nodes:
-        raise UserError(
-            f"dataset.num_train, num_val and num_test are {num_train}, {num_val} and {num_test}, "
-            f"together {total}, but there are {num_nodes} nodes",
-            "Lower them, or raise dataset.num_nodes",
-        )
-    order = random_stream(config.seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
-    parts = np.split(order, [num_train, num_train + num_val])
-    return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+def random_classes(seed: int, stream: str, chunk: int, num: int, num_classes: int) -> Int32Array:
+    """Classes of `num` nodes at random, equally many of each (± 1)."""
+    order = random_stream(seed, stream, chunk).permutation(num)
+    return (order % num_classes).astype(np.int32)
 
 
 def propensities(
@@ -182,43 +288,3 @@ def propensities(
     for _ in range(_CAP_TURNS):
         np.minimum(weight, max(1.0, weight.sum() / ratio), out=weight)
     return weight
-
-
-def _draw_edges(
-    active: Int64Array,
-    weight: npt.NDArray[np.float64],
-    labels: Int32Array,
-    num_classes: int,
-    num_pairs: int,
-    homophily: float,
-    seed: int,
-) -> Int64Array:
-    """Distinct node pairs, packed into int64: first those within classes, then the others."""
-    num_within = round(homophily * num_pairs)
-    _check_room(labels[active], num_classes, num_within, num_pairs - num_within)
-    partners = Partners.of(active, weight, labels[active], num_classes)
-    backbone = random_stream(seed, "isolated", 1).permutation(len(active))
-    cut = round(homophily * len(active))
-    pairs = np.empty(num_pairs, dtype=np.int64)
-    draw_pairs(partners, backbone[:cut], pairs[:num_within], True, seed)
-    draw_pairs(partners, backbone[cut:], pairs[num_within:], False, seed)
-    return pairs
-
-
-def _check_room(labels: Int32Array, num_classes: int, num_within: int, num_between: int) -> None:
-    """Refuse what no simple graph could hold, or only one too dense to be drawn at random."""
-    num = len(labels)
-    sizes = np.bincount(labels, minlength=num_classes).astype(object)
-    room_within = int((sizes * (sizes - 1) // 2).sum())
-    room_between = num * (num - 1) // 2 - room_within
-    for what, asked, room in (
-        ("within", num_within, room_within),
-        ("between", num_between, room_between),
-    ):
-        if asked > MAX_DENSITY * room:
-            raise UserError(
-                f"the synthetic graph would need {asked:,} undirected edges {what} classes, "
-                f"but its {num:,} nodes that are not isolated make {room:,} such pairs",
-                "At most half of them can be used: raise dataset.num_nodes, lower "
-                "dataset.avg_degree or dataset.num_edges, or change dataset.homophily",
-            )

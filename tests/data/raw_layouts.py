@@ -47,7 +47,7 @@ def small_graph(num_nodes: int = 30, num_features: int = 5, num_classes: int = 4
 def write_reddit(raw: Path) -> SmallGraph:
     """`reddit_data.npz` and `reddit_graph.npz`, as unpacked from DGL's reddit.zip."""
     graph = small_graph()
-    raw.mkdir(parents=True)
+    raw.mkdir(parents=True, exist_ok=True)
     node_types = np.zeros(graph.num_nodes, np.int32)
     for code, name in enumerate(("train", "val", "test"), start=1):
         node_types[graph.splits[name]] = code

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import socket
-import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,8 @@ from gnntrain.config import (
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
-from gnntrain.data.pyg_data import folder_of, layout_of
-from gnntrain.data.raw_files import STALL_SECONDS, RawLayout, find_raw
+from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.raw_files import STALL_SECONDS, PublishedBuilder, RawLayout, find_raw
 from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -51,6 +50,15 @@ def build(name: str, root: Path | None, split: int = 0) -> GraphData:
     return data
 
 
+def download_reddit(monkeypatch: pytest.MonkeyPatch, download: Callable[[Path], None]) -> None:
+    """Let PyG's class download Reddit by a function of the raw folder."""
+    import torch_geometric.datasets
+
+    monkeypatch.setattr(
+        torch_geometric.datasets.Reddit, "download", lambda self: download(Path(self.raw_dir))
+    )
+
+
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
     return set(zip(data.src.tolist(), data.dst.tolist(), strict=True))
 
@@ -69,7 +77,8 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def refuse_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: Any, **_options: Any) -> Any:
         raise AssertionError("something reached for the network")
 
@@ -81,11 +90,8 @@ def refuse_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cora_has_its_published_size_and_public_split() -> None:
     data = build("cora", SHARED)
     assert (data.num_nodes, len(data.src), data.num_features) == (2708, 10556, 1433)
-    assert {name: len(nodes) for name, nodes in data.splits.items()} == {
-        "train": 140,
-        "val": 500,
-        "test": 1000,
-    }
+    sizes = {name: len(nodes) for name, nodes in data.splits.items()}
+    assert sizes == {"train": 140, "val": 500, "test": 1000}
     assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 7)
     assert data.splits["train"].tolist() == list(range(140))
     assert np.bincount(data.labels[:140]).tolist() == [20] * 7
@@ -94,19 +100,13 @@ def test_cora_has_its_published_size_and_public_split() -> None:
 
 
 @needs_cora
-@pytest.mark.parametrize("below", ["", "planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
-def test_raw_files_are_found_from_any_folder_above_them(
-    below: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_network(monkeypatch)
+@pytest.mark.parametrize("below", ["planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
+def test_raw_files_are_found_from_any_folder_above_them(below: str) -> None:
     assert build("cora", SHARED / below).num_nodes == 2708
 
 
 @needs_cora
-def test_nothing_is_written_below_a_root_that_may_only_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_network(monkeypatch)
+def test_nothing_is_written_below_a_root_that_may_only_be_read(tmp_path: Path) -> None:
     root = tmp_path / "raw data"
     shutil.copytree(CORA, root / "Planetoid" / "cora" / "raw")
     folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
@@ -136,7 +136,10 @@ def test_tolokers_has_its_published_size_and_ten_splits() -> None:
     assert len(set(splits)) == 10
 
 
-@pytest.mark.parametrize(("name", "last"), [("tolokers", 9), ("cora", 0), ("ogbn-arxiv", 0)])
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("tolokers", 9), ("cora", 0), ("ogbn-arxiv", 0), ("aifb", 5), ("heco_dblp", 60)],
+)
 def test_a_split_that_a_data_set_does_not_have_is_refused_with_the_range(
     name: str, last: int
 ) -> None:
@@ -152,7 +155,7 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     import torch_geometric.datasets
 
     published = PUBLISHED[name]
-    root = tmp_path / folder_of(published)
+    root = tmp_path / str(published.class_name)
     if name == "reddit":
         raw_layouts.write_reddit(root / "raw")
     else:
@@ -167,37 +170,28 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     np.testing.assert_array_equal(ours.labels, theirs.labels)
     for split, nodes in theirs.splits.items():
         np.testing.assert_array_equal(ours.splits[split], nodes)
-    assert (ours.task, ours.metric, ours.num_classes) == (
-        theirs.task,
-        theirs.metric,
-        theirs.num_classes,
-    )
+    for name in ("task", "metric", "num_classes"):
+        assert getattr(ours, name) == getattr(theirs, name)
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "edges"),
+    ("name", "sizes"),
     [
-        (
-            "dblp",
-            {"author": 9, "paper": 12, "term": 5, "conference": 3},
-            [("author", "paper"), ("paper", "term"), ("paper", "conference")],
-        ),
-        (
-            "imdb",
-            {"movie": 9, "director": 5, "actor": 7},
-            [("movie", "director"), ("movie", "actor")],
-        ),
+        ("dblp", {"author": 9, "paper": 12, "term": 5, "conference": 3}),
+        ("imdb", {"movie": 9, "director": 5, "actor": 7}),
     ],
 )
 def test_typed_graphs_are_those_that_pygs_own_classes_make(
-    tmp_path: Path, name: str, sizes: dict[str, int], edges: list[tuple[str, str]]
+    tmp_path: Path, name: str, sizes: dict[str, int]
 ) -> None:
     import torch_geometric.datasets
 
     raw = tmp_path / "data" / name.upper() / "raw"
+    target, *others = sizes
+    edges = [("author", "paper"), ("paper", "term"), ("paper", "conference")]
+    edges = edges if name == "dblp" else [(target, other) for other in others]
     raw_layouts.write_magnn(raw, sizes, edges)
     data = builder_for(BuiltinConfig(name=name, root=str(tmp_path / "data"))).build()
-    assert isinstance(data, HeteroGraphData)
     shutil.copytree(raw, tmp_path / "copy" / "raw")
     expected = getattr(torch_geometric.datasets, name.upper())(str(tmp_path / "copy"))[0]
     assert {kind: nodes.num_nodes for kind, nodes in data.nodes.items()} == sizes
@@ -209,7 +203,6 @@ def test_typed_graphs_are_those_that_pygs_own_classes_make(
     assert set(data.edges) == set(expected.edge_types)
     for edge_type, ends in data.edges.items():
         np.testing.assert_array_equal(np.stack([*ends]), expected[edge_type].edge_index)
-    target = next(iter(sizes))
     assert (data.target, data.num_classes) == (target, 3)
     np.testing.assert_array_equal(data.labels, expected[target].y)
     for split, ids in data.splits.items():
@@ -221,9 +214,9 @@ def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
     tmp_path: Path,
 ) -> None:
     raw_layouts.write_graph_saint(tmp_path / "Flickr" / "raw", multilabel=False)
-    layout = RawLayout("yelp", ("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
-    assert find_raw(tmp_path / "Flickr", layout) is None
-    assert find_raw(tmp_path / "Flickr" / "raw", layout) is None
+    layout = RawLayout(("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
+    for root in ("Flickr", "Flickr/raw"):
+        assert find_raw(tmp_path / root, layout) is None
     assert build("flickr", tmp_path / "Flickr").num_nodes == 30
 
 
@@ -248,49 +241,43 @@ def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(
     assert sorted(together.tolist()) == list(range(30))
 
 
-def test_what_pyg_writes_and_prints_on_the_way_is_gone_afterwards(tmp_path: Path) -> None:
+def test_what_pyg_writes_and_prints_on_the_way_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     raw_layouts.write_gnn_benchmark(tmp_path / "raw", "amazon_electronics_photo.npz")
-    before, own = tree(tmp_path / "raw"), tmp_path / "own"
-    own.mkdir()
-    code = (
-        "import sys\n"
-        "from gnntrain.config import BuiltinConfig\n"
-        "from gnntrain.data.datasets import builder_for\n"
-        "config = BuiltinConfig(name='amazon_photo', root=sys.argv[1])\n"
-        "assert builder_for(config).build().num_nodes == 30\n"
-    )
-    done = subprocess.run(  # PyG prints nothing under pytest
-        [sys.executable, "-c", code, str(tmp_path / "raw")],
-        env={**os.environ, "TMPDIR": str(own)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert (done.stdout, done.stderr) == ("", "")
+    before, scratch = tree(tmp_path / "raw"), tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.delitem(sys.modules, "pytest")  # where it is loaded PyG prints nothing
+    assert build("amazon_photo", tmp_path / "raw").num_nodes == 30
+    assert capfd.readouterr() == ("", "")
     assert tree(tmp_path / "raw") == before
-    assert list(own.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_download_moves_into_place_whole_and_is_then_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch_geometric.datasets
-
     downloads = []
 
-    def download(self: Any) -> None:
-        downloads.append(self.raw_dir)
-        raw_layouts.write_reddit(Path(self.raw_dir) / "new")
-        for file in (Path(self.raw_dir) / "new").iterdir():
-            file.rename(Path(self.raw_dir) / file.name)
+    def download(raw: Path) -> None:
+        downloads.append(raw)
+        raw_layouts.write_reddit(raw)
 
-    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
+    download_reddit(monkeypatch, download)
     root = tmp_path / "data" / "here"
     assert build("reddit", root).num_nodes == 30
     assert build("reddit", root).num_nodes == 30
     assert len(downloads) == 1
-    assert (root / "Reddit" / "raw" / "reddit_graph.npz").is_file()
+    raw = root / "Reddit" / "raw"
     assert [path.name for path in root.iterdir()] == ["Reddit"]
+
+    # Files that are there survive a download of the others.
+    (raw / "reddit_graph.npz").unlink()
+    before = (raw / "reddit_data.npz").stat()
+    assert build("reddit", root).num_nodes == 30
+    assert len(downloads) == 2
+    assert (raw / "reddit_data.npz").stat().st_ino == before.st_ino
 
 
 def test_without_a_root_raw_files_belong_in_the_users_cache_folder(
@@ -301,17 +288,16 @@ def test_without_a_root_raw_files_belong_in_the_users_cache_folder(
     assert build("reddit", None).num_nodes == 30
 
 
-def _no_network(self: Any) -> None:
+def _no_network(raw: Path) -> None:
     assert socket.getdefaulttimeout() == STALL_SECONDS
-    (Path(self.raw_dir) / "reddit_data.npz").write_bytes(b"half")
+    (raw / "reddit_data.npz").write_bytes(b"half")
     raise OSError("[Errno -3] Temporary failure in name resolution")
 
 
-def _truncated(self: Any) -> None:
-    raw_layouts.write_reddit(Path(self.raw_dir) / "new")
-    for name in ("reddit_data.npz", "reddit_graph.npz"):
-        whole = (Path(self.raw_dir) / "new" / name).read_bytes()
-        (Path(self.raw_dir) / name).write_bytes(whole[: len(whole) // 2])
+def _truncated(raw: Path) -> None:
+    raw_layouts.write_reddit(raw)
+    for path in raw.iterdir():
+        path.write_bytes(path.read_bytes()[:100])
 
 
 @pytest.mark.parametrize(
@@ -321,9 +307,7 @@ def _truncated(self: Any) -> None:
 def test_a_failed_download_says_which_files_go_where_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: Any, cause: str
 ) -> None:
-    import torch_geometric.datasets
-
-    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
+    download_reddit(monkeypatch, download)
     root = tmp_path / "data"
     with pytest.raises(UserError) as caught:
         build("reddit", root)
@@ -333,26 +317,6 @@ def test_a_failed_download_says_which_files_go_where_and_leaves_nothing(
     assert str(root / "Reddit" / "raw") in hint
     assert not root.exists()
     assert socket.getdefaulttimeout() is None
-
-
-def test_files_that_were_there_survive_a_download_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch_geometric.datasets
-
-    raw = tmp_path / "Reddit" / "raw"
-    raw_layouts.write_reddit(raw)
-    (raw / "reddit_graph.npz").unlink()
-    before = (raw / "reddit_data.npz").stat()
-
-    def download(self: Any) -> None:
-        raw_layouts.write_reddit(Path(self.raw_dir) / "new")
-        for file in (Path(self.raw_dir) / "new").iterdir():
-            file.rename(Path(self.raw_dir) / file.name)
-
-    monkeypatch.setattr(torch_geometric.datasets.Reddit, "download", download)
-    assert build("reddit", tmp_path).num_nodes == 30
-    assert (raw / "reddit_data.npz").stat().st_ino == before.st_ino
 
 
 def test_raw_files_that_are_broken_are_a_users_error(tmp_path: Path) -> None:
@@ -397,33 +361,24 @@ def test_the_same_choice_has_the_same_identity_and_another_has_not(tmp_path: Pat
     for place, identity in enumerate(identities):
         assert identity not in identities[:place]
         assert identity["dataset"] == choices[place].name
-
-
-def test_how_a_graph_is_prepared_is_no_part_of_what_it_is() -> None:
-    plain, prepared = SyntheticConfig(), SyntheticConfig(to_undirected=True, store_dir="/x")
-    assert builder_for(plain).identity() == builder_for(prepared).identity()
+    # How a graph is prepared is no part of what it is.
+    prepared = SyntheticConfig(to_undirected=True, store_dir="/x")
+    assert builder_for(prepared).identity() == builder_for(SyntheticConfig()).identity()
 
 
 def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) -> None:
     edges = tmp_path / "edges.csv"
     edges.touch()
+    others: dict[str, DatasetConfig] = {
+        "files": FilesConfig(edges=str(edges), features=str(edges)),
+        "synthetic_mag": SyntheticMAGConfig(),
+    }
     for name in DATASET_NAMES:
-        config: DatasetConfig
-        if name == "files":
-            config = FilesConfig(edges=str(edges), features=str(edges))
-        elif name == "synthetic_mag":
-            config = SyntheticMAGConfig()
-        elif name.startswith("synthetic"):
-            config = SyntheticConfig.model_validate({"name": name})
-        else:
-            config = BuiltinConfig(name=name)
-        assert builder_for(config).identity()["dataset"] == name
-
-
-def test_every_pyg_class_is_there_and_says_which_files_it_needs() -> None:
-    for name, published in PUBLISHED.items():
-        if published.class_name is not None:
-            assert layout_of(name).files
+        random = SyntheticConfig if name.startswith("synthetic") else BuiltinConfig
+        builder = builder_for(others.get(name) or random.model_validate({"name": name}))
+        assert builder.identity()["dataset"] == name
+        if isinstance(builder, PublishedBuilder):
+            assert builder.layout().files
 
 
 def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> None:
