@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from gnntrain.config.problems import meant_or
@@ -55,14 +56,14 @@ class Seeds:
 
     Attributes:
         nodes: By node type, integers `[num_seeds]`, ids within the type.
-        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`; None where nodes
-            alone are sampled.
+        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`. Samplers do not
+            read them; without examples they are empty.
         pairs: int64 `[2, num_examples]`, positions in `nodes` of the two ends of each example that
             is an edge; None: each seed is an example, in order.
     """
 
     nodes: Mapping[NodeType, Tensor]
-    targets: Tensor | None = None
+    targets: Tensor = field(default_factory=lambda: torch.empty(0))
     pairs: Tensor | None = None
 
 
