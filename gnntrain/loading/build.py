@@ -34,9 +34,8 @@ from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes
 from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
 from gnntrain.loading.sharded import MachineRows
 from gnntrain.loading.wholegraph import WholeGraphFeatures
-from gnntrain.sampling.base import Sampler, resolved_fan_outs
+from gnntrain.sampling.base import Sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.registry import sampler_class
 from gnntrain.sampling.remote import RemoteSampler
 
 if TYPE_CHECKING:
