@@ -280,7 +280,7 @@ def build_layerwise(
         DeviceBuffers(context, host, reads_host=loaders.kernels.reads_host) if on_gpu else host
     )
     features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
-    if not loaders.is_sharded:
+    if loaders.exchange is None:
         features = {t: source.select() for t, source in sources.items()} if on_gpu else {}
     return LayerwiseEvaluator(whole, buffers, task=task, features=features or None)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.block import Hop, Sample, edge_index_of
+from gnntrain.sampling.block import BlockNeeds, Hop, Sample, edge_index_of
 
 _Value = TypeVar("_Value")
 
@@ -62,9 +62,8 @@ class Batch:
     @property
     def x_dict(self) -> dict[NodeType, Tensor]:
         """The rows as float32 `[num_nodes, num_features]`, read at the first access."""
-        for node_type, rows in self.rows.items():
-            if node_type not in self._x:
-                self._x[node_type] = rows.whole()
+        if not self._x:
+            self._x = {node_type: rows.whole() for node_type, rows in self.rows.items()}
         return self._x
 
     @property
@@ -81,6 +80,13 @@ class Batch:
             device = next(iter(self.n_id_dict.values())).device
             self._edges = dict(zip(edges, send_all(list(edges.values()), device), strict=True))
         return self._edges
+
+    def read(self, needs: BlockNeeds) -> None:
+        """Make now what a model of these needs would make at its first access."""
+        if not needs.rows:
+            _ = self.x_dict
+        if needs.edge_index:
+            _ = self.edge_index_dict
 
     @property
     def num_sampled_nodes_dict(self) -> dict[NodeType, list[int]]:

@@ -18,18 +18,24 @@ from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.feature_placement import PinnedArrays, place_and_pin, place_features
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
-from gnntrain.loading.placement import Placement, Sizes, measured_memory, place
-from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes, presampled
+from gnntrain.loading.placement import (
+    PinnedArrays,
+    Placement,
+    Sizes,
+    measured_memory,
+    place,
+    place_and_pin,
+    place_features,
+)
+from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes
 from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
 from gnntrain.loading.sharded import MachineRows
 from gnntrain.loading.wholegraph import WholeGraphFeatures
-from gnntrain.sampling.base import FanOuts, Int64Array, SampleKey, Sampler, resolved_fan_outs
+from gnntrain.sampling.base import Sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.registry import sampler_class
 from gnntrain.sampling.remote import RemoteSampler
 
 if TYPE_CHECKING:
@@ -178,52 +184,47 @@ class LoaderBuilder:
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
         """The whole graph as one batch, with the seeds of `plan`."""
-        trains_so = self._config.sampler.name == "full" and devices.is_gpu(self._context.device)
+        graph = self.graph_on_device if self._full_placement is not None else None
         return FullGraphLoader(
-            (trains_so and self.graph_on_device) or self._graph_copied(),
+            graph or self._copied_graph(),
             self._graph.schema,
-            self.features if self._has_whole_rows else self._rows_copied(),
+            self.features if self._holds_all_rows else self._copied_rows(),
             plan,
             num_layers=self._config.model.num_layers,
             make_seeds=self._make_seeds,
             needs=self._needs,
         )
 
-    def _graph_copied(self) -> GraphTensors:
-        """The graph's tensors on the device."""
-        return GraphTensors.of(
-            self._graph, self._needs, self._context.device, targets=self._targets
-        )
+    @cached_property
+    def graph_on_device(self) -> GraphTensors | None:
+        """The graph's tensors where a GPU reads them, to train or to evaluate; None: the edges are
+        in host memory. Collective."""
+        if self._full_placement is None:
+            return self.graph if self.samples_on_gpu else None
+        return self._copied_graph() if self._full_placement.topology == "resident" else None
 
-    def _rows_copied(self) -> dict[NodeType, FeatureSource]:
-        """All rows on the device."""
+    @cached_property
+    def _full_placement(self) -> Placement | None:
+        """In full-graph training, what half of a GPU's memory holds of the graph. Collective."""
+        if self._config.sampler.name != "full" or not devices.is_gpu(self._context.device):
+            return None
+        no_cache = FeaturesConfig(cache_bytes=0)
+        return place(self._sizes(), measured_memory(self._context), features=no_cache)
+
+    @property
+    def _holds_all_rows(self) -> bool:
+        return self._full_placement is not None and self._full_placement.features == "resident"
+
+    def _copied_graph(self) -> GraphTensors:
+        device = self._context.device
+        return GraphTensors.of(self._graph, self._needs, device, targets=self._targets)
+
+    def _copied_rows(self) -> dict[NodeType, FeatureSource]:
         device = self._context.device
         return {
             name: InPlaceFeatures(LazyFeatures(rows.to(device)), device)
             for name, rows in stored_rows(self._graph).items()
         }
-
-    @cached_property
-    def graph_on_device(self) -> GraphTensors | None:
-        """The graph's tensors where a GPU reads them, to train or to evaluate; None: the edges are
-        in host memory. Collective."""
-        if self._as_one_batch is None:
-            return self.graph if self.samples_on_gpu else None
-        return self._graph_copied() if self._as_one_batch.topology == "resident" else None
-
-    @property
-    def _has_whole_rows(self) -> bool:
-        """With full-graph training: whether all rows are in the GPU's memory."""
-        return self._as_one_batch is not None and self._as_one_batch.features == "resident"
-
-    @cached_property
-    def _as_one_batch(self) -> Placement | None:
-        """What of the whole graph a GPU's memory holds with room to spare, in full-graph training.
-        Collective."""
-        if self._config.sampler.name != "full" or not devices.is_gpu(self._context.device):
-            return None
-        no_cache = FeaturesConfig(cache_bytes=0)
-        return place(self._sizes(), measured_memory(self._context), features=no_cache)
 
     @cached_property
     def backend(self) -> str:
@@ -271,11 +272,6 @@ class LoaderBuilder:
         placement = self._placement
         return placement is not None and placement.features == "wholegraph"
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether this machine reads feature rows of others by calls to them."""
-        return self.exchange is not None
-
     @cached_property
     def features(self) -> Mapping[NodeType, FeatureSource]:
         """The rows of each node type with features, where the model reads them. Collective."""
@@ -285,8 +281,8 @@ class LoaderBuilder:
                 keys = keys.model_copy(update={"cache_ratio": 0.0})
             sources, self._why_sharded = self._rows.sources(keys, self._presampled, self._context)
             return sources
-        if self._has_whole_rows:
-            return self._rows_copied()
+        if self._holds_all_rows:
+            return self._copied_rows()
         placement = self._placement
         if placement is None:
             return in_place(self._graph)
@@ -297,8 +293,8 @@ class LoaderBuilder:
             num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
             for nodes in self._presampled(num_epochs):
                 counts.add(nodes[self._graph.target].cpu().numpy())
-            found = most_read_nodes(counts, placement.num_cached, self._graph.num_nodes)
-            cached = as_tensor(found)
+            nodes_to_cache = most_read_nodes(counts, placement.num_cached, self._graph.num_nodes)
+            cached = as_tensor(nodes_to_cache)
         pinned = self._pinned.rows
         return {
             name: place_features(rows, placement, self._context, cached, pinned.get(name))
@@ -306,54 +302,52 @@ class LoaderBuilder:
         }
 
     def _presampled(self, num_epochs: int) -> Iterator[Mapping[NodeType, Tensor]]:
-        """The nodes of the training batches of the first epochs."""
-        sampler = self.sampler(self._config.sampler.fan_outs)
-
-        def draw(examples: Int64Array, key: SampleKey) -> Mapping[NodeType, Tensor]:
-            return sampler.sample(self._make_seeds(examples, key, self.values), key).nodes
-
-        return presampled(draw, self._plan, num_epochs)
+        """The nodes of each batch that training draws in its first epochs."""
+        sampler, plan = self.sampler(self._config.sampler.fan_outs), self._plan
+        for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
+            order = plan.order(epoch)
+            for step in range(plan.num_steps):
+                examples, key = plan.rank_batch(order, step).seeds, plan.key(epoch, step)
+                yield sampler.sample(self._make_seeds(examples, key, self.values), key).nodes
 
     def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
         """One sampler for all loaders with these fan-outs: they share its working memory."""
+        graph, config = self._graph, self._config.sampler
         # Evaluation's alone may be of more hops than the model has layers.
-        length = self._config.model.num_layers
-        if not isinstance(fan_outs, Mapping):
-            length = len(fan_outs)
-        by_type = resolved_fan_outs(fan_outs, self._graph.schema, length)
+        is_by_type = isinstance(fan_outs, Mapping)
+        length = self._config.model.num_layers if is_by_type else len(fan_outs)
+        by_type = resolved_fan_outs(fan_outs, graph.schema, length)
         if not self._uses_graph:
             by_type = dict.fromkeys(by_type, ())
         key = tuple(by_type.values())
-        if key not in self._samplers:
-            self._samplers[key] = self._new_sampler(by_type)
-        return self._samplers[key]
-
-    def _new_sampler(self, fan_outs: FanOuts) -> Sampler:
-        graph, config = self._graph, self._config.sampler
+        if key in self._samplers:
+            return self._samplers[key]
         has_weight = any(edges.weight is not None for edges in graph.edges.values())
         reads_weight = has_weight and self._needs.weight
         if self._remote is not None:
             assert self.exchange is not None
-            return RemoteSampler(
+            self._samplers[key] = RemoteSampler(
                 self.exchange,
                 self.owners,
                 graph.schema.edge_types,
-                fan_outs,
+                by_type,
                 scope=config.fan_out_scope,
                 replace=config.replace,
                 needs=replace(self._needs, weight=reads_weight),
             )
+            return self._samplers[key]
         edges = graph.fused
         if self.samples_on_gpu:
-            own = self.graph.only_edges
-            edges = replace(edges, indptr=own.indptr, indices=own.indices)
-        return sampler_class(self.backend)(
+            on_gpu = self.graph.only_edges
+            edges = replace(edges, indptr=on_gpu.indptr, indices=on_gpu.indices)
+        self._samplers[key] = sampler_class(self.backend)(
             edges,
-            fan_outs,
+            by_type,
             scope=config.fan_out_scope,
             replace=config.replace,
             edge_ids=reads_weight,
         )
+        return self._samplers[key]
 
     @cached_property
     def _placement(self) -> Placement | None:
@@ -400,7 +394,7 @@ class LoaderBuilder:
         """Whether the GPU draws if it has room for the edges.
 
         Raises:
-            UserError: The asked sampler is one of the kernels that this run does not use.
+            UserError: `sampler.backend` names kernels that this run does not use.
         """
         backend, kernels = self._config.sampler.backend, self.kernels
         if self.is_typed:

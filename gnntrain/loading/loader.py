@@ -248,7 +248,6 @@ class SampledLoader(Loader):
     def fill(self, sample: Sample, seeds: Seeds, num_counted: int, global_batch_size: int) -> Batch:
         """The mini-batch of a sample, on `device`; see `Batch` for the numbers."""
         on_gpu, needs, values = devices.is_gpu(self.device), self._needs, self.values
-        assert seeds.targets is not None, "a task gives its seeds' targets"
         n_id = dict(values.row_ids(sample))
         if on_gpu and not any(source.waits for source in self._features.values()):
             # once for the features and the batch
@@ -267,10 +266,7 @@ class SampledLoader(Loader):
             pairs=seeds.pairs,
             sample=sample,
         )
-        if not needs.rows:
-            _ = batch.x_dict  # here, not in the step
-        if needs.edge_index:
-            _ = batch.edge_index_dict
+        batch.read(needs)  # here, not in the step
         return batch.sent(self.device) if on_gpu else batch
 
     def take_reads(self) -> tuple[int, int]:
@@ -321,7 +317,6 @@ class FullGraphLoader(Loader):
         own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
         examples = own if len(own) else plan.seeds[:1]
         seeds = make_seeds(examples, plan.key(0, 0), graph)
-        assert seeds.targets is not None, "a task gives its seeds' targets"
         sizes = schema.num_nodes
         blocks = {
             name: replace(
@@ -341,11 +336,7 @@ class FullGraphLoader(Loader):
             seed_rows=seeds.nodes[schema.target].to(graph.device),
             pairs=None if seeds.pairs is None else seeds.pairs.to(graph.device),
         )
-        # Made once, not in each epoch.
-        if not needs.rows:
-            _ = self._batch.x_dict
-        if needs.edge_index:
-            _ = self._batch.edge_index_dict
+        self._batch.read(needs)  # once, not in each epoch
 
     def __len__(self) -> int:
         return 1

@@ -20,7 +20,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import CudaError
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.placement import in_words
 
 
 class PinningError(RunError):
@@ -51,7 +50,7 @@ def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Ten
     return copy
 
 
-def pinned_room(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+def empty_pinned(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """An uninitialised tensor in this rank's own pinned memory; freed with its last view.
 
     torch's `pin_memory` rounds the size up to a power of two and keeps the memory until the process
@@ -82,6 +81,11 @@ def device_addresses(held: Sequence[Tensor], device: torch.device) -> Tensor:
     return torch.tensor(addresses, dtype=torch.int64, device=device)
 
 
+def readable_bytes(num_bytes: int) -> str:
+    """A number of bytes in GiB or MiB."""
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.1f} MiB"
+
+
 _HINT = (
     "Raise the limit of locked memory (ulimit -l) or of the container, or write "
     "features.placement=memmap sampler.topology=host."
@@ -92,13 +96,13 @@ def _own_copy(source: Tensor, context: DistributedContext) -> Tensor:
     """Memory of the source's form, uninitialised, pinned by this rank if that has a GPU."""
     on_gpu = context.device.type == "cuda"
     if len(context.machine_ranks) == 1:
-        room = pinned_room if on_gpu else torch.empty
-        return room(source.shape, dtype=source.dtype)
+        make = empty_pinned if on_gpu else torch.empty
+        return make(source.shape, dtype=source.dtype)
     try:
         shared = shared_tensor(source.shape, source.dtype, context, None)
     except OSError as error:
         raise PinningError(
-            f"{in_words(source.nbytes)} of shared memory cannot be had: {error}.", _HINT
+            f"{readable_bytes(source.nbytes)} of shared memory cannot be had: {error}.", _HINT
         ) from error
     if not on_gpu or shared.numel() == 0:
         return shared
@@ -114,7 +118,7 @@ def _registered(memory: npt.NDArray[np.uint8]) -> Tensor:
         cuda_runtime.register_host_memory(address, tensor.nbytes)
     except CudaError as error:
         raise PinningError(
-            f"{in_words(tensor.nbytes)} of host memory cannot be pinned: {error.message}",
+            f"{readable_bytes(tensor.nbytes)} of host memory cannot be pinned: {error.message}",
             _HINT,
         ) from error
     # The tensor's storage holds the array, and with it every view of the tensor does.

@@ -1,25 +1,54 @@
-"""Chooses where a graph's edges and features are kept while a GPU trains, with the reason.
+"""Chooses where a graph's edges and features are kept while a GPU trains, and puts them there.
 
-The choice is a pure function of sizes; nothing is copied here.
+`place` is a pure function of sizes, and gives the reason. Edges come first: every draw reads them,
+and no cache helps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain import devices
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import FeaturesConfig
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.process_group import gpu_address
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
-from gnntrain.loading.peers import why_no_peers
+from gnntrain.loading.features import (
+    CopiedFeatures,
+    FeatureSource,
+    InPlaceFeatures,
+    slots_of,
+    stored_rows,
+)
+from gnntrain.loading.pinned import PinningError, device_addresses, pinned, readable_bytes
+
+_log = logging.getLogger("gnntrain")
 
 Topology = Literal["resident", "pinned", "host"]
 Features = Literal["resident", "sharded", "cached", "pinned", "memmap", "wholegraph"]
 
+_LEAVE_OUT = "Leave it out: auto takes what fits."
+
 # A cache of a smaller fraction of the rows is not worth its look-ups.
 _LEAST_CACHED = 0.01
+
+# torch's allocator under these settings gives memory that other processes cannot map, or only with
+# rights that containers seldom have.
+_UNSHARED = re.compile(r"expandable_segments:\s*true|backend:\s*cudaMallocAsync", re.IGNORECASE)
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +69,7 @@ class Sizes:
 
     @property
     def row(self) -> int:
+        """Bytes of one row."""
         return -(-self.features // max(1, self.num_nodes))
 
 
@@ -62,7 +92,7 @@ class Memory:
     why_no_peers: str = "these do not"
 
     @property
-    def room(self) -> int:
+    def usable(self) -> int:
         """Bytes that the graph may take on each GPU: half; activations need the rest."""
         return min(self.gpus) // 2
 
@@ -109,160 +139,142 @@ def place(
     samples_on_gpu: bool = True,
     reads_host: bool = True,
 ) -> Placement:
-    """Choose, edges first: every draw reads them, and no cache helps.
+    """Choose a placement.
 
     Args:
         sizes: Of the graph.
         memory: Of the machine.
-        topology, features: The user's choice; `auto` takes the fastest place that has room.
+        topology, features: The user's choice; `auto` takes the fastest place that is large enough.
         samples_on_gpu: Whether a GPU draws; else the edges stay in host memory.
         reads_host: See `KernelChoice.reads_host`; else rows are read only in the GPU's own memory.
 
     Raises:
         UserError: There is not enough memory for the user's choice, or the GPU cannot read there.
     """
-    room, pinnable = memory.room, memory.pinnable if reads_host else -1
+    features = features or FeaturesConfig()
+    gpu_bytes = memory.usable
     edges: Topology = "host"
-    edges_why = "edges in host memory, drawn by the CPU"
+    why = "edges in host memory, drawn by the CPU"
     if samples_on_gpu:
-        room -= sizes.small
-        edges, edges_why = _topology(sizes, room, memory.pinnable, topology)
+        gpu_bytes -= sizes.small
+        edges, why = _place_edges(sizes, gpu_bytes, memory.pinnable, topology)
     elif topology in ("resident", "pinned"):
         raise UserError(
             f"sampler.topology={topology} needs the GPU's sampler, but the CPU draws in this run.",
-            "Leave it out: auto takes what fits.",
+            _LEAVE_OUT,
         )
-    room -= sizes.topology * (edges == "resident")
-    pinnable -= sizes.topology * (edges == "pinned")
-    asked = features or FeaturesConfig()
-    if asked.placement in ("pinned", "sharded") and not reads_host:
+    if features.placement in ("pinned", "sharded") and not reads_host:
         raise UserError(
-            f"features.placement={asked.placement} needs Triton's kernels, which read memory "
+            f"features.placement={features.placement} needs Triton's kernels, which read memory "
             "outside their GPU; this run gathers rows by torch's operators.",
-            "Leave it out: auto takes what fits.",
+            _LEAVE_OUT,
         )
-    memory = memory if reads_host else replace(memory, has_peers=False)
-    chosen, num_cached, rows_why = _features(sizes, memory, room, pinnable, asked)
+    pinnable = memory.pinnable if reads_host else -1
+    gpu_bytes -= sizes.topology * (edges == "resident")
+    pinnable -= sizes.topology * (edges == "pinned")
+    memory = replace(memory, has_peers=memory.has_peers and reads_host)
+    rows, num_cached, rows_why = _place_rows(sizes, memory, gpu_bytes, pinnable, features)
     cold: Literal["pinned", "memmap"] = "pinned" if sizes.features <= pinnable else "memmap"
-    return Placement(edges, chosen, num_cached, cold, (edges_why, rows_why))
+    return Placement(edges, rows, num_cached, cold, (why, rows_why))
 
 
-def _topology(
-    sizes: Sizes, room: int, pinnable: int, asked: Topology | Literal["auto"]
+def _place_edges(
+    sizes: Sizes, gpu_bytes: int, pinnable: int, wanted: Topology | Literal["auto"]
 ) -> tuple[Topology, str]:
-    size = in_words(sizes.topology)
+    """The placement of the edges in so many bytes of a GPU and of pinned memory, and why."""
+    size, on_gpu = readable_bytes(sizes.topology), readable_bytes(max(0, gpu_bytes))
     fits: dict[Topology, bool] = {
-        "resident": sizes.topology <= room,
+        "resident": sizes.topology <= gpu_bytes,
         "pinned": sizes.topology <= pinnable,
         "host": True,
     }
-    places = {"resident": room, "pinned": pinnable}
-    if asked == "auto":
-        chosen = next(name for name, has_room in fits.items() if has_room)
-    elif fits[asked]:
-        chosen = asked
-    else:
+    if wanted == "auto":
+        chosen = next(name for name, is_enough in fits.items() if is_enough)
+        return chosen, {
+            "resident": f"edges in GPU memory: {size} of the {on_gpu} left for the graph",
+            "pinned": f"edges in pinned host memory: {size}, but {on_gpu} on the GPU",
+            "host": f"edges in host memory, drawn by the CPU: {size} fit in neither GPU nor pinned "
+            "memory",
+        }[chosen]
+    if not fits[wanted]:
+        free = max(0, gpu_bytes if wanted == "resident" else pinnable)
         raise UserError(
-            f"sampler.topology={asked} has no room: the edges take {size}, "
-            f"and {in_words(max(0, places[asked]))} are left for them.",
-            "Leave it out: auto takes what fits.",
+            f"sampler.topology={wanted} has no room: the edges take {size}, "
+            f"and {readable_bytes(free)} are left for them.",
+            _LEAVE_OUT,
         )
-    told = {
-        "resident": f"edges in GPU memory: {size} of the {in_words(room)} left for the graph",
-        "pinned": f"edges in pinned host memory: {size}, but {in_words(max(0, room))} on the GPU",
-        "host": f"edges in host memory, drawn by the CPU: {size} fit in neither GPU nor pinned "
-        "memory",
-    }
-    if asked != "auto":
-        return chosen, f"edges {chosen}, as asked"
-    return chosen, told[chosen]
+    return wanted, f"edges {wanted}, as asked"
 
 
-def _features(
-    sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: FeaturesConfig
+def _place_rows(
+    sizes: Sizes, memory: Memory, gpu_bytes: int, pinnable: int, features: FeaturesConfig
 ) -> tuple[Features, int, str]:
     """The placement of the rows, how many are cached, and why."""
-    left = max(0, room) // max(1, sizes.row)
-    most = most_cached(asked, sizes.num_nodes, sizes.row, left)
-    share = -(-sizes.features // len(memory.gpus))
-    of_all = -(-sizes.features // memory.num_gpus)
+    most = max(0, gpu_bytes) // max(1, sizes.row)
+    num_cached = most_cached(features, sizes.num_nodes, sizes.row, most)
+    size, free = readable_bytes(sizes.features), readable_bytes(max(0, gpu_bytes))
     fits: dict[Features, bool] = {
-        "resident": sizes.features <= room,
-        "sharded": len(memory.gpus) > 1 and memory.has_peers and share <= room,
-        "cached": most * sizes.row <= room,
+        "resident": sizes.features <= gpu_bytes,
+        "sharded": len(memory.gpus) > 1
+        and memory.has_peers
+        and -(-sizes.features // len(memory.gpus)) <= gpu_bytes,
+        "cached": num_cached * sizes.row <= gpu_bytes,
         "pinned": sizes.features <= pinnable,
         "memmap": True,  # and so `auto` does not come to the next one
-        "wholegraph": memory.num_gpus > 1 and of_all <= room,
+        "wholegraph": memory.num_gpus > 1 and -(-sizes.features // memory.num_gpus) <= gpu_bytes,
     }
-    wanted = asked.placement
+    wanted = features.placement
     if wanted == "auto":
-        fits["cached"] &= most > 0 and most >= _LEAST_CACHED * sizes.num_nodes
-        wants_cache = asked.cache_ratio is not None or asked.cache_bytes is not None
-        first: list[Features] = ["cached"] if wants_cache else []
-        chosen = next(name for name in (*first, *fits) if fits[name])
-        why = _why(sizes, memory, room, chosen)
+        fits["cached"] &= num_cached > 0 and num_cached >= _LEAST_CACHED * sizes.num_nodes
+        wants_cache = features.cache_ratio is not None or features.cache_bytes is not None
+        first: Features = "cached" if wants_cache else "resident"
+        chosen = next(name for name in (first, *fits) if fits[name])
+        why = {
+            "resident": f"features in GPU memory: {size} of the {free} left for them",
+            "sharded": f"features shared out over {len(memory.gpus)} GPUs: {size}, but {free} left "
+            "on each",
+            "cached": f"features cached: {size}, but {free} left on the GPU",
+            "pinned": f"features in pinned host memory: {size}, but {free} left on the GPU",
+            "memmap": f"features in the store, copied by batch: {size}, but {free} left on the GPU",
+        }[chosen]
     elif fits[wanted]:
         chosen, why = wanted, f"features {wanted}, as asked"
-    else:
-        raise _no_room(sizes, memory, room, pinnable, wanted)
-    if chosen == "cached":
-        why += f" ({most:,} of {sizes.num_nodes:,} rows cached, {in_words(most * sizes.row)})"
-    return chosen, most if chosen == "cached" else 0, why
-
-
-def most_cached(asked: FeaturesConfig, num_nodes: int, row_bytes: int, default: int) -> int:
-    """The number of rows that the `features` keys ask to cache, of `num_nodes`.
-
-    Args:
-        default: Rows to cache where they do not say how many.
-    """
-    if asked.cache_ratio is not None:
-        wanted = round(asked.cache_ratio * num_nodes)
-    elif asked.cache_bytes is not None:
-        wanted = asked.cache_bytes // max(1, row_bytes)
-    else:
-        wanted = default
-    return min(wanted, num_nodes)
-
-
-def _why(sizes: Sizes, memory: Memory, room: int, chosen: Features) -> str:
-    size, left = in_words(sizes.features), in_words(max(0, room))
-    if chosen == "resident":
-        return f"features in GPU memory: {size} of the {left} left for them"
-    if chosen == "sharded":
-        count = len(memory.gpus)
-        return f"features shared out over {count} GPUs: {size}, but {left} left on each"
-    if chosen == "cached":
-        return f"features cached: {size}, but {left} left on the GPU"
-    if chosen == "pinned":
-        return f"features in pinned host memory: {size}, but {left} left on the GPU"
-    return f"features in the store, copied by batch: {size}, but {left} left on the GPU"
-
-
-def _no_room(sizes: Sizes, memory: Memory, room: int, pinnable: int, asked: Features) -> UserError:
-    if asked == "sharded" and not memory.has_peers:
-        return UserError(
+    elif wanted == "sharded" and not memory.has_peers:
+        raise UserError(
             "features.placement=sharded needs GPUs that read each other's memory: "
             f"{memory.why_no_peers}.",
-            "Leave it out: auto takes what fits.",
+            _LEAVE_OUT,
         )
-    if asked == "wholegraph" and memory.num_gpus == 1:
-        return UserError(
-            "features.placement=wholegraph needs several GPUs; this run has one.",
-            "Leave it out: auto takes what fits.",
+    elif wanted == "wholegraph" and memory.num_gpus == 1:
+        raise UserError(
+            "features.placement=wholegraph needs several GPUs; this run has one.", _LEAVE_OUT
         )
-    left = in_words(max(0, pinnable if asked == "pinned" else room))
-    return UserError(
-        f"features.placement={asked} has no room: the rows take {in_words(sizes.features)}, and "
-        f"{left} are left for them.",
-        "Leave it out (auto takes what fits), lower features.cache_ratio, or store the rows in "
-        "half: dataset.feature_dtype=bfloat16.",
-    )
+    else:
+        left = readable_bytes(max(0, pinnable)) if wanted == "pinned" else free
+        raise UserError(
+            f"features.placement={wanted} has no room: the rows take {size}, and {left} are left "
+            "for them.",
+            "Leave it out (auto takes what fits), lower features.cache_ratio, or store the rows in "
+            "half: dataset.feature_dtype=bfloat16.",
+        )
+    if chosen != "cached":
+        return chosen, 0, why
+    cache_size = readable_bytes(num_cached * sizes.row)
+    why += f" ({num_cached:,} of {sizes.num_nodes:,} rows cached, {cache_size})"
+    return chosen, num_cached, why
 
 
-def in_words(num_bytes: int) -> str:
-    """A number of bytes in a readable unit."""
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.1f} MiB"
+def most_cached(features: FeaturesConfig, num_nodes: int, row_bytes: int, default: int) -> int:
+    """The number of rows to cache, of `num_nodes`.
+
+    Args:
+        default: Rows to cache where the `features` keys do not say how many.
+    """
+    if features.cache_ratio is not None:
+        default = round(features.cache_ratio * num_nodes)
+    elif features.cache_bytes is not None:
+        default = features.cache_bytes // max(1, row_bytes)
+    return min(default, num_nodes)
 
 
 def measured_memory(context: DistributedContext) -> Memory:
@@ -282,3 +294,183 @@ def measured_memory(context: DistributedContext) -> Memory:
         num_gpus=context.world_size,
         why_no_peers=why_not,
     )
+
+
+def why_no_peers(context: DistributedContext) -> str:
+    """Why a rank's GPU cannot read the memory of another one of its machine; "": all can.
+
+    Collective: all ranks get the same answer.
+    """
+    addresses = context.gather(gpu_address(context.device))
+    own = context.machine_ranks
+    others = [addresses[rank] for rank in own if rank != context.rank]
+    return next(filter(None, context.gather(_why_not(context.device, others))), "")
+
+
+def _why_not(device: torch.device, others: list[str | None]) -> str:
+    if device.type != "cuda":
+        return "only GPUs of NVIDIA and AMD do"
+    for name in _SETTINGS:
+        if setting := _UNSHARED.search(os.environ.get(name, "")):
+            return f"with {name}={setting[0]} torch's memory cannot be shared"
+    visible = {gpu_address(torch.device("cuda", i)): i for i in range(torch.cuda.device_count())}
+    if not visible.keys() >= set(others):
+        return "each rank sees its own GPU alone"
+    reads = [torch.cuda.can_device_access_peer(device, visible[other]) for other in others]
+    return "" if all(reads) else "these do not"
+
+
+@dataclass
+class PinnedArrays:
+    """Copies of a graph's arrays in pinned host memory, where the placement has them there.
+
+    Attributes:
+        indices: The edges' sources, or None.
+        rows: The feature rows of each node type.
+    """
+
+    indices: Tensor | None = None
+    rows: dict[NodeType, Tensor] = field(default_factory=dict)
+
+
+def place_and_pin(
+    graph: Graph,
+    choose: Callable[[Memory], Placement],
+    memory: Memory,
+    context: DistributedContext,
+) -> tuple[Placement, PinnedArrays]:
+    """Choose a placement, and pin in host memory what it has there. Collective.
+
+    Where the system refuses, the placement is chosen anew, as if the host had no more memory than
+    what could be pinned.
+
+    Args:
+        graph: The graph.
+        choose: The placement for some memory, equal on all ranks.
+        memory: Of the machine.
+        context: This rank.
+
+    Raises:
+        PinningError: The user's choice cannot be pinned.
+        UserError: As of `choose`.
+    """
+    failure: PinningError | None = None
+    while True:
+        try:
+            placement = choose(memory)
+        except UserError:
+            if failure is not None:
+                raise failure from None
+            raise
+        arrays = PinnedArrays()
+        try:
+            if placement.topology == "pinned":
+                arrays.indices = pinned(graph.indices, context)
+            if placement.pins_rows:
+                for node_type, rows in stored_rows(graph).items():
+                    arrays.rows[node_type] = pinned(rows, context)
+            return placement, arrays
+        except PinningError as error:
+            # A new one: the traceback of this one holds the memory that could not be pinned.
+            failure = PinningError(error.message, error.hint)
+        if context.is_main:
+            _log.warning("%s The graph is kept elsewhere.", failure.message)
+        num_pinned = sum(rows.nbytes for rows in arrays.rows.values())
+        num_pinned += 0 if arrays.indices is None else arrays.indices.nbytes
+        memory = replace(memory, host=2 * num_pinned)  # of which half may be pinned
+        del arrays  # freed, and pinned again
+
+
+def place_features(
+    rows: Tensor,
+    placement: Placement,
+    context: DistributedContext,
+    cached: Tensor | None,
+    pinned_rows: Tensor | None = None,
+) -> FeatureSource:
+    """Place the rows of one node type as `placement` describes. Collective.
+
+    Args:
+        rows: The store's.
+        placement: The chosen placement.
+        context: This rank.
+        cached: The nodes to cache, ascending; needed for the placement `cached`.
+        pinned_rows: Needed where `placement.pins_rows`.
+    """
+    device, kind = context.device, placement.features
+    if kind == "resident":
+        return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+    if kind == "pinned":
+        assert pinned_rows is not None
+        return InPlaceFeatures(LazyFeatures(pinned_rows), device)
+    if kind == "sharded":
+        return InPlaceFeatures(sharded_rows(exchanged_shards(rows, context), device), device)
+    if placement.pins_rows:
+        assert cached is not None
+        assert pinned_rows is not None
+        return InPlaceFeatures(cached_rows(pinned_rows, cached, device), device)
+    return CopiedFeatures(rows, device, cached if kind == "cached" else None)
+
+
+def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatures:
+    """All rows, those of the nodes `cached` (ascending) from a copy on the device.
+
+    Args:
+        rows: `[num_nodes, width]`, readable by the device.
+    """
+    return LazyFeatures(
+        rows=rows[cached.cpu()].to(device),
+        slots=slots_of(cached, len(rows), device),
+        parts=device_addresses([rows], device),
+        part_rows=len(rows),
+        held=(rows,),
+    )
+
+
+def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatures:
+    """All rows, divided equally among the GPUs (the last shard may be smaller)."""
+    return LazyFeatures(
+        rows=shards[0],
+        parts=device_addresses(shards, device),
+        part_rows=len(shards[0]),
+        held=shards,
+    )
+
+
+def shard_range(num_rows: int, rank: int, world_size: int) -> slice:
+    """The rows of the shard of `rank`; shards are equal but for the last ones."""
+    part = -(-num_rows // world_size)
+    return slice(min(num_rows, rank * part), min(num_rows, (rank + 1) * part))
+
+
+def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor, ...]:
+    """A shard of `rows` on each of the machine's GPUs, all mapped into this process. Collective."""
+    ranks = context.machine_ranks
+    own = rows[shard_range(len(rows), context.rank - ranks[0], len(ranks))].to(context.device)
+    if context.world_size == 1:
+        return (own,)
+    # torch's way to share a tensor's memory with another process, without a copy.
+    handles = context.gather(reduce_tensor(own))  # type: ignore[no-untyped-call]
+    return tuple(
+        own if rank == context.rank else opened(rebuild, arguments, context.device)
+        for rank, (rebuild, arguments) in enumerate(handles)
+        if rank in ranks
+    )
+
+
+def opened(
+    rebuild: Callable[..., Tensor], arguments: tuple[Any, ...], device: torch.device
+) -> Tensor:
+    """Another rank's tensor, mapped for `device`.
+
+    torch would map it for the GPU that holds it, and only that GPU's kernels could read it. Mapped
+    for `device`, CUDA enables access to the peer's memory. The owner has filled the tensor before.
+
+    Args:
+        rebuild, arguments: The result of `reduce_tensor` on the owner's rank.
+    """
+    if device.type != "cuda":
+        return rebuild(*arguments)
+    bound = signature(rebuild).bind(*arguments)
+    bound.arguments |= {"storage_device": device.index, "event_sync_required": False}
+    return rebuild(*bound.args)

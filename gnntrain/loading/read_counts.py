@@ -6,68 +6,34 @@ advance predicts reads better than degrees do: reads depend on the training node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
-
 import numpy as np
 import torch
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.sampling.base import Int64Array
 from gnntrain.sampling.kernels import count_in_table, new_table, put_counts
 
 _NODES_AT_ONCE = 1 << 22
 _LEAST_COUNTED = 1 << 12
 
-_Nodes = TypeVar("_Nodes")
-
-
-def presampled(
-    draw: Callable[[Int64Array, SampleKey], _Nodes], plan: SeedPlan, num_epochs: int
-) -> Iterator[_Nodes]:
-    """The nodes of the batches that training draws in its first epochs, batch by batch.
-
-    Args:
-        draw: Samples a batch's nodes from its seeds and key.
-        plan: The rank's seeds.
-        num_epochs: Epochs to sample in advance.
-    """
-    for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
-        order = plan.order(epoch)
-        for step in range(plan.num_steps):
-            yield draw(plan.rank_batch(order, step).seeds, plan.key(epoch, step))
-
-
-class ReadCounts(Protocol):
-    """Counts how often the row of each node is read."""
-
-    def add(self, nodes: Int64Array) -> None:
-        """Count one read of each of `nodes`, which are distinct."""
-        ...
-
-    def between(self, start: int, stop: int) -> Int64Array:
-        """The reads of the nodes `start … stop − 1`, int64 `[stop − start]`."""
-        ...
-
 
 class DenseReadCounts:
-    """The reads of all nodes, in an array as long as the graph; see `ReadCounts`."""
+    """The reads of all nodes, in an array as long as the graph."""
 
     def __init__(self, num_nodes: int) -> None:
         self._counts = np.zeros(num_nodes, np.int32)
 
     def add(self, nodes: Int64Array) -> None:
-        """See `ReadCounts.add`."""
+        """Count one read of each of `nodes`, which are distinct."""
         self._counts[nodes] += 1
 
     def between(self, start: int, stop: int) -> Int64Array:
-        """See `ReadCounts.between`."""
+        """The reads of the nodes `start … stop − 1`, int64 `[stop − start]`."""
         return self._counts[start:stop].astype(np.int64)
 
 
 class HashedReadCounts:
-    """The reads of some nodes, in a hash table; see `ReadCounts`.
+    """The reads of some nodes, in a hash table; otherwise as `DenseReadCounts`.
 
     Args:
         limit: The most nodes that are counted, at least 1. Before one more is counted, the half
@@ -81,19 +47,19 @@ class HashedReadCounts:
         self._build(*np.empty((2, 0), np.int64))
 
     def add(self, nodes: Int64Array) -> None:
-        """See `ReadCounts.add`."""
+        """See `DenseReadCounts.add`."""
         done, self._sorted = 0, None
         while True:
             table = self._table, self._shift
             done, self._num_counted = count_in_table(
-                nodes, done, *table, self._num_counted, self._room
+                nodes, done, *table, self._num_counted, self._capacity
             )
             if done == len(nodes):
                 return
-            self._make_room()
+            self._grow_or_forget()
 
     def between(self, start: int, stop: int) -> Int64Array:
-        """See `ReadCounts.between`."""
+        """See `DenseReadCounts.between`."""
         nodes, reads = self._sorted = self._sorted or self._items()
         counts = np.zeros(stop - start, np.int64)
         part = slice(*np.searchsorted(nodes, (start, stop)))
@@ -107,7 +73,7 @@ class HashedReadCounts:
         order = np.argsort(nodes)
         return nodes[order], counts[order]
 
-    def _make_room(self) -> None:
+    def _grow_or_forget(self) -> None:
         nodes, counts = self._items()
         if len(nodes) >= self._limit:
             kept = most_read(counts, self._limit // 2)
@@ -117,12 +83,15 @@ class HashedReadCounts:
     def _build(self, nodes: Int64Array, counts: Int64Array) -> None:
         self._num_counted = len(nodes)
         self._table, self._shift = new_table(max(_LEAST_COUNTED, len(nodes)))
-        self._room = min(len(self._table) // 4, self._limit)
+        self._capacity = min(len(self._table) // 4, self._limit)
         put_counts(nodes, counts, self._table, self._shift)
 
 
 def most_read_nodes(
-    counts: ReadCounts, num_rows: int, num_nodes: int, context: DistributedContext | None = None
+    counts: DenseReadCounts | HashedReadCounts,
+    num_rows: int,
+    num_nodes: int,
+    context: DistributedContext | None = None,
 ) -> Int64Array:
     """The `num_rows` nodes that were read most. Of those read equally often, the first ones.
 
@@ -136,16 +105,16 @@ def most_read_nodes(
     Returns:
         int64 `[n]`, ascending, the same on these ranks; fewer than `num_rows` if fewer were read.
     """
-    found, found_reads = np.empty((2, 0), np.int64)
+    most, most_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
         reads = counts.between(start, min(start + _NODES_AT_ONCE, num_nodes))
         if context is not None:
             reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
         read = np.flatnonzero(reads)
-        found, found_reads = np.append(found, read + start), np.append(found_reads, reads[read])
-        kept = most_read(found_reads, num_rows)
-        found, found_reads = found[kept], found_reads[kept]
-    return found
+        most, most_reads = np.append(most, read + start), np.append(most_reads, reads[read])
+        kept = most_read(most_reads, num_rows)
+        most, most_reads = most[kept], most_reads[kept]
+    return most
 
 
 def most_read(counts: Int64Array, number: int) -> Int64Array:

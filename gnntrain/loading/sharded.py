@@ -33,11 +33,11 @@ from gnntrain.distributed.owners import (
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
 from gnntrain.loading.features import FeatureSource, ReadCounter, rows_of
-from gnntrain.loading.placement import in_words, most_cached
+from gnntrain.loading.pinned import readable_bytes
+from gnntrain.loading.placement import most_cached
 from gnntrain.loading.read_counts import (
     DenseReadCounts,
     HashedReadCounts,
-    ReadCounts,
     most_read_nodes,
 )
 from gnntrain.loading.transfer import send_all
@@ -46,6 +46,8 @@ from gnntrain.sampling.kernels import find_in_table, register_in_table, table_la
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
+
+_HOST = torch.device("cpu")
 
 ROWS = "rows"
 """The name of the call that asks an owner for feature rows."""
@@ -109,9 +111,8 @@ class ShardedFeatures:
         exchange: Calls the owners.
         cache: Rows of other machines.
         name: Of the call.
+        device: Which reads the rows: in place on the host, or a GPU by a copy of each batch's.
     """
-
-    waits = False
 
     def __init__(
         self,
@@ -120,7 +121,10 @@ class ShardedFeatures:
         exchange: RowExchange,
         cache: RowCache,
         name: str = ROWS,
+        device: torch.device = _HOST,
     ) -> None:
+        self.waits = devices.is_gpu(device)
+        self._device = device
         self._own, self._owners, self._exchange, self._cache = own, owners, exchange, cache
         self._name = name
         first = 0 if exchange.owner is None else owners.starts[exchange.owner]
@@ -128,14 +132,14 @@ class ShardedFeatures:
         self._reads = ReadCounter()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
-        """See `FeatureSource.select`; `nodes` are distinct, in host memory, and not padded.
+        """See `FeatureSource.select`; `nodes` are distinct and not padded.
 
         Raises:
             RunError: An owner does not answer.
         """
         assert nodes is not None, "no machine holds the rows of all nodes"
         assert size is None, "batches in host memory are not padded"
-        wanted = nodes.numpy()
+        wanted = nodes.cpu().numpy()
         places = np.empty(len(wanted), np.int64)
         others = self._place_own(wanted, places)
         slots = self._cache.find(wanted[others])
@@ -146,7 +150,11 @@ class ShardedFeatures:
         self._reads.add(len(others) - len(far), len(others))
         held = (*self._own, self._cache.rows, *fetched)
         addresses = addresses_of(held, "cpu")
-        return LazyFeatures(self._cache.rows, as_tensor(places), None, addresses, _PART_ROWS, held)
+        rows = LazyFeatures(self._cache.rows, as_tensor(places), None, addresses, _PART_ROWS, held)
+        if not self.waits:
+            return rows
+        (sent,) = send_all([rows.read(0, len(rows), rows.rows.dtype)], self._device)
+        return LazyFeatures(sent)
 
     def take_reads(self) -> tuple[int, int]:
         """Of the rows of other machines: the reads from the cache, and all reads, since the last
@@ -174,32 +182,6 @@ class ShardedFeatures:
         places[at] = grouped.scattered(np.concatenate(numbers))
         dtype = self._cache.rows.dtype
         return [as_tensor(answers[owner][0]).view(dtype) for owner in grouped.rows]
-
-
-class FeaturesOnDevice:
-    """Rows that a source in host memory gives, copied to a GPU batch by batch.
-
-    Args:
-        source: Gives them.
-        device: The GPU that reads.
-    """
-
-    waits = True
-
-    def __init__(self, source: FeatureSource, device: torch.device) -> None:
-        self._source = source
-        self._device = device
-
-    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
-        """See `FeatureSource.select`; `nodes` are not padded."""
-        assert nodes is not None, "no machine holds the rows of all nodes"
-        found = self._source.select(nodes.cpu(), size)
-        (rows,) = send_all([found.read(0, len(found), found.rows.dtype)], self._device)
-        return LazyFeatures(rows)
-
-    def take_reads(self) -> tuple[int, int]:
-        """See `ShardedFeatures.take_reads`."""
-        return self._source.take_reads()
 
 
 def rows_call(node_type: str) -> str:
@@ -272,22 +254,21 @@ class MachineRows:
                 read most are cached.
             context: This rank. The ranks of a machine share a cache.
         """
-        sources, whys = {}, []
+        sources: dict[NodeType, FeatureSource] = {}
+        whys = []
         for name, cached in self._most_read(keys, presampled, context).items():
             own, like = self.own[name], rows_of(self.graph.nodes[name])[:0]
             call, owners = rows_call(name), self.owners[name]
             cache = fetch_cache(cached, like, owners, self.exchange, context, call)
             here = [as_tensor(rows).view(like.dtype) for rows in own]
-            source: FeatureSource = ShardedFeatures(here, owners, self.exchange, cache, call)
-            if devices.is_gpu(context.device):
-                source = FeaturesOnDevice(source, context.device)
-            sources[name] = source
+            device = context.device
+            sources[name] = ShardedFeatures(here, owners, self.exchange, cache, call, device)
+            own_size = readable_bytes(sum(rows.nbytes for rows in own))
             whys.append(
-                f"{name}: "
-                * self.graph.is_hetero
-                + f"features of {sum(map(len, own)):,} nodes on this machine "
-                f"({in_words(sum(r.nbytes for r in own))}), {len(cache.rows):,} rows of other "
-                f"machines cached ({in_words(cache.rows.nbytes)})"
+                (f"{name}: " if self.graph.is_hetero else "")
+                + f"features of {sum(map(len, own)):,} nodes on this machine ({own_size}), "
+                f"{len(cache.rows):,} rows of other machines cached "
+                f"({readable_bytes(cache.rows.nbytes)})"
             )
         return sources, tuple(whys)
 
@@ -300,7 +281,7 @@ class MachineRows:
         """By type, the nodes of other machines whose rows this machine caches, ascending."""
         sizes = self.graph.schema.num_nodes
         numbers = {name: self._num_cached(keys, name) for name in self.own}
-        counts: dict[NodeType, ReadCounts] = {
+        counts: dict[NodeType, DenseReadCounts | HashedReadCounts] = {
             name: HashedReadCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * number))
             if self.in_parts
             else DenseReadCounts(sizes[name])

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from gnntrain.config.names import SAMPLER_CLASSES
 from gnntrain.config.problems import meant_or
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
+from gnntrain.plugins import SAMPLERS, load_plugin
 from gnntrain.sampling.block import Sample
 
 Int64Array = npt.NDArray[np.int64]
@@ -23,7 +27,7 @@ Int32Array = npt.NDArray[np.int32]
 
 
 DEFAULT = "default"
-"""Stands for all edge types whose fan-outs are not given."""
+"""Stands for all edge types without fan-outs of their own."""
 
 FanOutScope = Literal["relation", "node"]
 """See `Sampler`."""
@@ -55,14 +59,14 @@ class Seeds:
 
     Attributes:
         nodes: By node type, integers `[num_seeds]`, ids within the type.
-        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`; None where nodes
-            alone are sampled.
+        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`. Samplers do not
+            read them; without examples they are empty.
         pairs: int64 `[2, num_examples]`, positions in `nodes` of the two ends of each example that
             is an edge; None: each seed is an example, in order.
     """
 
     nodes: Mapping[NodeType, Tensor]
-    targets: Tensor | None = None
+    targets: Tensor = field(default_factory=lambda: torch.empty(0))
     pairs: Tensor | None = None
 
 
@@ -70,7 +74,7 @@ class Sampler(ABC):
     """Draws the neighbourhood of seed nodes.
 
     A package adds a sampler by an entry point of the group `gnntrain.samplers` that names a
-    subclass; `sampler.backend` chooses it by the entry point's name. See `sampling.registry`.
+    subclass; `sampler.backend` chooses it by the entry point's name. See `sampler_class`.
 
     Args:
         edges: The in-edges of all types. They are only read.
@@ -111,45 +115,65 @@ class Sampler(ABC):
         """
 
 
+def sampler_class(name: str) -> type[Sampler]:
+    """The class behind `sampler.backend=name`: one of ours, or one of an installed package.
+
+    Imports its module (for `triton` also Triton).
+
+    Raises:
+        UserError: No sampler has that name, it cannot be imported, or it is no `Sampler`.
+    """
+    if name in SAMPLER_CLASSES:
+        module, _, attribute = SAMPLER_CLASSES[name].partition(":")
+        sampler = getattr(import_module(module), attribute)
+    else:
+        sampler = load_plugin(SAMPLERS, name)
+    if not (isinstance(sampler, type) and issubclass(sampler, Sampler)):
+        raise UserError(
+            f"sampler {name!r} is no subclass of {Sampler.__name__}",
+            f"its entry point must name a subclass of {Sampler.__module__}.{Sampler.__name__}",
+        )
+    return sampler
+
+
 def resolved_fan_outs(
-    given: AnyFanOuts, schema: GraphSchema, num_layers: int, key: str = "sampler.fan_outs"
+    fan_outs: AnyFanOuts, schema: GraphSchema, num_layers: int, key: str = "sampler.fan_outs"
 ) -> FanOuts:
     """The fan-outs of each edge type of a graph.
 
     Args:
-        given: One list for all edge types; or lists by edge type, and `default` for all others. An
-            edge type is `author/writes/paper`, or `writes` where no other has this relation.
+        fan_outs: One list for all edge types; or lists by edge type, and `default` for all others.
+            An edge type is `author/writes/paper`, or `writes` where no other has this relation.
         schema: The types of the graph.
         num_layers: The length of each list.
         key: The key that gives them, for messages.
 
     Raises:
-        UserError: No edge type has a name that is given, or several have it, or it is given twice;
+        UserError: No edge type has such a name, or several have it, or it stands twice;
             an edge type has no fan-outs; or a list is of another length.
     """
-    if not isinstance(given, Mapping):
-        given = {DEFAULT: given}
-    for name, fan_outs in given.items():
-        if len(fan_outs) != num_layers:
+    by_name = fan_outs if isinstance(fan_outs, Mapping) else {DEFAULT: fan_outs}
+    for name, by_hop in by_name.items():
+        if len(by_hop) != num_layers:
             raise UserError(
-                f"{key}: the fan-outs of {name} are {list(fan_outs)}, not one number a layer.",
+                f"{key}: the fan-outs of {name} are {list(by_hop)}, not one number a layer.",
                 f"The model has {num_layers} layers.",
             )
-    own = [(_edge_type(name, schema, key), name) for name in given if name != DEFAULT]
-    names = dict(own)
-    for edge_type, name in own:
+    edge_types = [(_edge_type(name, schema, key), name) for name in by_name if name != DEFAULT]
+    names = dict(edge_types)
+    for edge_type, name in edge_types:
         if names[edge_type] != name:
             raise UserError(
                 f"{key} has {'/'.join(edge_type)} twice: as {name} and as {names[edge_type]}.",
                 "Give one of them.",
             )
-    lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in given]
+    lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in by_name]
     if lacking:
         raise UserError(
             f"{key} has no fan-outs for {', '.join(map('/'.join, lacking))}.",
             f"Add theirs, or {DEFAULT}, which stands for all others.",
         )
-    return {edge: tuple(given[names.get(edge, DEFAULT)]) for edge in schema.edge_types}
+    return {edge: tuple(by_name[names.get(edge, DEFAULT)]) for edge in schema.edge_types}
 
 
 def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:

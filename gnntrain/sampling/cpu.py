@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,9 +29,9 @@ from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
     SCAN_LIMIT,
     IndexArray,
-    count_hetero_edges,
+    count_edges,
     draw_by_node,
-    draw_hetero_hop,
+    draw_hop,
     hop_key,
     number_sources,
     register_seeds,
@@ -111,21 +112,24 @@ class CPUSampler(Sampler):
 
     def _draw_hop(self, scratch: _Scratch, fan_outs: Int64Array, key: np.uint64) -> Hop:
         """The in-edges of all nodes known so far."""
+        # Types are few: their sizes are added up in Python, which is quicker than NumPy's calls.
         edges, replace = self._edges, self._replace
-        num_dst = self._by_type(scratch.num_nodes.tolist())
-        drawn = edges.destinations(scratch.nodes, scratch.room, scratch.num_nodes, scratch)
+        known_before: list[int] = scratch.num_nodes.tolist()
+        limits: list[int] = fan_outs.tolist()
+        drawn = edges.destinations(scratch.nodes, scratch.room, known_before, scratch)
         shares = self._scope == "node"
         if shares:
             ids = edges.draw_by_node(drawn, drawn.nodes, fan_outs, key, replace, scratch)
         else:
             most = edges.count(drawn, fan_outs, replace)
         num_edges = drawn.num_edges
-        first_drawn = starts_of(num_edges)
-        check_hop_edges(int(first_drawn[-1]))  # before there are buffers for them
+        cuts = [0, *accumulate(num_edges)]
+        check_hop_edges(cuts[-1])  # before there are buffers for them
         if not shares:
-            scratch.reserve_edges(most, min(most, int(fan_outs.max())))
-        scratch.reserve_sources(num_edges, edges.ends[0])
-        indices = np.empty(first_drawn[-1], np.int32)
+            scratch.reserve_edges(most, min(most, max(limits, default=0)))
+        scratch.reserve_sources(known_before, num_edges, edges.sources)
+        first_drawn = np.array(cuts)
+        indices = np.empty(cuts[-1], np.int32)
         numbering = scratch.local, scratch.first_node, scratch.base
         known = scratch.nodes, scratch.room, scratch.num_nodes
         if shares:
@@ -141,8 +145,8 @@ class CPUSampler(Sampler):
                 indices,
             )
         else:
-            ids = np.empty(first_drawn[-1], np.int64) if self._edge_ids else NOT_WANTED
-            draw_hetero_hop(
+            ids = np.empty(cuts[-1], np.int64) if self._edge_ids else NOT_WANTED
+            draw_hop(
                 edges.indices,
                 edges.first_edge,
                 edges.ends,
@@ -163,23 +167,21 @@ class CPUSampler(Sampler):
                 ids,
             )
         num_src = self._by_type(scratch.num_nodes.tolist())
-        # All blocks are views of these. Offsets are of the indices' type, as torch's CSR requires.
-        indptr, sources = (
-            torch.from_numpy(drawn.offsets.astype(np.int32)),
-            torch.from_numpy(indices),
-        )
-        edge_ids = torch.from_numpy(ids) if self._edge_ids else None
+        # Offsets are of the indices' type, as torch's CSR requires. Blocks are views, cut by NumPy,
+        # which is quicker than torch's slicing.
+        indptr = drawn.offsets.astype(np.int32)
+        rows: list[int] = drawn.rows.tolist()
         blocks = {}
         for r, edge_type in enumerate(edges.edge_types):
-            own = slice(first_drawn[r], first_drawn[r + 1])
+            own = slice(cuts[r], cuts[r + 1])
             blocks[edge_type] = Block(
-                indptr[drawn.rows[r] : drawn.rows[r + 1]],
-                sources[own],
+                torch.from_numpy(indptr[rows[r] : rows[r + 1]]),
+                torch.from_numpy(indices[own]),
                 num_src[edge_type[0]],
-                edge_ids=None if edge_ids is None else edge_ids[own],
-                max_in_edges=int(fan_outs[r]) if fan_outs[r] >= 0 else None,
+                edge_ids=torch.from_numpy(ids[own]) if self._edge_ids else None,
+                max_in_edges=limits[r] if limits[r] >= 0 else None,
             )
-        return Hop(blocks, num_dst, num_src)
+        return Hop(blocks, self._by_type(known_before), num_src)
 
     def _by_type(self, values: Iterable[_Value]) -> dict[NodeType, _Value]:
         return dict(zip(self._edges.node_types, values, strict=True))
@@ -234,12 +236,13 @@ class _Scratch(HopBuffers):
         index_dtype: Of the graph's `indices`.
 
     Attributes:
-        local, first_node, base, nodes, room, num_nodes: See `kernels.draw_hetero_hop`.
+        local, first_node, base, nodes, room, num_nodes: See `kernels.draw_hop`.
     """
 
     def __init__(self, sizes: Int64Array, index_dtype: np.dtype[np.integer]) -> None:
         super().__init__(index_dtype)
-        self._sizes = sizes
+        self._sizes: list[int] = sizes.tolist()
+        self._capacity = [0] * len(sizes)
         self.first_node = starts_of(sizes)
         self.local: Int32Array = np.zeros(self.first_node[-1], np.int32)
         self.base = 1
@@ -253,50 +256,57 @@ class _Scratch(HopBuffers):
             self.local.fill(0)
             self.base = 1
         self.num_nodes[:] = 0
-        num_seeds: Int64Array = np.array(list(map(len, seeds)), np.int64)
-        self._reserve_nodes(num_seeds)
+        num_seeds = list(map(len, seeds))
+        self._reserve_nodes([number + 1 for number in num_seeds])
         for number, nodes in enumerate(seeds):
-            local = self.local[self.first_node[number] :]
-            register_seeds(nodes, self.nodes[self.room[number] :], local, self.base)
+            if len(nodes) > 0:
+                local = self.local[self.first_node[number] :]
+                register_seeds(nodes, self.nodes[self.room[number] :], local, self.base)
         self.num_nodes[:] = num_seeds
 
     def finish_batch(self) -> list[Int64Array]:
         """The batch's nodes of each type, in arrays of their own."""
-        self.base += int(self.num_nodes.max(initial=0))
-        return [nodes.copy() for nodes in self._known()]
+        nodes = [of_type.copy() for of_type in self._known()]
+        self.base += max(map(len, nodes), default=0)
+        return nodes
 
-    def reserve_sources(self, num_edges: Int64Array, ends: Int64Array) -> None:
+    def reserve_sources(
+        self, num_known: Sequence[int], num_edges: Sequence[int], sources: Sequence[int]
+    ) -> None:
         """Make room for the new nodes of a hop.
 
         Args:
+            num_known: Known nodes of each type.
             num_edges: Drawn edges of each edge type.
-            ends: The source type of each edge type.
+            sources: The source type of each edge type.
         """
-        num_new = np.zeros_like(self.num_nodes)
-        np.add.at(num_new, ends, num_edges)
-        self._reserve_nodes(np.minimum(num_new, self._sizes))
+        num_new = [0] * len(num_known)
+        for number, of_type in zip(num_edges, sources, strict=True):
+            num_new[of_type] += number
+        sizes = zip(num_known, num_new, self._sizes, strict=True)
+        self._reserve_nodes([known + min(new, size) + 1 for known, new, size in sizes])
 
-    def _reserve_nodes(self, num_new: Int64Array) -> None:
-        needed = self.num_nodes + num_new + 1
-        check_batch_nodes(int(needed.max(initial=1)) - 1)
-        room = self.room[1:] - self.room[:-1]  # np.diff takes several times as long
-        if (needed > room).any():
+    def _reserve_nodes(self, needed: Sequence[int]) -> None:
+        check_batch_nodes(max(needed, default=1) - 1)
+        if any(number > own for number, own in zip(needed, self._capacity, strict=True)):
             known = self._known()
-            self.room = starts_of(np.where(needed > room, needed + needed // 4, room))
+            self._capacity = [
+                _roomy(number) if number > own else own
+                for number, own in zip(needed, self._capacity, strict=True)
+            ]
+            self.room = np.array([0, *accumulate(self._capacity)])
             self.nodes = np.empty(self.room[-1], np.int64)
             for first, nodes in zip(self.room[:-1], known, strict=True):
                 self.nodes[first : first + len(nodes)] = nodes
 
     def _known(self) -> list[Int64Array]:
-        return [
-            self.nodes[first : first + count]
-            for first, count in zip(self.room[:-1], self.num_nodes, strict=True)
-        ]
+        numbers = zip(self.room[:-1].tolist(), self.num_nodes.tolist(), strict=True)
+        return [self.nodes[first : first + count] for first, count in numbers]
 
 
 @dataclass(frozen=True)
 class Destinations:
-    """The destinations of one hop, see `kernels.draw_hetero_hop`.
+    """The destinations of one hop, see `kernels.draw_hop`.
 
     Attributes:
         nodes, room: The destinations of each type.
@@ -311,9 +321,9 @@ class Destinations:
     offsets: Int64Array
 
     @property
-    def num_edges(self) -> Int64Array:
-        """Drawn edges of each edge type, int64 `[R]`."""
-        return self.offsets[self.rows[1:] - 1]
+    def num_edges(self) -> list[int]:
+        """Drawn edges of each edge type."""
+        return [int(self.offsets[stop - 1]) for stop in self.rows[1:].tolist()]
 
 
 class InEdges:
@@ -325,7 +335,8 @@ class InEdges:
     Attributes:
         node_types, edge_types: The types, numbered by their places here.
         indptr, first_offset, indices, first_edge: See `FusedCSC`; read-only.
-        ends: int64 `[2, R]`, see `kernels.draw_hetero_hop`.
+        ends: int64 `[2, R]`, see `kernels.draw_hop`.
+        sources: The source type of each edge type, as in `ends`.
 
     Raises:
         UserError: What an edge type has is no CSC, see `read_only_csc`.
@@ -344,12 +355,14 @@ class InEdges:
             [[self.node_types.index(edge[end]) for edge in edges.edge_types] for end in (0, 2)],
             np.int64,
         )
+        self.sources: list[int] = self.ends[0].tolist()
+        self._destinations: list[int] = self.ends[1].tolist()
         self._into: Int64Array = np.argsort(self.ends[1], kind="stable")
         types = np.arange(len(self.node_types) + 1)
         self._first_into: Int64Array = np.searchsorted(self.ends[1][self._into], types)
 
     def destinations(
-        self, nodes: Int64Array, room: Int64Array, num_dst: Int64Array, buffers: HopBuffers
+        self, nodes: Int64Array, room: Int64Array, num_dst: Sequence[int], buffers: HopBuffers
     ) -> Destinations:
         """The destinations of a hop, nothing of them known yet.
 
@@ -358,9 +371,10 @@ class InEdges:
             num_dst: Number of destinations of each node type.
             buffers: Has the arrays that only this hop needs.
         """
-        rows = starts_of(num_dst[self.ends[1]] + 1)
-        starts, degrees = buffers.destination_buffers(int(rows[-1]))
-        return Destinations(nodes, room, rows, starts, degrees, np.zeros(rows[-1], np.int64))
+        cuts = [0, *accumulate(num_dst[of_type] + 1 for of_type in self._destinations)]
+        starts, degrees = buffers.destination_buffers(cuts[-1])
+        offsets = np.zeros(cuts[-1], np.int64)
+        return Destinations(nodes, room, np.array(cuts), starts, degrees, offsets)
 
     def count(self, hop: Destinations, fan_outs: Int64Array, replace: bool) -> int:
         """Fill the hop's arrays; the most edges of a type that one destination takes.
@@ -370,7 +384,7 @@ class InEdges:
             fan_outs: int64 `[R]`.
             replace: Draw with replacement.
         """
-        return count_hetero_edges(
+        return count_edges(
             self.indptr,
             self.first_offset,
             self.ends,

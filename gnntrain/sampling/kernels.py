@@ -124,7 +124,7 @@ def register_seeds(seeds: Int64Array, nodes: Int64Array, local: Int32Array, base
 
 
 @jit
-def count_edges(
+def count_edges_of_type(
     indptr: Int64Array,
     destinations: Int64Array,
     fan_out: int,
@@ -155,7 +155,7 @@ def count_edges(
 
 
 @jit
-def draw_hop(
+def draw_edges_of_type(
     indices: IndexArray,
     destinations: Int64Array,
     key: np.uint64,
@@ -207,7 +207,7 @@ def draw_hop(
 
 
 @jit
-def count_hetero_edges(
+def count_edges(
     indptr: Int64Array,
     first_offset: Int64Array,
     ends: Int64Array,
@@ -220,12 +220,12 @@ def count_hetero_edges(
     degrees: Int64Array,
     offsets: Int64Array,
 ) -> int:
-    """`count_edges` for each edge type; for the arguments see `draw_hetero_hop`."""
+    """`count_edges_of_type` for each edge type; for the arguments see `draw_hop`."""
     most = 0
     for r in range(len(fan_outs)):
         begin, end = rows[r], rows[r + 1]
         first = room[ends[1, r]]
-        most_of_type = count_edges(
+        most_of_type = count_edges_of_type(
             indptr[first_offset[r] : first_offset[r + 1]],
             nodes[first : first + end - begin - 1],
             fan_outs[r],
@@ -239,7 +239,7 @@ def count_hetero_edges(
 
 
 @jit
-def draw_hetero_hop(
+def draw_hop(
     indices: IndexArray,
     first_edge: Int64Array,
     ends: Int64Array,
@@ -263,7 +263,7 @@ def draw_hetero_hop(
     out: Int32Array,
     edge_ids: Int64Array,
 ) -> None:
-    """`draw_hop` for each edge type in turn; updates `num_nodes`.
+    """`draw_edges_of_type` for each edge type in turn; updates `num_nodes`.
 
     Args:
         indices, first_edge: The in-edges, see `data.fused.FusedCSC`.
@@ -273,10 +273,11 @@ def draw_hetero_hop(
         replace: Draw with replacement.
         rows: `[R + 1]`: where the entries of each edge type begin in `starts`, `degrees` and
             `offsets`: one for each destination, and one more.
-        starts, degrees, offsets: See `count_edges`; they count from the edge type's first edge.
+        starts, degrees, offsets: See `count_edges_of_type`; they count from the type's first
+            edge.
         first_drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and
             `edge_ids`.
-        positions, sources, table: Scratch, see `draw_hop`.
+        positions, sources, table: Scratch, see `draw_edges_of_type`.
         local, first_node: Of node v of type t, `local[first_node[t] + v] - base` is its number.
         base: See `relabel`.
         nodes, room: The known nodes of type t begin at `nodes[room[t]]`, and have room up to
@@ -289,7 +290,7 @@ def draw_hetero_hop(
     for r in range(len(fan_outs)):
         begin, end = rows[r], rows[r + 1]
         source, first = ends[0, r], room[ends[1, r]]
-        num_nodes[source] = draw_hop(
+        num_nodes[source] = draw_edges_of_type(
             indices[first_edge[r] : first_edge[r + 1]],
             nodes[first : first + end - begin - 1],
             type_key(key, np.uint64(r)),
@@ -329,14 +330,14 @@ def draw_by_node(
 ) -> None:
     """Draw in-edges of each destination, each fan-out from those of all edge types together.
 
-    For the other arguments see `draw_hetero_hop`.
+    For the other arguments see `draw_hop`.
 
     Args:
         first_into, into: `into[first_into[t] : first_into[t + 1]]` are the edge types into node
             type t.
         fan_outs: `[T]`.
         ids: The destinations of type t are `ids[room[t]:]`; they are for the keys alone.
-        offsets: Zeros; becomes what `count_hetero_edges` writes.
+        offsets: Zeros; becomes what `count_edges` writes.
         drawn: Scratch for all drawn edges.
         positions: Becomes the drawn edges' positions among those of their type, type by type.
     """
@@ -436,7 +437,7 @@ def number_sources(
 ) -> None:
     """Number the sources of the edges at `positions` of each edge type; updates `num_nodes`.
 
-    For the arguments see `draw_by_node` and `draw_hetero_hop`.
+    For the arguments see `draw_by_node` and `draw_hop`.
     """
     for r in range(len(first_edge) - 1):
         source = ends[0, r]
@@ -473,7 +474,7 @@ def draw_sources(
     sources: IndexArray,
     weights: Float32Array,
 ) -> None:
-    """Draw the in-edges of the nodes `ids`, as `draw_hop` does, and number nothing.
+    """Draw the in-edges of the nodes `ids`, as `draw_edges_of_type` does, and number nothing.
 
     `starts` may count from another edge than the graph's first: `ids` are for the keys alone.
     `weights` of length 0: not wanted.

@@ -281,19 +281,20 @@ class PartDraws:
         fan_outs, edges = question[5:], self._edges
         hop_key = np.int64(key).view(np.uint64)
         rows = [of_type.astype(np.int64) for of_type in given]
-        room = starts_of(np.array(list(map(len, rows))))
+        num_dst = list(map(len, rows))
+        room = starts_of(np.array(num_dst))
         # Keys are of the ids before the partition.
         ids = joined([own[of_type] for own, of_type in zip(self._original, rows, strict=True)])
         buffers = HopBuffers(edges.indices.dtype)
-        hop = edges.destinations(joined(rows), room, np.diff(room), buffers)
+        hop = edges.destinations(joined(rows), room, num_dst, buffers)
         if shares:
             positions = edges.draw_by_node(hop, ids, fan_outs, hop_key, bool(replace), buffers)
-            first_drawn = starts_of(hop.num_edges)
+            first_drawn = starts_of(np.array(hop.num_edges))
         else:
             most = edges.count(hop, fan_outs, bool(replace))
             buffers.reserve_edges(most, min(most, int(fan_outs.max())))
         draws = []
-        for r, num_edges in enumerate(hop.num_edges.tolist()):
+        for r, num_edges in enumerate(hop.num_edges):
             indices = edges.indices[edges.first_edge[r] : edges.first_edge[r + 1]]
             begin, end, node_type = hop.rows[r], hop.rows[r + 1], edges.ends[1, r]
             weight = self._weights[r]

@@ -10,7 +10,7 @@ import torch
 from gnntrain.compute import cuda
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import HOST_MEMORY
-from gnntrain.loading.pinned import device_addresses, pinned_room
+from gnntrain.loading.pinned import device_addresses, empty_pinned
 from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
 
 _NUM_ROWS, _WIDTH, _NUM_CACHED = 50, 40, 20
@@ -25,7 +25,7 @@ def host_memory_cases() -> Iterator[Case]:
 def _tried(device: torch.device, *, is_cached: bool) -> Outcome:
     """Read rows in the order of random nodes."""
     draw = torch.Generator().manual_seed(0)
-    rows = pinned_room((_NUM_ROWS, _WIDTH)).normal_(generator=draw)
+    rows = empty_pinned((_NUM_ROWS, _WIDTH)).normal_(generator=draw)
     nodes = torch.randint(0, _NUM_ROWS, (90,), generator=draw)
     features = LazyFeatures(rows, nodes.to(device))
     if is_cached:

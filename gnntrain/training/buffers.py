@@ -14,7 +14,7 @@ from gnntrain import devices
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.shared import exchange_rows, shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.pinned import PinningError, pinned_room
+from gnntrain.loading.pinned import PinningError, empty_pinned
 
 # One chunk on a CPU: bounds the memory beside the matrices.
 _MAX_CHUNK_NUMBERS = 1 << 20  # rows × width: 4 MiB of float32
@@ -193,7 +193,7 @@ class DeviceBuffers:
 
     def _pinned(self, name: str, size: tuple[int, int]) -> Tensor:
         try:
-            return pinned_room(size)
+            return empty_pinned(size)
         except PinningError:  # chunks are copied then
             return self._host.matrix(name, *size)
 

@@ -16,17 +16,21 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.feature_placement import (
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, rows_of
+from gnntrain.loading.pinned import PinningError
+from gnntrain.loading.placement import (
+    Memory,
     PinnedArrays,
+    Placement,
+    Sizes,
+    Topology,
     opened,
+    place,
     place_and_pin,
     place_features,
     shard_range,
     sharded_rows,
 )
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, rows_of
-from gnntrain.loading.pinned import PinningError
-from gnntrain.loading.placement import Memory, Placement, Sizes, Topology, place
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
 from tests.loading.cuda_runtimes import runtime

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading import peers
-from gnntrain.loading.peers import why_no_peers
+from gnntrain.loading import placement
+from gnntrain.loading.placement import why_no_peers
 
 GPUS = ["07", "0f", "47", "4e"]
 
@@ -26,7 +26,7 @@ def seen_from(
     monkeypatch: pytest.MonkeyPatch, rank: int, visible: list[str], reads: bool = True
 ) -> str:
     """Why the rank's GPU cannot read the others', where it sees these."""
-    monkeypatch.setattr(peers, "gpu_address", lambda device: visible[device.index])
+    monkeypatch.setattr(placement, "gpu_address", lambda device: visible[device.index])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible))
     asked: list[int] = []
 
@@ -43,7 +43,7 @@ def seen_from(
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in peers._SETTINGS:
+    for name in placement._SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -77,7 +77,7 @@ def test_memory_that_torchs_allocator_does_not_share_is_not_read_by_peers(
 
 
 def test_one_gpu_needs_no_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "gpu_address", lambda _: "07")
+    monkeypatch.setattr(placement, "gpu_address", lambda _: "07")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     alone = DistributedContext(device=torch.device("cuda", 0))
     assert why_no_peers(alone) == ""

@@ -13,7 +13,7 @@ import torch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading import pinned as module
-from gnntrain.loading.pinned import PinningError, device_addresses, pinned, pinned_room
+from gnntrain.loading.pinned import PinningError, device_addresses, empty_pinned, pinned
 from tests.loading.cuda_runtimes import AWAY, Runtime, runtime
 
 
@@ -22,7 +22,7 @@ def test_memory_stays_pinned_while_a_view_of_it_is_held(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     cuda = runtime(monkeypatch)
-    room: Any = pinned_room((70, 3), dtype)
+    room: Any = empty_pinned((70, 3), dtype)
     assert (room.shape, room.dtype) == ((70, 3), dtype)
     assert cuda.registered == {room.data_ptr(): room.nbytes}
     part = room[5:]
@@ -35,19 +35,19 @@ def test_memory_stays_pinned_while_a_view_of_it_is_held(
 
 def test_nothing_is_pinned_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = runtime(monkeypatch)
-    assert pinned_room((0, 3)).shape == (0, 3)
+    assert empty_pinned((0, 3)).shape == (0, 3)
     assert cuda.registered == {}
 
 
 def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime(monkeypatch, room=8)
     with pytest.raises(PinningError, match="out of memory"):
-        pinned_room((4, 3))
+        empty_pinned((4, 3))
 
 
 def test_kernels_read_pinned_rows_at_the_gpus_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime(monkeypatch)
-    rows = pinned_room((70, 3))
+    rows = empty_pinned((70, 3))
     parts = (rows[:35], rows[35:])
     with mock.patch.object(torch, "tensor") as made:  # no GPU is here
         device_addresses(parts, torch.device("cuda", 0))

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading import read_counts
-from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.read_counts import (
     DenseReadCounts,
     HashedReadCounts,
     most_read,
     most_read_nodes,
-    presampled,
 )
-from gnntrain.sampling.base import Seeds
 from tests.examples import examples
-from tests.graphs import random_graph, stored
-from tests.loading.graphs import builder, plan_of
-
-
-def test_batches_are_those_of_the_trainers_first_epochs() -> None:
-    plan = SeedPlan(np.arange(5), 2, seed=1)
-    drawn = list(presampled(lambda seeds, key: [*seeds.tolist(), key], plan, 3))
-    expected = [
-        [*plan.rank_batch(plan.order(epoch), step).seeds.tolist(), plan.key(epoch, step)]
-        for epoch in (1, 2, 3)  # the trainer counts epochs from 1
-        for step in range(plan.num_steps)
-    ]
-    assert drawn == expected
-    assert len({batch[-1] for batch in drawn}) == 9
-    empty = SeedPlan(np.arange(3), 5, drop_last=True)
-    assert list(presampled(lambda *_: 0, empty, 2)) == []
 
 
 @examples(50)
@@ -106,20 +85,3 @@ def test_the_most_read_nodes_of_a_machine(
         found = most_read_nodes(counts, num_rows, 51, DistributedContext())
     expected = sorted(reads, key=lambda node: (-reads[node], node))[:num_rows]
     assert found.tolist() == sorted(expected)
-
-
-def test_drawing_in_advance_finds_what_training_reads(tmp_path: Path) -> None:
-    """On a graph where one part is never reached, however large its degrees are."""
-    src = np.concatenate([np.random.default_rng(0).integers(0, 30, 200), np.full(500, 45)])
-    dst = np.concatenate([np.arange(200) % 30, np.full(500, 46)])
-    splits = {"train": np.arange(30), "val": np.arange(30, 40), "test": np.arange(40, 50)}
-    store = stored(tmp_path / "store", random_graph(50, 700, src=src, dst=dst, splits=splits))
-    sampler = builder(store).sampler((3, 3))
-    counts = DenseReadCounts(store.num_nodes)
-    for sample in presampled(
-        lambda seeds, key: sampler.sample(Seeds({store.target: torch.from_numpy(seeds)}), key),
-        plan_of(store),
-        2,
-    ):
-        counts.add(sample.nodes[store.target].numpy())
-    assert most_read_nodes(counts, 50, 50).max() < 30

@@ -25,7 +25,6 @@ from gnntrain.distributed.owners import NodeOwners
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.sharded import (
     ROWS,
-    FeaturesOnDevice,
     RowCache,
     ShardedFeatures,
     answers_of,
@@ -35,6 +34,7 @@ from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import on_each_device
 from tests.examples import examples
 from tests.loading.graphs import (
+    CPU,
     assert_same,
     builder,
     cpu_loader,
@@ -83,6 +83,7 @@ class Sharded:
         owner: The range of this machine.
         cuts: Where the own range is cut into matrices.
         cached: Nodes of other machines.
+        device: Which reads the rows.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Sharded:
         owner: int | None,
         cuts: Sequence[int] = (),
         cached: Sequence[int] = (),
+        device: torch.device = CPU,
     ) -> None:
         owners = NodeOwners(np.array(starts))
         parts = [[matrix[a:b]] for a, b in pairwise(starts)]
@@ -103,7 +105,7 @@ class Sharded:
         cache = fetch_cache(nodes, matrix, owners, self.calls, DistributedContext())
         self.calls.asked.clear()
         own = [] if owner is None else parts[owner]
-        self.source = ShardedFeatures(own, owners, self.calls, cache)
+        self.source = ShardedFeatures(own, owners, self.calls, cache, device=device)
 
 
 @st.composite
@@ -164,9 +166,7 @@ def test_a_selection_of_a_selection_is_read_from_the_same_rows() -> None:
 @on_each_device
 def test_a_gpu_gets_a_copy_of_each_batch(device: str) -> None:
     matrix = torch.randn(10, 4).bfloat16()
-    source = FeaturesOnDevice(
-        Sharded(matrix, [0, 4, 10], 1, cached=[0]).source, torch.device(device)
-    )
+    source = Sharded(matrix, [0, 4, 10], 1, cached=[0], device=torch.device(device)).source
     nodes = torch.tensor([3, 9, 0, 5])
     rows = source.select(nodes.to(device))
     assert rows.device.type == device
@@ -179,8 +179,8 @@ def test_rows_of_other_machines_are_copied_without_a_wait() -> None:
     matrix = torch.randn(10, 4).bfloat16()
     nodes = torch.tensor([3, 9, 0, 5])
     with present(), watched() as traffic:
-        own = Sharded(matrix, [0, 4, 10], 1, cached=[0]).source
-        rows = FeaturesOnDevice(own, torch.device("sim", 0)).select(nodes).rows
+        device = torch.device("sim", 0)
+        rows = Sharded(matrix, [0, 4, 10], 1, cached=[0], device=device).source.select(nodes).rows
         assert torch.equal(rows.cpu(), matrix[nodes])
     assert [copy.is_blocking for copy in traffic.copies] == [False, True]
 

@@ -20,7 +20,7 @@ from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import MAX_BATCH_NODES, CPUSampler
-from gnntrain.sampling.kernels import CHUNK_EDGES, draw_hetero_hop
+from gnntrain.sampling.kernels import CHUNK_EDGES, draw_hop
 from tests.examples import examples
 from tests.hetero_graphs import hetero_graph
 from tests.sampling import oracle
@@ -154,7 +154,7 @@ def peak_of(work: Callable[[], object]) -> int:
 def test_read_only_memory_maps_are_used_in_place_by_the_same_compiled_code(tmp_path: Path) -> None:
     graph = random_csc(100, 900)
     expected = cpu_sampler(graph, [4, 4]).sample(seeds_of(torch.arange(30)), KEY)
-    compiled = len(draw_hetero_hop.signatures)  # type: ignore[attr-defined]  # a Numba dispatcher
+    compiled = len(draw_hop.signatures)  # type: ignore[attr-defined]  # a Numba dispatcher
     for name, array in zip(("indptr", "indices"), graph, strict=True):
         np.save(tmp_path / f"{name}.npy", array)
     mapped = (
@@ -166,7 +166,7 @@ def test_read_only_memory_maps_are_used_in_place_by_the_same_compiled_code(tmp_p
     assert np.shares_memory(sampler._edges.indptr, mapped[0])
     assert np.shares_memory(sampler._edges.indices, mapped[1])
     assert_equal(sampler.sample(seeds_of(torch.arange(30)), KEY), expected)
-    assert len(draw_hetero_hop.signatures) == compiled  # type: ignore[attr-defined]  # as above
+    assert len(draw_hop.signatures) == compiled  # type: ignore[attr-defined]  # as above
 
 
 def test_seeds_that_are_no_nodes_are_counted_and_shown() -> None:

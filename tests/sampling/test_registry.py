@@ -18,9 +18,8 @@ from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import SampledLoader
-from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds, sampler_class
 from gnntrain.sampling.block import Block, Hop, Sample
-from gnntrain.sampling.registry import sampler_class
 from tests.graphs import random_graph, stored
 from tests.trainers import loaders_of, trainer_of
 

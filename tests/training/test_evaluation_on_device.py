@@ -13,13 +13,13 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.feature_placement import cached_rows
 from gnntrain.loading.features import (
     CopiedFeatures,
     FeatureSource,
     InPlaceFeatures,
     rows_of,
 )
+from gnntrain.loading.placement import cached_rows
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.layerwise import LayerwiseEvaluator
