@@ -479,7 +479,10 @@ def label_columns_within(features: Table, spec: NodeSpec, options: FilesConfig) 
             f"{' or '.join(usual)} ({found}).",
             f"Give a file of labels, or the {kind}'s name as {spec.label.key('column')}.",
         )
-    return _with_labels(table, split_places(table, spec, ignored), labels, options)
+    # Where a file says the split, the table's own columns of splits are not read.
+    has_split_file = bool(spec.split.files or spec.split.parts)
+    places = {} if has_split_file else split_places(table, spec, ignored)
+    return _with_labels(table, places, labels, options)
 
 
 def _named_labels(table: Table, spec: NodeSpec, ignored: Collection[int]) -> list[int]:
