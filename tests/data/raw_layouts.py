@@ -84,7 +84,7 @@ def write_gnn_benchmark(raw: Path, name: str) -> None:
     """One npz of Shchur et al. (2018): Amazon Computers and Photo, Coauthor CS and Physics."""
     graph = small_graph()
     raw.mkdir(parents=True)
-    arrays = {"labels": graph.labels}
+    arrays: dict[str, Any] = {"labels": graph.labels}
     features = sp.csr_matrix((graph.features > 0).astype(np.float32))
     for prefix, matrix in (("adj", _adjacency(graph)), ("attr", features)):
         for part in ("data", "indices", "indptr", "shape"):
