@@ -254,32 +254,25 @@ def open_arrays(
     candidates = {n: a for n, a in arrays.items() if n in names or n not in _OTHER_ARRAYS}
     main = pick_or_only(path, candidates, names)
     main_name = next(name for name, array in candidates.items() if array is main)
-    _refuse_wrong_main(path, main, is_matrix=names is FEATURE_ARRAYS)
-    columns = {
-        name: _column_of_array(path, name, array, len(main), split)
-        for name, array in arrays.items()
-        if name != main_name
-        and ((name in labels and array.ndim == 1) or name in (*ID_ARRAYS, *MASK_ARRAYS, id_name))
-    }
-    if main.ndim == 1 or (main.shape[1] == 1 and names is not FEATURE_ARRAYS):
-        return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
-    return ArrayTable(path, columns, main, arrays)
-
-
-def _refuse_wrong_main(path: Path, main: AnyArray, *, is_matrix: bool) -> None:
-    if main.ndim not in (1, 2) or (main.ndim == 1 and is_matrix):
+    is_features = names is FEATURE_ARRAYS
+    if main.ndim not in (1, 2) or (main.ndim == 1 and is_features):
         raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
     if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
         raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
     if main.ndim == 2 and main.dtype.kind not in "biuf":
         raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
-
-
-def _column_of_array(path: Path, name: str, array: AnyArray, num_rows: int, split: int) -> AnyArray:
-    """An array `[num_rows]`, or the column of a mask `[num_rows, num_splits]`."""
-    if len(array.shape) == 2 and name in MASK_ARRAYS:
-        check_split_number(f"{path}: {name}", split, range(array.shape[1]))
-        array = array[:, split]
-    if array.shape != (num_rows,):
-        raise UserError(f"{path}: {num_rows} rows, and {name} of shape {list(array.shape)}.")
-    return array
+    columns = {}
+    for name, array in arrays.items():
+        is_label = name in labels and array.ndim == 1
+        is_other = name in (*ID_ARRAYS, *MASK_ARRAYS, id_name)
+        if name == main_name or not (is_label or is_other):
+            continue
+        if array.ndim == 2 and name in MASK_ARRAYS:  # [num_rows, num_splits]
+            check_split_number(f"{path}: {name}", split, range(array.shape[1]))
+            array = array[:, split]
+        if array.shape != (len(main),):
+            raise UserError(f"{path}: {len(main)} rows, and {name} of shape {list(array.shape)}.")
+        columns[name] = array
+    if main.ndim == 1 or (main.shape[1] == 1 and not is_features):
+        return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
+    return ArrayTable(path, columns, main, arrays)

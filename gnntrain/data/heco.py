@@ -17,7 +17,6 @@ from gnntrain.data.graph import (
     NodeData,
 )
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout
-from gnntrain.data.sparse import SparseRows, load_sparse
 
 # The commit that added the files.
 _URL = (
@@ -32,6 +31,28 @@ _EDGES: dict[EdgeType, str] = {
     ("paper", "published_in", "conference"): "pc.txt",
 }
 _LABELS = "labels.npy"
+
+
+class _SparseRows:
+    """The rows of a sparse matrix in SciPy's file as float32 features, see `FeatureRows`."""
+
+    def __init__(self, path: Path) -> None:
+        import scipy.sparse
+
+        self._matrix = scipy.sparse.load_npz(path).tocsr().astype(np.float32)
+        self._matrix.check_format(full_check=True)
+
+    def __len__(self) -> int:
+        return int(self._matrix.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        return int(self._matrix.shape[1])
+
+    def rows(self, start: int, stop: int) -> AnyArray:
+        """Rows `start` up to `stop`: `[stop - start, num_features]`."""
+        dense: AnyArray = self._matrix[start:stop].toarray()
+        return dense
 
 
 class HeCoBuilder(PublishedBuilder):
@@ -51,10 +72,10 @@ class HeCoBuilder(PublishedBuilder):
     def read(self, raw_dir: Path) -> HeteroGraphData:
         nodes = {}
         for name, file in _FEATURES.items():
-            with (raw_dir / file).open("rb") as opened:  # the terms' npz file is an npy file
+            path = raw_dir / file
+            with path.open("rb") as opened:  # the terms' npz file is an npy file
                 is_array = opened.read(6) == npy_format.MAGIC_PREFIX
-            rows: AnyArray | SparseRows
-            rows = np.load(raw_dir / file) if is_array else SparseRows(load_sparse(raw_dir / file))
+            rows = np.load(path) if is_array else _SparseRows(path)
             nodes[name] = NodeData(len(rows), rows)
         edges = {}
         for edge_type, file in _EDGES.items():

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import tokenize
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -22,17 +21,12 @@ from gnntrain.data.graph import AnyArray
 _LOCAL_HEADER_BYTES = 30
 
 
-@dataclass(frozen=True)
-class Header:
-    """What an npy file says of its array."""
+class Header(NamedTuple):
+    """The type and shape of an array, from its npy file."""
 
     shape: tuple[int, ...]
     fortran_order: bool
     dtype: np.dtype[np.generic]
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
@@ -54,13 +48,13 @@ def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
         raise ValueError("its header is broken") from error
     if dtype.hasobject:
         raise ValueError("it holds pickled objects")
-    header = Header(shape, fortran_order, dtype)
     if num_bytes is not None:
         left = num_bytes - stream.tell()
-        if header.num_bytes != left or any(length < 0 for length in shape):
-            sizes = f"{list(shape)} {dtype}, but {left:,} bytes are there"
-            raise ValueError(f"its header tells of {sizes}")
-    return header
+        if math.prod(shape) * dtype.itemsize != left or any(length < 0 for length in shape):
+            raise ValueError(
+                f"its header tells of {list(shape)} {dtype}, but {left:,} bytes are there"
+            )
+    return Header(shape, fortran_order, dtype)
 
 
 _READERS = {
@@ -78,69 +72,54 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
         KeyError: There is no such array.
         ValueError: It holds pickled objects, or is neither of 1 nor of 2 dimensions.
     """
-    with zipfile.ZipFile(path) as archive:
-        info = archive.getinfo(f"{name}.npy")
-        with archive.open(info) as stream:
-            header = _row_header(stream)
-            header_bytes = stream.tell()
+    archive = zipfile.ZipFile(path)
+    info = archive.getinfo(f"{name}.npy")
+    stream = archive.open(info)
+    shape, fortran_order, dtype = read_header(stream)
+    if len(shape) not in (1, 2):
+        raise ValueError(f"it has {len(shape)} dimensions")
     if info.compress_type != zipfile.ZIP_STORED:
-        return StreamedRows(path, info.filename)
+        if fortran_order and len(shape) == 2:
+            raise ValueError("it is compressed and in Fortran order")
+        return StreamedRows(stream, shape, dtype)
+    header_bytes = stream.tell()
+    archive.close()
     # The local header may be longer than the central directory's entry says.
     with path.open("rb") as file:
         file.seek(info.header_offset)
         local = file.read(_LOCAL_HEADER_BYTES)
     name_bytes, extra_bytes = np.frombuffer(local[26:30], "<u2").tolist()
-    offset = info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
-    return np.memmap(
-        path,
-        header.dtype,
-        "r",
-        offset=offset + header_bytes,
-        shape=header.shape,
-        order="F" if header.fortran_order else "C",
-    )
-
-
-def _row_header(stream: IO[bytes]) -> Header:
-    header = read_header(stream)
-    if len(header.shape) not in (1, 2):
-        raise ValueError(f"it has {len(header.shape)} dimensions")
-    return header
+    offset = info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes + header_bytes
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran_order else "C")
 
 
 class StreamedRows:
-    """Rows of a compressed member. Going forward unpacks once; going back starts anew.
+    """Rows of a compressed array. Going forward unpacks once; going back starts anew.
 
-    Attributes:
+    Args:
+        stream: The npy file, at its first value.
         shape: Shape of the array, `[n]` or `[n, m]`.
         dtype: Its type.
     """
 
-    def __init__(self, path: Path, member: str) -> None:
-        self._name = f"{member} in {path}"
-        archive = zipfile.ZipFile(path)
-        self._stream = archive.open(member)
-        header = _row_header(self._stream)
-        if header.fortran_order and len(header.shape) == 2:
-            raise ValueError("it is compressed and in Fortran order")
-        self._header_bytes = self._stream.tell()
-        self.shape = header.shape
-        self.dtype = header.dtype
-
-    @property
-    def num_features(self) -> int:
-        return self.shape[1] if len(self.shape) == 2 else 1
+    def __init__(
+        self, stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> None:
+        self._stream = stream
+        self._header_bytes = stream.tell()
+        self.shape = shape
+        self.dtype = dtype
+        self.num_features = shape[1] if len(shape) == 2 else 1
 
     def rows(self, start: int, stop: int) -> AnyArray:
         """Rows `start` up to `stop`: `[stop - start, num_features]`."""
-        return self.values(start * self.num_features, stop * self.num_features).reshape(
-            -1, self.num_features
-        )
+        width = self.num_features
+        return self.values(start * width, stop * width).reshape(-1, width)
 
     def values(self, start: int, stop: int) -> AnyArray:
         """Values `start` up to `stop` of the array as if it had one dimension."""
         self._stream.seek(self._header_bytes + start * self.dtype.itemsize)
         raw = self._stream.read((stop - start) * self.dtype.itemsize)
         if len(raw) < (stop - start) * self.dtype.itemsize:
-            raise ValueError(f"{self._name} ends too early")
+            raise ValueError(f"{self._stream.name} ends too early")
         return np.frombuffer(raw, self.dtype)

@@ -1,7 +1,5 @@
 """Sparse matrices as scipy saves them: adjacency matrices become edges, features become dense.
 
-`SparseRows` are features that become dense a range of rows at a time.
-
 `scipy.sparse.save_npz` writes the arrays of one matrix; other tools write several matrices into one
 npz file, each array after the matrix's name: `adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`.
 A row of an adjacency matrix is a source, a column a target. A stored 0 is no edge, and values that
@@ -97,43 +95,6 @@ def densified(matrix: Any, source: Path | str) -> AnyArray:
     return dense
 
 
-class SparseRows:
-    """The rows of a sparse matrix as float32 features, see `FeatureRows`.
-
-    Args:
-        matrix: Matrix of SciPy, `[num_rows, num_features]`.
-    """
-
-    def __init__(self, matrix: Any) -> None:
-        self._matrix = matrix.tocsr().astype(np.float32)
-
-    def __len__(self) -> int:
-        return int(self._matrix.shape[0])
-
-    @property
-    def num_features(self) -> int:
-        return int(self._matrix.shape[1])
-
-    def rows(self, start: int, stop: int) -> AnyArray:
-        """Rows `start` up to `stop`: `[stop - start, num_features]`."""
-        dense: AnyArray = self._matrix[start:stop].toarray()
-        return dense
-
-
-def load_sparse(path: Path) -> Any:
-    """The matrix of SciPy in a file of `save_npz`.
-
-    Raises:
-        UserError: The matrix is broken.
-        ValueError: The file holds something else.
-    """
-    with np.load(path, allow_pickle=False) as file:
-        matrix = _saved_matrix(path, dict(file))
-    if matrix is None:
-        raise ValueError(f"{path.name} holds no sparse matrix")
-    return matrix
-
-
 def _saved_matrix(path: Path, arrays: Mapping[str, AnyArray]) -> Any:
     """The matrix that `save_npz` wrote; None for a file of other arrays."""
     if "format" not in arrays or arrays["format"].ndim:
@@ -150,12 +111,12 @@ def _saved_matrix(path: Path, arrays: Mapping[str, AnyArray]) -> Any:
 def _matrix(path: Path, kind: str, parts: list[AnyArray]) -> Any:
     import scipy.sparse
 
-    values, *places, shape = parts
+    values, *indices, shape = parts
     try:
         size = tuple(int(length) for length in shape)
         if kind == "coo":
-            return scipy.sparse.coo_array((values, tuple(places)), shape=size)
-        matrix = getattr(scipy.sparse, f"{kind}_array")((values, *places), shape=size)
+            return scipy.sparse.coo_array((values, tuple(indices)), shape=size)
+        matrix = getattr(scipy.sparse, f"{kind}_array")((values, *indices), shape=size)
         matrix.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError(

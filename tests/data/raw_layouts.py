@@ -44,7 +44,7 @@ def small_graph(num_nodes: int = 30, num_features: int = 5, num_classes: int = 4
     )
 
 
-def write_reddit(raw: Path) -> SmallGraph:
+def write_reddit(raw: Path) -> None:
     """`reddit_data.npz` and `reddit_graph.npz`, as unpacked from DGL's reddit.zip."""
     graph = small_graph()
     raw.mkdir(parents=True, exist_ok=True)
@@ -59,21 +59,15 @@ def write_reddit(raw: Path) -> SmallGraph:
         label=graph.labels.astype(np.int32),
     )
     sp.save_npz(raw / "reddit_graph.npz", _adjacency(graph).tocoo())
-    return graph
 
 
-def write_graph_saint(raw: Path, *, multilabel: bool) -> SmallGraph:
+def write_graph_saint(raw: Path, *, multilabel: bool) -> None:
     """The four files of Flickr, Yelp, AmazonProducts and Reddit2 (Zeng et al., 2020)."""
     graph = small_graph()
     raw.mkdir(parents=True)
     adjacency = _adjacency(graph)
-    np.savez(
-        raw / "adj_full.npz",
-        data=adjacency.data,
-        indices=adjacency.indices,
-        indptr=adjacency.indptr,
-        shape=adjacency.shape,
-    )
+    parts = ("data", "indices", "indptr", "shape")
+    np.savez(raw / "adj_full.npz", **{part: getattr(adjacency, part) for part in parts})
     np.save(raw / "feats.npy", graph.features.astype(np.float64))
     classes: dict[str, Any] = {
         str(node): [label % 2, label // 2, 1] if multilabel else label
@@ -84,28 +78,18 @@ def write_graph_saint(raw: Path, *, multilabel: bool) -> SmallGraph:
     (raw / "role.json").write_text(
         json.dumps({key: graph.splits[name].tolist() for key, name in role.items()})
     )
-    return graph
 
 
-def write_gnn_benchmark(raw: Path, name: str) -> SmallGraph:
+def write_gnn_benchmark(raw: Path, name: str) -> None:
     """One npz of Shchur et al. (2018): Amazon Computers and Photo, Coauthor CS and Physics."""
     graph = small_graph()
     raw.mkdir(parents=True)
+    arrays: dict[str, Any] = {"labels": graph.labels}
     features = sp.csr_matrix((graph.features > 0).astype(np.float32))
-    adjacency = _adjacency(graph)
-    np.savez(
-        raw / name,
-        adj_data=adjacency.data,
-        adj_indices=adjacency.indices,
-        adj_indptr=adjacency.indptr,
-        adj_shape=adjacency.shape,
-        attr_data=features.data,
-        attr_indices=features.indices,
-        attr_indptr=features.indptr,
-        attr_shape=features.shape,
-        labels=graph.labels,
-    )
-    return graph
+    for prefix, matrix in (("adj", _adjacency(graph)), ("attr", features)):
+        for part in ("data", "indices", "indptr", "shape"):
+            arrays[f"{prefix}_{part}"] = getattr(matrix, part)
+    np.savez(raw / name, **arrays)
 
 
 def _adjacency(graph: SmallGraph) -> Any:
@@ -114,7 +98,7 @@ def _adjacency(graph: SmallGraph) -> Any:
     return sp.csr_matrix((ones, (graph.edges[:, 0], graph.edges[:, 1])), shape)
 
 
-def write_ogb_tables(folder: Path, split: str) -> SmallGraph:
+def write_ogb_tables(folder: Path, split: str) -> None:
     """ogbn-arxiv and ogbn-products: gzipped tables without headers, as unpacked from OGB's zip.
 
     The edges hold self loops, one of them twice.
@@ -129,7 +113,6 @@ def write_ogb_tables(folder: Path, split: str) -> SmallGraph:
     _write_table(raw / "node-label.csv.gz", graph.labels[:, None])
     _write_table(raw / "node_year.csv.gz", 2000 + graph.labels[:, None])
     _write_counts(raw, graph)
-    return graph
 
 
 def write_ogb_proteins(folder: Path, num_tasks: int = 112) -> tuple[SmallGraph, AnyArray]:
@@ -180,9 +163,7 @@ def _write_ogb_frame(folder: Path, graph: SmallGraph, split: str) -> None:
     (folder / "RELEASE_v1.txt").touch()
     (folder / "mapping" / "README.md").write_text("nothing of use\n")
     for name, file in (("train", "train"), ("val", "valid"), ("test", "test")):
-        path = folder / "split" / split / f"{file}.csv.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_table(path, graph.splits[name][:, None])
+        _write_table(folder / "split" / split / f"{file}.csv.gz", graph.splits[name][:, None])
 
 
 def _write_counts(raw: Path, graph: SmallGraph) -> None:
@@ -191,6 +172,7 @@ def _write_counts(raw: Path, graph: SmallGraph) -> None:
 
 
 def _write_table(path: Path, rows: AnyArray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:
         for row in rows.tolist():
             file.write(",".join(map(str, row)) + "\n")
@@ -251,41 +233,34 @@ def write_entities(raw: Path, name: str, columns: tuple[str, str], triples: str)
 MAG_SIZES = {"author": 9, "field_of_study": 4, "institution": 3, "paper": 12}
 
 
-def write_ogb_mag(folder: Path) -> dict[tuple[str, str, str], AnyArray]:
-    """ogbn-mag as unpacked from OGB's zip; returns the edges of each type, `[num_edges, 2]`."""
+def write_ogb_mag(folder: Path) -> None:
+    """ogbn-mag as unpacked from OGB's zip."""
     rng = np.random.default_rng(5)
     raw, split = folder / "raw", folder / "split" / "time"
-    edges = {}
     types = ["author,affiliated_with,institution", "author,writes,paper", "paper,cites,paper"]
-    for triplet in [*types, "paper,has_topic,field_of_study"]:
-        source, relation, target = triplet.split(",")
+    types += ["paper,has_topic,field_of_study"]
+    for triplet in types:
+        source, _, target = triplet.split(",")
         ends = [rng.integers(0, MAG_SIZES[name], 20) for name in (source, target)]
-        edges[source, relation, target] = np.stack(ends, axis=1)
         part = raw / "relations" / triplet.replace(",", "___")
-        _write_new_table(part / "edge.csv.gz", edges[source, relation, target])
-        _write_new_table(part / "num-edge-list.csv.gz", np.array([[20]]))
-        _write_new_table(part / "edge_reltype.csv.gz", np.zeros((20, 1), int))
+        _write_table(part / "edge.csv.gz", np.stack(ends, axis=1))
+        _write_table(part / "num-edge-list.csv.gz", np.array([[20]]))
+        _write_table(part / "edge_reltype.csv.gz", np.zeros((20, 1), int))
     with gzip.open(raw / "triplet-type-list.csv.gz", "wt") as file:
-        file.write("".join(",".join(name) + "\n" for name in edges))
+        file.write("".join(f"{triplet}\n" for triplet in types))
     flags = {name: name == "paper" for name in MAG_SIZES}
     _write_named(raw / "num-node-dict.csv.gz", MAG_SIZES)
     _write_named(raw / "nodetype-has-feat.csv.gz", flags)
     _write_named(raw / "nodetype-has-label.csv.gz", flags)
     _write_named(split / "nodetype-has-split.csv.gz", flags)
     features = rng.normal(size=(12, 5)).astype(np.float32)
-    _write_new_table(raw / "node-feat" / "paper" / "node-feat.csv.gz", features)
-    _write_new_table(raw / "node-feat" / "paper" / "node_year.csv.gz", np.full((12, 1), 2018))
-    _write_new_table(raw / "node-label" / "paper" / "node-label.csv.gz", np.arange(12)[:, None])
+    _write_table(raw / "node-feat" / "paper" / "node-feat.csv.gz", features)
+    _write_table(raw / "node-feat" / "paper" / "node_year.csv.gz", np.full((12, 1), 2018))
+    _write_table(raw / "node-label" / "paper" / "node-label.csv.gz", np.arange(12)[:, None])
     for name, ids in (("train", range(6)), ("valid", range(6, 9)), ("test", range(9, 12))):
-        _write_new_table(split / "paper" / f"{name}.csv.gz", np.array(ids)[:, None])
+        _write_table(split / "paper" / f"{name}.csv.gz", np.array(ids)[:, None])
     (folder / "RELEASE_v2.txt").touch()
     (folder / "processed").mkdir()
-    return edges
-
-
-def _write_new_table(path: Path, rows: AnyArray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_table(path, rows)
 
 
 def _write_named(path: Path, row: dict[str, Any]) -> None:
