@@ -391,7 +391,7 @@ class LoaderBuilder:
 
     @property
     def _draws_on_gpu(self) -> bool:
-        """Whether the GPU draws if it has room for the edges.
+        """Whether the GPU draws if its memory holds the edges.
 
         Raises:
             UserError: `sampler.backend` names kernels that this run does not use.

@@ -53,10 +53,10 @@ def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
     labels = RowAnswers([part.graph.labels for part in parts], ranges[graph.target])
     exchange.serve(TARGETS, labels)
     for name in graph.edges:
-        norms = [part.graph.edges[name].gcn_norm for part in parts]
-        found = [norm for norm in norms if norm is not None]
-        if found:
-            exchange.serve(norm_call(name), RowAnswers(found, ranges[name[2]]))
+        of_parts = [part.graph.edges[name].gcn_norm for part in parts]
+        norms = [norm for norm in of_parts if norm is not None]
+        if norms:
+            exchange.serve(norm_call(name), RowAnswers(norms, ranges[name[2]]))
 
 
 def held_parts(

@@ -97,9 +97,9 @@ class RowCache:
 
     def find(self, nodes: Int64Array) -> Int64Array:
         """The row of each node in the cache, −1 where it is not there; int64 `[n]`."""
-        found = np.empty(len(nodes), np.int64)
-        find_in_table(nodes, self._table, self._shift, 1, found)
-        return found
+        slots = np.empty(len(nodes), np.int64)
+        find_in_table(nodes, self._table, self._shift, 1, slots)
+        return slots
 
 
 class ShardedFeatures:
@@ -173,8 +173,8 @@ class ShardedFeatures:
         if len(nodes) == 0:
             return []
         grouped = self._owners.group(nodes)
-        asked = {owner: [rows] for owner, rows in grouped.rows.items()}
-        answers = self._exchange.call(self._name, asked)
+        questions = {owner: [rows] for owner, rows in grouped.rows.items()}
+        answers = self._exchange.call(self._name, questions)
         numbers = [
             np.arange(len(rows)) + (len(self._own) + 1 + i) * _PART_ROWS
             for i, rows in enumerate(grouped.rows.values())
@@ -357,7 +357,7 @@ def fetch_cache(
     step = max(1, _FETCH_BYTES // max(1, shape[1] * like.element_size()))
     for start in range(own.start, own.stop, step):
         part = slice(start, min(start + step, own.stop))
-        found = ask_rows(exchange, owners, name, nodes[part])
-        cache.rows[part] = as_tensor(found).view(like.dtype)
+        rows = as_tensor(ask_rows(exchange, owners, name, nodes[part]))
+        cache.rows[part] = rows.view(like.dtype)
     context.machine_barrier()
     return cache

@@ -72,5 +72,5 @@ def _send_alike(tensors: Sequence[Tensor], device: torch.device) -> Iterator[Ten
     return (_part(sent, start, tensor) for start, tensor in zip(starts, tensors, strict=False))
 
 
-def _part(room: Tensor, start: int, like: Tensor) -> Tensor:
-    return room[start : start + like.numel()].view(like.shape)
+def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
+    return buffer[start : start + like.numel()].view(like.shape)

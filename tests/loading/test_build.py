@@ -10,7 +10,7 @@ import pytest
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
 from gnntrain.loading import build
-from gnntrain.loading.loader import FullGraphLoader, SampledLoader, SeedPlan
+from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.placement import Memory
 from gnntrain.sampling.block import BlockNeeds
 from tests.loading.graphs import KINDS, assert_same, builder, cpu_loader, graph_of, plan_of
@@ -52,13 +52,6 @@ def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:
     batch = next(iter(builder(graph, options={"uses_graph": False}).training_loader()))
     assert batch.hops == ()
     assert sum(map(len, batch.n_id_dict.values())) == batch.batch_size
-
-
-def test_the_full_graph_is_a_loader_as_well(graph: Graph) -> None:
-    loader = builder(graph, sampler={"name": "full"}).training_loader()
-    assert isinstance(loader, FullGraphLoader)
-    (batch,) = loader
-    assert sum(map(len, batch.n_id_dict.values())) == graph.num_nodes
 
 
 def test_a_gpu_sampler_reads_placed_arrays_and_the_place_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -94,14 +93,6 @@ def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
 
 
 @on_each_device
-def test_without_a_cache_nothing_is_counted(store: StoredGraph, device: str) -> None:
-    for placement in PLACEMENTS[:4]:
-        features = placed(store, placement, device)
-        features.select(torch.tensor([1, 2], device=device))
-        assert features.take_reads() == (0, 0)
-
-
-@on_each_device
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 60])
 def test_shards_on_several_gpus_are_read_as_one_table(
     store: StoredGraph, device: str, world_size: int
@@ -113,12 +104,6 @@ def test_shards_on_several_gpus_are_read_as_one_table(
     features = InPlaceFeatures(sharded_rows(shards, torch.device(device)), torch.device(device))
     nodes = torch.randperm(len(rows)).to(device)
     assert torch.equal(features.select(nodes).whole(), rows.float()[nodes])
-
-
-def test_a_table_without_nodes_has_all_rows(store: StoredGraph) -> None:
-    features = placed(store, PLACEMENTS[0], "cpu")
-    assert isinstance(features.select(), LazyFeatures)
-    assert len(features.select()) == store.num_nodes
 
 
 def test_what_is_said_to_torch_of_another_ranks_tensor_it_understands() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.data.graph import Graph
-from gnntrain.loading.graph import GraphTensors, take
+from gnntrain.loading.graph import GraphTensors
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from tests.loading.graphs import KINDS, graph_of
 
@@ -54,13 +54,3 @@ def test_in_edges_and_degrees_of_a_range_are_the_graphs(graph: Graph) -> None:
             degrees = edges.degrees(nodes)
             np.testing.assert_array_equal(degrees, np.diff(own.indptr)[nodes.numpy()])
             assert degrees.dtype == torch.float32
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
-@pytest.mark.parametrize("shape", [(9,), (9, 3)])
-def test_taking_is_indexing(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    values = torch.arange(27)[: int(np.prod(shape))].view(shape).to(dtype)
-    for index in (torch.tensor([3, 0, 3, 8]), torch.empty(0, dtype=torch.int64)):
-        taken = take(values, index)
-        assert torch.equal(taken, values[index])
-        assert taken.dtype == dtype

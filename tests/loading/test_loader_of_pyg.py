@@ -44,27 +44,6 @@ def own(graph: Graph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> Sam
     return cpu_loader(graph, plan, fan_outs, needs=NEEDS, threads=0)
 
 
-@pytest.mark.parametrize(("num_seeds", "world_size"), [(20, 1), (19, 3), (2, 3)])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_every_rank_takes_the_seeds_that_our_own_loader_would(
-    graph: Graph, num_seeds: int, world_size: int, drop_last: bool
-) -> None:
-    seeds = graph.split("train")[:num_seeds]
-    for rank in range(world_size):
-        plan = SeedPlan(seeds, 4, rank, world_size, drop_last=drop_last, seed=3)
-        for epoch in (1, 2):
-            loader, expected = stock(graph, plan), own(graph, plan)
-            loader.set_epoch(epoch)
-            expected.set_epoch(epoch)
-            for batch, by_us in zip(loader, expected, strict=True):
-                size, target = batch.batch_size, graph.target
-                assert size == by_us.batch_size
-                assert torch.equal(batch.n_id_dict[target][:size], by_us.n_id_dict[target][:size])
-                assert torch.equal(batch.y, by_us.y)
-                assert batch.num_counted == by_us.num_counted
-                assert batch.global_batch_size == by_us.global_batch_size
-
-
 @pytest.mark.parametrize("fan_outs", [(-1,), (-1, -1), (-1, -1, -1), ()])
 def test_with_all_in_neighbours_or_none_a_batch_equals_our_own(
     tmp_path: Path, fan_outs: tuple[int, ...]

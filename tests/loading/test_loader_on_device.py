@@ -48,7 +48,7 @@ def sim() -> Iterator[torch.device]:
         yield torch.device("sim", 0)
 
 
-@pytest.fixture(params=[(kind, dtype) for kind in KINDS for dtype in ("float32", "bfloat16")])
+@pytest.fixture(params=[*zip(KINDS, ("float32", "bfloat16"), strict=True)])
 def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
     kind, dtype = request.param
     return graph_of(kind, tmp_path / "store", dtype)
@@ -106,16 +106,6 @@ def test_a_device_without_streams_is_used_by_one_thread(
         for ours, theirs in zip(loader, expected, strict=True):
             assert_same(ours, theirs, "sim")
     assert {copy.thread for copy in traffic.copies} == {threading.current_thread().name}
-
-
-def test_reads_from_a_cache_are_counted(tmp_path: Path, sim: torch.device) -> None:
-    graph = graph_of("one type", tmp_path / "store")
-    features = {"placement": "cached", "cache_ratio": 0.5}
-    loader = builder(graph, ALL, sim, features=features).training_loader()
-    num_read = sum(len(batch.n_id) for batch in loader)
-    hits, reads = loader.take_reads()
-    assert 0 < hits < reads == num_read
-    assert loader.take_reads() == (0, 0)
 
 
 def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
@@ -73,18 +72,6 @@ def test_an_epoch_is_the_hosts_whatever_the_model_needs(store: Graph, device: st
         assert len(pairs) == 5
         for ours, theirs in pairs:
             assert_same(ours, theirs, device)
-
-
-@on_each_device
-def test_a_loader_goes_on_where_its_state_says(store: Graph, device: str) -> None:
-    ours, theirs = loaders(store, device)
-    for loader in (ours, theirs):
-        loader.load_state_dict({"epoch": 3, "step": 2})
-    batches = list(ours)
-    assert len(batches) == len(ours) - 2
-    for batch, expected in zip(batches, theirs, strict=True):
-        assert_same(batch, expected, device)
-    assert ours.state_dict() == {"epoch": 3, "step": len(ours)}
 
 
 @on_each_device
@@ -161,14 +148,3 @@ def test_no_batch_is_overwritten_while_it_is_in_use(store: Graph, device: str) -
     for (rows, edges), expected in zip(sums, theirs, strict=True):
         assert float(rows) == pytest.approx(float(expected.x.sum(dtype=torch.float64)))
         assert int(edges) == int(sources_of(expected))
-
-
-@on_each_device
-def test_a_batch_moves_and_is_trimmed_like_the_hosts(store: Graph, device: str) -> None:
-    ours, _ = loaders(store, device)
-    batch = next(iter(ours)).to(device)
-    x, edge_index, _ = trim_to_layer(
-        1, batch.num_sampled_nodes, batch.num_sampled_edges, batch.x, batch.edge_index
-    )
-    assert len(x) == sum(batch.num_sampled_nodes[:-1])
-    assert edge_index.shape[1] == sum(batch.num_sampled_edges[:-1])

@@ -33,12 +33,6 @@ def test_memory_stays_pinned_while_a_view_of_it_is_held(
     assert cuda.registered == {}
 
 
-def test_nothing_is_pinned_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = runtime(monkeypatch)
-    assert empty_pinned((0, 3)).shape == (0, 3)
-    assert cuda.registered == {}
-
-
 def test_memory_that_may_not_be_pinned_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime(monkeypatch, room=8)
     with pytest.raises(PinningError, match="out of memory"):
@@ -57,21 +51,6 @@ def test_kernels_read_pinned_rows_at_the_gpus_own_address(monkeypatch: pytest.Mo
 
 
 ROWS = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
-
-
-def share_rank(context: DistributedContext, out: Path) -> None:
-    rows = pinned(ROWS, context)
-    assert torch.equal(rows, ROWS)
-    context.barrier()
-    if context.rank == 1:
-        rows[2, 1] = 99
-    context.barrier()
-    (out / f"{context.rank}").write_text(str(float(rows[2, 1])))
-
-
-def test_all_ranks_see_one_copy_of_the_rows(tmp_path: Path) -> None:
-    launch(share_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
-    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["99.0", "99.0"]
 
 
 def pin_twice(context: DistributedContext, out: Path) -> None:

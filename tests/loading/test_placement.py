@@ -69,12 +69,6 @@ def test_edges_that_do_not_fit_are_read_over_the_bus_or_drawn_by_the_cpu() -> No
     assert (placed.topology, placed.features) == ("host", "memmap")
 
 
-def test_what_is_pinned_is_counted_once() -> None:
-    """13 GiB of edges and 53 GiB of rows need 66 GiB, half of the host."""
-    assert place(PAPERS, machine(8, host=133)).cold == "pinned"
-    assert place(PAPERS, machine(8, host=131)).cold == "memmap"
-
-
 @pytest.mark.parametrize(
     ("memory", "topology", "placement", "said"),
     [

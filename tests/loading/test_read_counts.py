@@ -14,7 +14,6 @@ from gnntrain.loading import read_counts
 from gnntrain.loading.read_counts import (
     DenseReadCounts,
     HashedReadCounts,
-    most_read,
     most_read_nodes,
 )
 from tests.examples import examples
@@ -59,13 +58,6 @@ def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
     reads = counts.between(0, 30_000)
     assert (reads > 0).sum() <= 100
     assert (reads[often] == 20).all()
-
-
-def test_the_most_read_are_ascending_and_equal_ones_go_by_number() -> None:
-    counts = np.array([5, 1, 7, 5, 5, 0])
-    assert most_read(counts, 3).tolist() == [0, 2, 3]
-    assert most_read(counts, 0).tolist() == []
-    assert most_read(counts, 99).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @examples(50)

@@ -302,7 +302,6 @@ def _compare_batches(context: DistributedContext, payload: Payload) -> None:
         ((0, 1), "one type", {}, {NODE: 6}),
         ((0, 0, 1), "one type", {"cache_bytes": 5 * 2 * 7 + 3}, {NODE: 7}),
         ((0, 1, 2), "one type", {"cache_ratio": 0.0}, {NODE: 0}),
-        ((0, 1), "one type", {"cache_ratio": 1.0}, {NODE: 60}),
         ((0, 0, 1), "typed", {}, {"paper": 4, "author": 6}),
         # Types share the bytes by their size: 40 rows of 5 numbers, and 60 of 3.
         ((0, 1), "typed", {"cache_bytes": 190}, {"paper": 10, "author": 15}),

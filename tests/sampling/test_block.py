@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
-from torch_geometric.nn import SAGEConv
-from torch_geometric.utils import trim_to_layer
 
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE, NodeType
+from gnntrain.data.graph import NodeType
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.block import Sample
 from tests.examples import examples
 from tests.sampling.graphs import (
-    cpu_sampler,
-    random_csc,
     sampler_of,
     seeds_of,
     some_fan_outs,
@@ -98,35 +90,3 @@ def test_hops_and_view_agree_on_the_edges_of_new_nodes(
             expected += edges
             oldest = block.num_dst
         assert list(zip(*edge_index.tolist(), strict=True)) == expected
-
-
-def forward(convs: list[SAGEConv], x: Tensor, edge_index: Tensor) -> Tensor:
-    for conv in convs:
-        x = conv(x, edge_index).relu()
-    return x
-
-
-def trimmed_forward(convs: list[SAGEConv], x: Tensor, sample: Sample) -> Tensor:
-    edge_index = sample.edge_index()[EDGE]
-    sizes = sample.num_sampled_nodes[NODE], sample.num_sampled_edges[EDGE]
-    for layer, conv in enumerate(convs):
-        x, edge_index, _ = trim_to_layer(layer, *sizes, x, edge_index)
-        x = conv(x, edge_index).relu()
-    return x[: sample.num_seeds[NODE]]
-
-
-def test_trimmed_layers_give_the_seeds_what_whole_layers_give_them() -> None:
-    """With all neighbours, also what the whole graph gives them."""
-    torch.manual_seed(0)
-    indptr, indices = graph = random_csc(80, 600)
-    features = torch.randn(80, 4)
-    convs = [SAGEConv(4, 4) for _ in range(3)]
-    seeds = torch.tensor([0, 3, 79, 11, 3])
-    for fan_outs in ([3, 4, 2], [-1, -1, -1]):
-        sample = cpu_sampler(graph, fan_outs).sample(seeds_of(seeds), KEY)
-        x = features[sample.nodes[NODE]]
-        whole = forward(convs, x, sample.edge_index()[EDGE])[: len(seeds)]
-        torch.testing.assert_close(trimmed_forward(convs, x, sample), whole)
-    destinations = np.repeat(np.arange(80), np.diff(indptr))
-    edge_index = torch.from_numpy(np.stack([indices, destinations]))
-    torch.testing.assert_close(whole, forward(convs, features, edge_index)[seeds])

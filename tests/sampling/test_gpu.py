@@ -219,12 +219,6 @@ def test_threads_on_streams_of_their_own_share_a_sampler(device: str) -> None:
 
 
 @on_each_device
-def test_edge_ids_are_left_out_unless_asked_for(device: str) -> None:
-    sample = gpu_sampler(random_csc(50, 300), [3, 3], device).sample(seeds_of(torch.arange(5)), KEY)
-    assert all(block.edge_ids is None for block in blocks_of(sample))
-
-
-@on_each_device
 @pytest.mark.parametrize("on_device", [False, True])
 def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: bool) -> None:
     sampler = gpu_sampler(random_csc(50, 300), [3], device)
@@ -245,13 +239,6 @@ def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
     assert sampler.sample(seeds_of(torch.empty(0, dtype=torch.int64)), KEY).nodes[NODE].numel() == 0
     with pytest.raises(UserError, match="1 of 1"):
         sampler.sample(seeds_of(torch.zeros(1, dtype=torch.int64, device=device)), KEY)
-
-
-@on_each_device
-@pytest.mark.parametrize("fan_outs", [[5, 0], [-2], [3, -5]])
-def test_a_fan_out_is_positive_or_minus_one(device: str, fan_outs: list[int]) -> None:
-    with pytest.raises(UserError, match=str(fan_outs[-1])):
-        gpu_sampler(random_csc(50, 300), fan_outs, device)
 
 
 @on_each_device

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import NODE, Edges
+from gnntrain.data.graph import Edges
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample
@@ -151,32 +151,6 @@ def test_sampling_leaves_generator_threads_and_root_logger_of_training_alone(
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == num_threads
     assert logging.root.handlers == []  # else every record of ours would be printed as well
-
-
-@pytest.mark.usefixtures("backend")
-def test_a_walk_without_hops_holds_the_seeds_alone() -> None:
-    sample = sampler_of(whole_graph(), [], PyGSampler).sample(seeds_of([5, 3]), KEY)
-    assert sample.nodes[NODE].tolist() == [5, 3]
-    assert sample.hops == ()
-
-
-def test_the_graph_is_copied_once_and_for_torch_sparse_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    indptr, indices = random_csc(60, 500)
-    graph = of_one_type((indptr, indices))
-    use_backend("pyg", monkeypatch)
-    row, colptr, permutation = shared_graph(graph).csc()
-    assert permutation is None
-    assert row.data_ptr() == indices.ctypes.data
-    assert row.dtype == colptr.dtype == torch.int32
-    use_backend("torch_sparse", monkeypatch)
-    shared = shared_graph(graph)
-    row, colptr, _ = shared.csc()
-    assert colptr.data_ptr() == indptr.ctypes.data
-    assert row.dtype == colptr.dtype == torch.int64
-    assert shared_graph(of_one_type((indptr, indices))) is shared
-    assert shared_graph(of_one_type((indptr, indices.copy()))) is not shared
 
 
 def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(

@@ -135,18 +135,6 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str
         assert_equal(found, expected, originals_of(partitions))
 
 
-def test_numbers_go_by_first_appearance() -> None:
-    numbers = NodeNumbers()
-    rng = np.random.default_rng(0)
-    for size in (10, 100_000, 10, 20_000):
-        seeds, sources = rng.integers(0, 2**40, 5), rng.integers(0, 2**40, size) // 2**20
-        numbers.start(seeds)
-        local = numbers.relabel(sources)
-        known = dict.fromkeys([*seeds.tolist(), *sources.tolist()])
-        assert numbers.known.tolist() == list(known)
-        np.testing.assert_array_equal(numbers.nodes[local], sources)
-
-
 def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "MAX_BATCH_NODES", CHUNK_EDGES + 10)
     numbers = NodeNumbers()
