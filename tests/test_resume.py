@@ -29,7 +29,7 @@ from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
 from scripts.soak.faults import rank_processes
-from tests.data.test_files import write
+from tests.data.files import write
 
 ROOT = Path(__file__).parents[1]
 KEYS = [

@@ -19,7 +19,7 @@ from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store
 from tests.data import test_schema_graph
-from tests.data.test_files import EDGES, write
+from tests.data.files import EDGES, write
 
 OTHER = EDGES.replace("10,20", "10,30")  # of the same size
 INDPTR_OF_OTHER = [0, 1, 1, 3, 3]

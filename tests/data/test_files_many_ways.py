@@ -14,13 +14,15 @@ from tests.examples import share
 TSV = Text(suffix=".tsv", delimiter="\t")
 GERMAN = Text(delimiter=";", decimal=",", encoding="utf-8-sig", line_end="\r\n")
 NO_HEADER = Text(header=False)
+UTF_16 = Text(encoding="utf-16")
+MAC = Text(line_end="\r")
+LIST = Text(suffix=".txt", delimiter=" ", header=False)
 
 PLAIN_WAYS = {
     "a table of nodes and one of edges": Way(),
     "no ids": Way(ids=None),
     "ids as text": Way(ids="text"),
     "ids that pandas made fractions": Way(ids="float"),
-    "labels of their own": Way(labels=Text()),
     "ids of labels that pandas made fractions": Way(
         nodes=".npz", labels=Text(), ids="float", id_name="user"
     ),
@@ -39,21 +41,17 @@ PLAIN_WAYS = {
     "targets first": Way(swapped=True),
     "columns of other names": Way(id_name="user", ends=("user_a", "user_b"), keys=True),
     "tabs": Way(nodes=TSV, edges=TSV),
-    "spaces": Way(edges=Text(suffix=".txt", delimiter=" ", header=False), ids="sparse", keys=True),
+    "spaces": Way(edges=LIST, ids="sparse", keys=True),
     "Excel's own in Europe": Way(nodes=GERMAN, edges=GERMAN),
-    "UTF-16": Way(nodes=Text(encoding="utf-16"), edges=Text(encoding="utf-16")),
+    "UTF-16": Way(nodes=UTF_16, edges=UTF_16),
     "Latin-1": Way(nodes=Text(encoding="latin-1")),
-    "old Macs' lines": Way(nodes=Text(line_end="\r"), edges=Text(line_end="\r")),
-    "gz": Way(nodes=Text(packed=".gz"), edges=Text(packed=".bz2"), labels=Text(packed=".zst")),
+    "old Macs' lines": Way(nodes=MAC, edges=MAC),
+    "packed": Way(nodes=Text(packed=".gz"), edges=Text(packed=".bz2"), labels=Text(packed=".zst")),
     "Parquet": Way(nodes=".parquet", edges=".parquet"),
     "Feather": Way(nodes=".feather", edges=".feather", labels=".feather"),
     "npy": Way(nodes=".npy", edges=".npy", labels=".npy", split="none", ids=None, label="ints"),
     "npz": Way(nodes=".npz", edges=".npz", labels=".npz", split="file masks", label="ints"),
     "pt": Way(nodes=".pt", edges=".pt", labels=".pt", split="masks", label="ints"),
-    "scipy's sparse matrix": Way(edges="scipy", ids=None),
-    "one npz of all": Way(nodes="bundle.npz", split="masks", label="ints", ids=None),
-    "a Data of PyG": Way(nodes="data", split="masks", label="ints", ids=None),
-    "a Data as a dictionary": Way(nodes="to_dict", split="masks", label="ints", ids=None),
 }
 
 
@@ -68,13 +66,17 @@ def test_a_second_column_that_counts_the_nodes_is_asked_about() -> None:
     assert read(replace(way, keys=True)) is None
 
 
-def tried(strategy: SearchStrategy[Way], num_examples: int) -> tuple[int, list[str]]:
-    """Number of ways that were read as the graph, and what was said of those that were not."""
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("strategy", "number"), [(ways(), 400), (ways_with_strays(), 150)])
+def test_every_way_is_read_as_the_same_graph_or_refused_with_a_hint(
+    strategy: SearchStrategy[Way], number: int
+) -> None:
+    """The strays are labels, masks and indices, which are never features."""
     refusals: list[str] = []
     num_read = 0
 
     @settings(
-        max_examples=share(num_examples),
+        max_examples=share(number),
         derandomize=True,
         deadline=None,
         database=None,
@@ -90,17 +92,5 @@ def tried(strategy: SearchStrategy[Way], num_examples: int) -> tuple[int, list[s
             refusals.append(refused)
 
     try_one()
-    return num_read, refusals
-
-
-@pytest.mark.hypothesis
-def test_every_way_is_read_as_the_same_graph_or_refused_with_a_hint() -> None:
-    num_read, refusals = tried(ways, 400)
-    assert num_read + len(refusals) >= 0.75 * share(400)
-    assert num_read > len(refusals), refusals
-
-
-@pytest.mark.hypothesis
-def test_labels_masks_and_indices_are_never_features() -> None:
-    num_read, refusals = tried(ways_with_strays(), 150)
+    assert num_read + len(refusals) >= 0.75 * share(number)
     assert num_read > len(refusals), refusals
