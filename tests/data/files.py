@@ -32,7 +32,7 @@ USUAL: Mapping[str, str] = {
 }
 Files = Mapping[str, Any]
 """Contents by role and, if it is not csv, suffix: `edges`, `labels.npz`; None: no such file."""
-Keys = Mapping[str, Any]
+Keys = dict[str, Any]
 
 
 def save(path: Path, content: Any) -> str:
@@ -63,7 +63,7 @@ def save(path: Path, content: Any) -> str:
     return str(path)
 
 
-def write(folder: Path, files: Files = {}) -> dict[str, str]:  # noqa: B006
+def write(folder: Path, files: Files = {}) -> Keys:  # noqa: B006
     """Write the usual small graph, with other contents where some are given; the paths by role."""
     contents = {role: (f"{role}.csv", text) for role, text in USUAL.items()}
     for name, content in files.items():

@@ -142,7 +142,8 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
         {"label_column": "groups"}, {"labels": [0, 1, 2, 3]},
     ),
     "rows that are left out": (
-        {"features": "id,label,f,split\n10,a,1,train\n20,b,x,train\n30,b\n40,b,4,val\n50,c,5,test\n",
+        {"features": "id,label,f,split\n10,a,1,train\n20,b,x,train\n30,b\n"
+                     "40,b,4,val\n50,c,5,test\n",
          "edges": "10,40\n", **NO_LABELS}, {"bad_rows": "skip"},
         {"ids": [10, 40, 50], "labels": [0, 1, 2], "splits": [[0], [1], [2]]},
     ),

@@ -186,12 +186,18 @@ READ: dict[str, Case] = {
         {"ids": [0, 1, 2, 3], "edges": [(0, 1), (3, 2)], "labels": [0, 1, -1, 2]},
     ),
     "lists of Parquet": (
-        {"features.parquet": pd.DataFrame({"id": PAIRS.ravel()[[0, 1, 3, 5]], "v": [[1.0, 2]] * 4})},
+        {"features.parquet": pd.DataFrame(
+            {"id": PAIRS.ravel()[[0, 1, 3, 5]], "v": [[1.0, 2]] * 4}
+        )},
         {}, {"features": [[1, 2]] * 4},
     ),
     "categories of Parquet": (
-        {"labels.parquet": pd.DataFrame({"id": [10, 20, 30, 40], "label": ["a", "b", "a", "b"]}).astype("category"),
-         "edges.parquet": pd.DataFrame({"source": ["10", "40"], "target": ["20", "10"]}).astype("category")},
+        {"labels.parquet": pd.DataFrame(
+            {"id": [10, 20, 30, 40], "label": ["a", "b", "a", "b"]}, dtype="category"
+        ),
+         "edges.parquet": pd.DataFrame(
+            {"source": ["10", "40"], "target": ["20", "10"]}, dtype="category"
+        )},
         {}, {"edges": [(0, 1), (3, 0)], "labels": [0, 1, 0, 1], "classes": ["a", "b"]},
     ),
 }  # fmt: skip

@@ -516,7 +516,7 @@ def drawn_graphs(draw: st.DrawFn) -> Drawn:
     edges: dict[EdgeType, list[tuple[Any, Any]]] = {}
     for edge_type in draw(st.lists(types, min_size=1, max_size=30)):
         ends = (draw(st.sampled_from(nodes[edge_type[place]]))[0] for place in (0, 2))
-        edges.setdefault(edge_type, []).append(tuple(ends))  # type: ignore[arg-type]
+        edges.setdefault(edge_type, []).append(tuple(ends))
     labels = ["x", "y", *draw(st.lists(st.sampled_from("xy"), min_size=10, max_size=10))]
     return nodes, edges, labels[: len(nodes["a"])]
 

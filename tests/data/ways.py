@@ -169,8 +169,9 @@ def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) 
     content = written.encode(text.encoding)
     if text.packed == ".zst":
         return bytes(pa.Codec("zstd").compress(content, asbytes=True))
-    pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[text.packed]
-    return pack(content)
+    if text.packed == ".gz":
+        return gzip.compress(content)
+    return bz2.compress(content) if text.packed == ".bz2" else content
 
 
 def as_column(values: Sequence[Any]) -> Any:
