@@ -14,7 +14,7 @@ from typing import Any
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.job import Job
 from gnntrain.loading.loader import SampledLoader
-from gnntrain.training import checkpoint_writer
+from gnntrain.training import checkpointing
 from gnntrain.training.graph_access import WholeGraph
 from gnntrain.training.step import PlainStep
 from gnntrain.worker import train_rank
@@ -54,7 +54,7 @@ def break_down(place: str, what: str) -> None:
     elif place == "evaluation":
         patch(WholeGraph, "in_edges", what)
     else:
-        patch(checkpoint_writer, "save_checkpoint", what)
+        patch(checkpointing, "save_checkpoint", what)
 
 
 def patch(owner: Any, name: str, what: str, *, from_aside: bool = False) -> None:

@@ -8,18 +8,22 @@ a hook may use collectives. Listeners and the checkpoint writer show, log and wr
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gnntrain import devices
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted
 from gnntrain.training.measure import resident_bytes
 from gnntrain.training.records import EpochRecord, Listener, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals
-from gnntrain.training.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from gnntrain.training.trainer import Trainer
+
+_GPU_STEPS = 10
 
 
 class Callback:
@@ -72,28 +76,50 @@ class RankProgress(Callback):
 
 
 class StopOnSignal(Callback):
-    """Saves after a signal, and ends training if the signal asks for it.
+    """Has all ranks save, or save and end training, after the same step once a signal asks for it.
+
+    It needs no collective of its own: see `RunControl.agreed`. Steps on several GPUs are enqueued
+    ahead of the gradient exchange: there only every tenth step is synchronised and checked.
 
     Args:
-        stop_signal: Has all ranks act after the same step.
+        listeners: Get a message with the saved step; on rank 0 only.
     """
 
-    def __init__(self, stop_signal: StopSignal) -> None:
-        self._stop_signal = stop_signal
+    def __init__(self, context: DistributedContext, listeners: Sequence[Listener] = ()) -> None:
+        self._context = context
+        self._listeners = listeners
+        runs_ahead = devices.is_gpu(context.device) and context.world_size > 1
+        self._every = _GPU_STEPS if runs_ahead else 1
 
     def before_epoch(self, trainer: Trainer) -> None:
         """End training if a rank was asked to stop and an epoch is saved. Collective."""
-        number = max(trainer.context.gather(trainer.context.control.stop_requested))
+        number = max(self._context.gather(self._context.control.stop_requested))
         if number and trainer.result.records:
             raise Interrupted(number)
 
     def before_step(self, trainer: Trainer) -> None:
-        """Rank 0 decides whether all ranks act after this step."""
-        self._stop_signal.before_exchange(trainer.step)
+        """Rank 0 decides, before the step's gradient exchange, whether all act after this step."""
+        if self._context.is_main and trainer.step % self._every == 0:
+            self._context.control.commit(trainer.step)
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
-        """Act on the decision. Collective if there is one."""
-        self._stop_signal.after_step(trainer.step, trainer.save_checkpoint)
+        """Act on the decision. Collective if there is one.
+
+        Raises:
+            Interrupted: The signal also ends the run. The checkpoint has been handed over.
+        """
+        if trainer.step % self._every:
+            return
+        if self._every > 1:
+            devices.synchronize_stream(self._context.device)
+        if number := self._context.control.agreed(trainer.step):
+            trainer.save_checkpoint()
+            ends = number != signal.SIGUSR1
+            message = f"{signal.Signals(number).name}: saving step {trainer.step}"
+            for listener in self._listeners:
+                listener.on_message(message + (" and stopping." if ends else "."))
+            if ends:
+                raise Interrupted(number)
 
 
 class MetricSchedule(Callback):

@@ -43,7 +43,6 @@ from gnntrain.training.snapshot import (
     restored_totals,
 )
 from gnntrain.training.step import PlainStep, ReplayedStep, Step
-from gnntrain.training.stop_signal import StopSignal
 from gnntrain.training.update import Update
 
 _log = logging.getLogger("gnntrain")
@@ -143,7 +142,7 @@ class Trainer:
             Reporting(listeners, config.log_every, every_step=not config.cuda_graph),
             EarlyStopping(config.patience),
             *callbacks,
-            StopOnSignal(StopSignal(context, listeners)),  # after all others have seen the step
+            StopOnSignal(context, listeners),  # after all others have seen the step
         ]
 
     @property

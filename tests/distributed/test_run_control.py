@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from gnntrain.errors import (
     TransientError,
     UserError,
 )
-from gnntrain.training.stop_signal import StopSignal
+from gnntrain.training.callbacks import StopOnSignal
 from tests.distributed.stores import KINDS, Clients, GoneStore, LateStore
 from tests.examples import examples
 
@@ -220,10 +221,13 @@ class SimulatedRank:
 
     def __init__(self, rank: int, world_size: int, control: RunControl) -> None:
         self.control = control
-        self.stop_signal = StopSignal(DistributedContext(rank, world_size, control=control))
+        self.callback: Any = StopOnSignal(DistributedContext(rank, world_size, control=control))
         self.step, self.has_entered = 1, False
         self.stopped_after: int | None = None
         self.saved: list[int] = []
+
+    def save_checkpoint(self) -> None:
+        self.saved.append(self.step)
 
     def may_move(self, ranks: list[SimulatedRank]) -> bool:
         """Whether it runs, and is not in an exchange that another rank has yet to enter."""
@@ -232,11 +236,11 @@ class SimulatedRank:
 
     def move(self) -> None:
         if not self.has_entered:
-            self.stop_signal.before_exchange(self.step)
+            self.callback.before_step(self)
             self.has_entered = True
             return
         try:
-            self.stop_signal.after_step(self.step, lambda: self.saved.append(self.step))
+            self.callback.after_step(self, None)
         except Interrupted:
             self.stopped_after = self.step
         self.has_entered = False

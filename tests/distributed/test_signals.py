@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +23,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.training.stop_signal import StopSignal
+from gnntrain.training.callbacks import StopOnSignal
 from scripts.soak.faults import rank_processes
 
 ROOT = Path(__file__).parents[2]
@@ -163,7 +165,7 @@ def test_a_process_that_does_not_end_is_ended_by_force(tmp_path: Path) -> None:
 
 def exchange_until_stopped(context: DistributedContext, directory: str) -> None:
     """Steps of a few milliseconds, and notes of what is done after them."""
-    stop_signal = StopSignal(context)
+    callback: Any = StopOnSignal(context)
     notes = Path(directory)
 
     def note(step: int, number: int) -> None:
@@ -175,12 +177,13 @@ def exchange_until_stopped(context: DistributedContext, directory: str) -> None:
         saved.append(step)
 
     for step in range(1, 10**6):
+        trainer = SimpleNamespace(step=step, save_checkpoint=save)
         context.control.enter(Phase.TRAINING, step)
-        stop_signal.before_exchange(step)
+        callback.before_step(trainer)
         context.sum(torch.tensor(step))
         saved: list[int] = []
         try:
-            stop_signal.after_step(step, save)
+            callback.after_step(trainer, None)
         except Interrupted as interrupted:
             assert saved == [step]
             note(step, interrupted.number)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted
+from gnntrain.training.callbacks import StopOnSignal
 from gnntrain.training.records import Listener
-from gnntrain.training.stop_signal import StopSignal
+from gnntrain.training.snapshot import EpochTotals
 
 
 def step_after(number: int | None) -> list[str]:
@@ -17,14 +20,15 @@ def step_after(number: int | None) -> list[str]:
     context = DistributedContext()
     listener = create_autospec(Listener, instance=True)
     listener.on_message.side_effect = events.append
-    stop_signal = StopSignal(context, [listener])
+    stop = StopOnSignal(context, [listener])
+    trainer: Any = SimpleNamespace(step=3, save_checkpoint=lambda: events.append("saved"))
     if number == signal.SIGUSR1:
         context.control.request_save()
     elif number is not None:
         context.control.request_stop(number)
-    stop_signal.before_exchange(3)
+    stop.before_step(trainer)
     try:
-        stop_signal.after_step(3, lambda: events.append("saved"))
+        stop.after_step(trainer, EpochTotals.start(context.device))
     except Interrupted as interrupted:
         events.append(f"ended by {interrupted.number}")
     return events

@@ -10,9 +10,9 @@ import pytest
 from gnntrain.config import CheckpointConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
-from gnntrain.training import checkpoint_writer
+from gnntrain.training import checkpointing
 from gnntrain.training.checkpoint import State, load_checkpoint, save_checkpoint
-from gnntrain.training.checkpoint_writer import CheckpointClock, CheckpointWriter
+from gnntrain.training.checkpointing import CheckpointClock, CheckpointWriter
 from tests.disks import full_disk
 
 
@@ -46,8 +46,8 @@ def test_training_does_not_wait_for_the_disk(
         may_write.wait(60)
         written.append((path.name, state["epoch"]))
 
-    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", slow)
-    monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(checkpointing, "save_checkpoint", slow)
+    monkeypatch.setattr(checkpointing, "_SECONDS_BETWEEN_WRITES", 0.0)
     writer = CheckpointWriter(tmp_path)
     for epoch in range(50):
         writer.offer({"epoch": epoch}, best=False)  # would hang here
@@ -60,7 +60,7 @@ def test_training_does_not_wait_for_the_disk(
 def test_a_full_disk_is_told_once_and_written_to_when_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.02)
+    monkeypatch.setattr(checkpointing, "_SECONDS_BETWEEN_WRITES", 0.02)
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         writer = CheckpointWriter(tmp_path)
         writer.offer({"epoch": 1}, best=True)
@@ -99,7 +99,7 @@ def test_the_last_does_not_speak_of_a_best_that_is_not_there(
             raise RunError("The disk is full.")
         save_checkpoint(path, state, previous=previous)
 
-    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", refuse_best)
+    monkeypatch.setattr(checkpointing, "save_checkpoint", refuse_best)
     writer = CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=True)
     writer.close()
@@ -117,7 +117,7 @@ def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_wr
         written.append((path.name, state["epoch"]))
         save_checkpoint(path, state, previous=previous)
 
-    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", slow)
+    monkeypatch.setattr(checkpointing, "save_checkpoint", slow)
     writer = CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=True)
     wait_for(tmp_path / "last.pt")
@@ -135,8 +135,8 @@ def test_an_error_nobody_thought_of_does_not_end_the_writing(
             raise errors.pop()
         save_checkpoint(path, state, previous=previous)
 
-    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", fail_once)
-    monkeypatch.setattr(checkpoint_writer, "_SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(checkpointing, "save_checkpoint", fail_once)
+    monkeypatch.setattr(checkpointing, "_SECONDS_BETWEEN_WRITES", 0.0)
     writer = CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=False)
     wait_for(tmp_path / "last.pt")
