@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar, Literal
 
@@ -53,20 +53,24 @@ class SampleKey:
     by_node: bool = False
 
 
+NO_TARGETS = torch.empty(0)
+"""Of seeds that are sampled alone, for no example."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seeds:
     """What a task asks a sampler for: the nodes whose outputs a step's examples need.
 
     Attributes:
         nodes: By node type, integers `[num_seeds]`, ids within the type.
-        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`. Samplers do not
-            read them; without examples they are empty.
+        targets: The examples' targets, `[num_examples]` or `[num_examples, …]`; samplers do
+            not read them.
         pairs: int64 `[2, num_examples]`, positions in `nodes` of the two ends of each example that
             is an edge; None: each seed is an example, in order.
     """
 
     nodes: Mapping[NodeType, Tensor]
-    targets: Tensor = field(default_factory=lambda: torch.empty(0))
+    targets: Tensor
     pairs: Tensor | None = None
 
 

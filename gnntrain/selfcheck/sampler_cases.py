@@ -13,7 +13,7 @@ from torch import Tensor
 from gnntrain.compute.selection import SAMPLER
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE
-from gnntrain.sampling.base import SampleKey, Sampler, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
@@ -58,12 +58,12 @@ def _tried(draws: _Draws, device: torch.device) -> Outcome:
     seeds = torch.arange(0, _NUM_NODES, 14)
     expected, found = _samplers(graph, draws, device)
     for key in _KEYS:
-        wanted = expected.sample(Seeds({NODE: seeds}), key)
+        wanted = expected.sample(Seeds({NODE: seeds}, NO_TARGETS), key)
         if draws.padded:
             keys = found.hop_keys(key).to(device)
             _check_padded(found.sample_padded(seeds.to(device), keys), wanted)
         else:
-            _check_equal(found.sample(Seeds({NODE: seeds}), key), wanted)
+            _check_equal(found.sample(Seeds({NODE: seeds}, NO_TARGETS), key), wanted)
     return Outcome()
 
 
@@ -124,6 +124,6 @@ def _refuse_longer(name: str, found: Tensor, wanted: Tensor, fill: int) -> None:
 def _timed(device: torch.device) -> Outcome:
     """Measure a batch of 1024 seeds on both; the CPU's sampler in one thread."""
     samplers = _samplers(_graph(200_000, 4_000_000, torch.int32), _Draws([15, 10]), device)
-    seeds = Seeds({NODE: torch.arange(1024)})
+    seeds = Seeds({NODE: torch.arange(1024)}, NO_TARGETS)
     times = [milliseconds(partial(one.sample, seeds, _KEYS[0]), device) for one in samplers]
     return Outcome(0.0, times[1], times[0])

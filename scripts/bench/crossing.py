@@ -18,7 +18,7 @@ import torch
 from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.read_counts import most_read
-from gnntrain.sampling.base import SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 
@@ -103,7 +103,9 @@ class Batches:
         order = plan.order(EPOCH)
         for step in steps:
             seeds = torch.from_numpy(plan.rank_batch(order, step).seeds)
-            yield sampler.sample(Seeds({NODE: seeds}), SampleKey(self.seed, EPOCH, step))
+            yield sampler.sample(
+                Seeds({NODE: seeds}, NO_TARGETS), SampleKey(self.seed, EPOCH, step)
+            )
 
     def _plan(self, rank: int) -> SeedPlan:
         seeds = self.graph.split("train")

@@ -46,7 +46,7 @@ from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import SplitMetrics
@@ -221,7 +221,7 @@ def _sampling(
     batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
 
     def draw(turn: int, step: int) -> int:
-        seeds = Seeds({NODE: as_tensor(batches[step])})
+        seeds = Seeds({NODE: as_tensor(batches[step])}, NO_TARGETS)
         drawn = sampler.sample(seeds, SampleKey(0, turn, step))
         return sum(drawn.num_sampled_edges[EDGE])
 
@@ -237,7 +237,7 @@ def _gathering(
     table = LazyFeatures(rows_of(bench.store.nodes[NODE]).to(bench.context.device))
 
     def draw(seeds: Tensor, key: SampleKey) -> Gathered:
-        drawn = sampler.sample(Seeds({NODE: seeds}), key)
+        drawn = sampler.sample(Seeds({NODE: seeds}, NO_TARGETS), key)
         nodes = drawn.nodes[NODE]
         rows = replace(table, nodes=nodes).whole(table.rows.dtype)
         return Gathered(sum(hop.num_edges for hop in drawn.hops), nodes, rows)

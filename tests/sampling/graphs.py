@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, NodeType
-from gnntrain.sampling.base import FanOuts, Int64Array, Sampler, Seeds
+from gnntrain.sampling.base import NO_TARGETS, FanOuts, Int64Array, Sampler, Seeds
 from gnntrain.sampling.block import Block, Sample
 from gnntrain.sampling.cpu import CPUSampler
 from tests.hetero_graphs import hetero_graph
@@ -88,7 +88,7 @@ def target_of(graph: FusedCSC) -> NodeType:
 def seeds_of(nodes: Tensor | Sequence[int], graph: FusedCSC | None = None) -> Seeds:
     """Of a graph's target type; without one of the only type."""
     ids = nodes if isinstance(nodes, Tensor) else torch.tensor(nodes, dtype=torch.int64)
-    return Seeds({NODE if graph is None else target_of(graph): ids})
+    return Seeds({NODE if graph is None else target_of(graph): ids}, NO_TARGETS)
 
 
 def some_seeds(graph: FusedCSC, *, unique: bool = False) -> st.SearchStrategy[list[int]]:

@@ -88,7 +88,6 @@ class LinkPrediction:
         key, values = SampleKey(0, 0, 0), GraphTensors.of(self._graph, NO_NEEDS)
         seeds = self.seeds(self.examples(split), key, values)
         assert seeds.pairs is not None
-        assert seeds.targets is not None
         outputs = self.head(whole.outputs[seeds.nodes[NODE]], seeds.pairs)
         yield SplitSlice(torch.arange(len(outputs)), outputs, seeds.targets)
 

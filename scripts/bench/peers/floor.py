@@ -23,7 +23,7 @@ from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.sampling.base import Int64Array, SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import CPUSampler
 from scripts.bench.peers.turns import Spec, Turns, compete
@@ -73,7 +73,7 @@ def mean_work(spec: Spec, store: StoredGraph) -> Work:
     works = []
     for step in range(min(_NUM_BATCHES, plan.num_steps)):
         seeds = as_tensor(plan.global_batch(order, step))
-        drawn = sampler.sample(Seeds({NODE: seeds}), SampleKey(0, 1, step))
+        drawn = sampler.sample(Seeds({NODE: seeds}, NO_TARGETS), SampleKey(0, 1, step))
         works.append(work_of([hop.edges[EDGE] for hop in drawn.hops], widths, row_bytes))
     num_dst, flops, num_bytes = np.mean([(w.num_dst, w.flops, w.num_bytes) for w in works], axis=0)
     return Work(int(num_dst), float(flops), float(num_bytes))

@@ -31,7 +31,7 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
@@ -170,7 +170,7 @@ def sample(_: DistributedContext, turns: Turns) -> None:
 
     def draw(step: int) -> int:
         seeds = as_tensor(plan.global_batch(order, step % plan.num_steps))
-        drawn = sampler.sample(Seeds({store.target: seeds}), SampleKey(0, 1, step))
+        drawn = sampler.sample(Seeds({store.target: seeds}, NO_TARGETS), SampleKey(0, 1, step))
         return sum(hop.num_edges for hop in drawn.hops)
 
     _ready(turns, f"{type(sampler).__name__}, one batch a thread")
