@@ -54,16 +54,15 @@ class BadRows:
             return
         for file, here in source.by_file(np.sort(rows)):
             self._counts[file.path.name] += len(here)
-            self._show(file, here[: NUM_SHOWN - len(self._shown)], reason)
+            shown = here[: NUM_SHOWN - len(self._shown)]
+            for number, record in file.read_fields(shown) if len(shown) else []:
+                report = f"  {file.path} {file.unit} {number}: {reason(record)}"
+                self._shown.append((file.path, number, report))
+                has_digit = any(field[:1].isdigit() for field in record)
+                if file.unit == "line" and number == 1 and not has_digit:
+                    self._hints["If line 1 holds column names, set dataset.header=true."] = None
         if hint:
             self._hints[hint] = None
-
-    def _show(self, file: Table, rows: Int64Array, reason: Callable[[Record], str]) -> None:
-        for number, record in file.read_fields(rows) if len(rows) else []:
-            report = f"  {file.path} {file.unit} {number}: {reason(record)}"
-            self._shown.append((file.path, number, report))
-            if file.unit == "line" and number == 1 and not _has_digit(record):
-                self._hints["If line 1 holds column names, set dataset.header=true."] = None
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -96,7 +95,3 @@ class BadRows:
             raise UserError(found, "\n".join([" ".join(hints), *lines]))
         said = " ".join([found, "They are left out.", *hints])
         _logger.warning("%s", "\n".join([said, *lines]))
-
-
-def _has_digit(record: Record) -> bool:
-    return any(field[:1].isdigit() for field in record)
