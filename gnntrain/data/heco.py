@@ -75,7 +75,7 @@ class HeCoBuilder(PublishedBuilder):
             path = raw_dir / file
             with path.open("rb") as opened:  # the terms' npz file is an npy file
                 is_array = opened.read(6) == npy_format.MAGIC_PREFIX
-            rows = np.load(path) if is_array else _SparseRows(path)
+            rows = np.load(path, allow_pickle=False) if is_array else _SparseRows(path)
             nodes[name] = NodeData(len(rows), rows)
         edges = {}
         for edge_type, file in _EDGES.items():
@@ -84,7 +84,7 @@ class HeCoBuilder(PublishedBuilder):
             edges[edge_type] = EdgeData(papers, others) if is_of_paper else EdgeData(others, papers)
         conferences = edges["paper", "published_in", "conference"].dst
         nodes["conference"] = NodeData(int(conferences.max()) + 1)
-        labels = np.load(raw_dir / _LABELS)
+        labels = np.load(raw_dir / _LABELS, allow_pickle=False)
         return HeteroGraphData(
             dataset=self.dataset,
             nodes=nodes,
@@ -93,6 +93,9 @@ class HeCoBuilder(PublishedBuilder):
             labels=labels,
             num_classes=int(labels.max()) + 1,
             task="multiclass",
-            splits={name: np.load(raw_dir / f"{name}_{self.split}.npy") for name in SPLITS},
+            splits={
+                name: np.load(raw_dir / f"{name}_{self.split}.npy", allow_pickle=False)
+                for name in SPLITS
+            },
             reverse=True,
         )
