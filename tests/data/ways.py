@@ -444,6 +444,8 @@ def ways(draw: st.DrawFn) -> Way:
     ids = draw(st.sampled_from([None, *IDS]))
     if nodes == ".npy" or (nodes == ".pt" and ids in TEXT_IDS):
         ids = None
+    if ids == "float" and style.decimal == ",":
+        ids = "sparse"  # `40,0` stays the text that it is
     label = draw(st.sampled_from(list(LABELS)))
     labels = container() if not is_table(nodes) or draw(st.booleans()) else None
     lacks_text = labels == ".pt" and (label == "text" or ids in TEXT_IDS)
