@@ -68,9 +68,7 @@ def test_ranks_that_train_open_no_part(tmp_path: Path) -> None:
 def test_a_served_run_that_was_broken_off_goes_on_bit_for_bit(
     cache: Path, tmp_path: Path, killed: int | None
 ) -> None:
-    # Of a broken-off epoch the hit rate is that of its second part: without a cache it is 0.
-    keys = [*SERVER, "distributed.num_processes=3", "features.cache_bytes=0"]
-    keys += ["trainer.epochs=15", "trainer.batch_size=8"]
+    keys = [*SERVER, "distributed.num_processes=3", "trainer.epochs=15", "trainer.batch_size=8"]
     job = start(tmp_path / "run", cache, *keys)
     wait_for_epochs(tmp_path / "run", job, 3)
     if killed is None:
