@@ -17,6 +17,7 @@ from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.owners import equal_ranges
 from gnntrain.errors import UserError
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
@@ -70,7 +71,7 @@ class LoaderBuilder:
         kernels: Who computes the operators, and draws the batches: what this process has selected
             for the rank's device.
         is_typed, exchange: See above.
-        owners: Who holds which nodes of each type, where owners hold the graph in parts.
+        owners: With an exchange: who holds which nodes of each type, or their rows.
 
     Raises:
         UserError: Nodes have no features, and the parts are of a version that does not say in
@@ -92,17 +93,12 @@ class LoaderBuilder:
         exchange: Exchange | None = None,
         owners_draw: bool = False,
     ) -> None:
-        self._config = config
+        self._config, self._graph, self._context = config, graph, context
+        self._needs, self._plan, self._targets = needs, plan, targets
+        self._make_seeds, self._uses_graph = make_seeds, uses_graph
         self.kernels = selected(context.device.type)
-        self._graph = graph
-        self._context = context
-        self._needs = needs
-        self._plan = plan
-        self._targets = targets
-        self._make_seeds = make_seeds
-        self._uses_graph = uses_graph
-        self.is_typed = is_typed
-        self.exchange = exchange
+        self.is_typed, self.exchange = is_typed, exchange
+        self._on_gpu = devices.is_gpu(context.device)
         self._why_sharded: tuple[str, ...] = ()
         self._pinned = PinnedArrays()
         self._samplers: dict[tuple[object, ...], Sampler] = {}
@@ -110,16 +106,19 @@ class LoaderBuilder:
         self._rows: MachineRows | None = None
         if exchange is None:
             return
+        parts = None
         if owners_draw:
             parts, self.owners = held_parts(graph, exchange)
             originals = originals_of(graph)
             self._remote = RemoteValues(exchange, self.owners, graph.target, originals)
-            self._rows = MachineRows.of_parts(graph, parts, self.owners, exchange)
             if parts:
                 serve_parts(exchange, parts)
         else:
-            self._rows = MachineRows.of_ranges(graph, exchange)
-        self._rows.serve()
+            sizes = graph.schema.num_nodes.items()
+            self.owners = {name: equal_ranges(size, exchange.num_owners) for name, size in sizes}
+        self._rows = MachineRows(graph, self.owners, parts, exchange)
+
+    # Loaders
 
     def loader(
         self,
@@ -135,16 +134,15 @@ class LoaderBuilder:
             features: Sources of the feature rows; None: `self.features`.
         """
         features = self.features if features is None else features
-        config, on_gpu = self._config.sampler, devices.is_gpu(self._context.device)
-        overlaps = on_gpu or self.exchange is not None or self._context.num_machines > 1
+        config, device = self._config.sampler, self._context.device
+        overlaps = self._on_gpu or self.exchange is not None or self._context.num_machines > 1
         threads = num_loader_threads(config, torch.get_num_threads(), overlaps=overlaps)
         # On the CPU Triton's interpreter runs the kernels, in one thread only.
-        is_interpreted = self.samples_on_gpu and not on_gpu
+        is_interpreted = self.samples_on_gpu and not self._on_gpu
         # Without streams torch expects one thread to use a GPU (MPS).
-        has_one_queue = on_gpu and not devices.has_streams(self._context.device)
+        has_one_queue = self._on_gpu and not devices.has_streams(device)
         # All ranks must start the same gathers, also where training ends early.
         gathers = any(isinstance(source, WholeGraphFeatures) for source in features.values())
-        is_alone = is_interpreted or has_one_queue or gathers
         return SampledLoader(
             self.values,
             features,
@@ -152,9 +150,9 @@ class LoaderBuilder:
             plan,
             make_seeds=self._make_seeds,
             needs=self._needs,
-            threads=0 if is_alone else threads,
+            threads=0 if is_interpreted or has_one_queue or gathers else threads,
             prefetch=config.prefetch,
-            device=self._context.device,
+            device=device,
         )
 
     def training_loader(self) -> SampledLoader | FullGraphLoader:
@@ -184,9 +182,9 @@ class LoaderBuilder:
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
         """The whole graph as one batch, with the seeds of `plan`."""
-        graph = self.graph_on_device if self._full_placement is not None else None
+        is_full = self._full_placement is not None
         return FullGraphLoader(
-            graph or self._copied_graph(),
+            (self.graph_on_device if is_full else None) or self._copied_graph(),
             self._graph.schema,
             self.features if self._holds_all_rows else self._copied_rows(),
             plan,
@@ -194,6 +192,20 @@ class LoaderBuilder:
             make_seeds=self._make_seeds,
             needs=self._needs,
         )
+
+    # The graph and its rows, where they are read
+
+    @cached_property
+    def graph(self) -> GraphTensors:
+        """The graph's tensors where the sampler reads them."""
+        if self.samples_on_gpu and self._placement is not None:
+            return self._copied_graph(self._pinned.indices)
+        return GraphTensors.of(self._graph, self._needs, targets=self._targets)
+
+    @property
+    def values(self) -> BatchValues:
+        """The source of the batches' targets, weights, degrees and norms."""
+        return self.graph if self._remote is None else self._remote
 
     @cached_property
     def graph_on_device(self) -> GraphTensors | None:
@@ -204,20 +216,46 @@ class LoaderBuilder:
         return self._copied_graph() if self._full_placement.topology == "resident" else None
 
     @cached_property
-    def _full_placement(self) -> Placement | None:
-        """In full-graph training, what half of a GPU's memory holds of the graph. Collective."""
-        if self._config.sampler.name != "full" or not devices.is_gpu(self._context.device):
-            return None
-        no_cache = FeaturesConfig(cache_bytes=0)
-        return place(self._sizes(), measured_memory(self._context), features=no_cache)
+    def features(self) -> Mapping[NodeType, FeatureSource]:
+        """The rows of each node type with features, where the model reads them. Collective."""
+        if self._rows is not None:
+            keys = self._config.features
+            if self._uses_wholegraph:  # only evaluation asks the exchange
+                keys = keys.model_copy(update={"cache_ratio": 0.0})
+            sources, self._why_sharded = self._rows.sources(keys, self._presampled, self._context)
+            return sources
+        if self._holds_all_rows:
+            return self._copied_rows()
+        placement = self._placement
+        if placement is None:
+            return in_place(self._graph)
+        cached = None
+        if placement.features == "cached":  # of the only node type
+            counts, num_nodes = DenseReadCounts(self._graph.num_nodes), self._graph.num_nodes
+            num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
+            for nodes in self._presampled(num_epochs):
+                counts.add(nodes[self._graph.target].cpu().numpy())
+            cached = as_tensor(most_read_nodes(counts, placement.num_cached, num_nodes))
+        return {
+            name: place_features(
+                rows, placement, self._context, cached, self._pinned.rows.get(name)
+            )
+            for name, rows in stored_rows(self._graph).items()
+        }
 
-    @property
-    def _holds_all_rows(self) -> bool:
-        return self._full_placement is not None and self._full_placement.features == "resident"
+    def _presampled(self, num_epochs: int) -> Iterator[Mapping[NodeType, Tensor]]:
+        """The nodes of each batch that training draws in its first epochs."""
+        sampler, plan = self.sampler(self._config.sampler.fan_outs), self._plan
+        for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
+            order = plan.order(epoch)
+            for step in range(plan.num_steps):
+                examples, key = plan.rank_batch(order, step).seeds, plan.key(epoch, step)
+                yield sampler.sample(self._make_seeds(examples, key, self.values), key).nodes
 
-    def _copied_graph(self) -> GraphTensors:
-        device = self._context.device
-        return GraphTensors.of(self._graph, self._needs, device, targets=self._targets)
+    def _copied_graph(self, indices: Tensor | None = None) -> GraphTensors:
+        """The graph on the model's device; its `indices` perhaps in pinned memory."""
+        device, targets = self._context.device, self._targets
+        return GraphTensors.of(self._graph, self._needs, device, indices=indices, targets=targets)
 
     def _copied_rows(self) -> dict[NodeType, FeatureSource]:
         device = self._context.device
@@ -225,6 +263,43 @@ class LoaderBuilder:
             name: InPlaceFeatures(LazyFeatures(rows.to(device)), device)
             for name, rows in stored_rows(self._graph).items()
         }
+
+    # The sampler
+
+    def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
+        """One sampler for all loaders with these fan-outs: they share its working memory."""
+        graph, config = self._graph, self._config.sampler
+        # Evaluation's alone may be of more hops than the model has layers.
+        is_by_type = isinstance(fan_outs, Mapping)
+        length = self._config.model.num_layers if is_by_type else len(fan_outs)
+        by_type = resolved_fan_outs(fan_outs, graph.schema, length)
+        if not self._uses_graph:
+            by_type = dict.fromkeys(by_type, ())
+        key = tuple(by_type.values())
+        if key in self._samplers:
+            return self._samplers[key]
+        has_weight = any(edges.weight is not None for edges in graph.edges.values())
+        needs = replace(self._needs, weight=has_weight and self._needs.weight)
+        scope, with_replacement = config.fan_out_scope, config.replace
+        if self._remote is not None:
+            self._samplers[key] = RemoteSampler(
+                self._remote.caller,
+                self.owners,
+                graph.schema.edge_types,
+                by_type,
+                scope=scope,
+                replace=with_replacement,
+                needs=needs,
+            )
+            return self._samplers[key]
+        edges = graph.fused
+        if self.samples_on_gpu:
+            on_gpu = self.graph.only_edges
+            edges = replace(edges, indptr=on_gpu.indptr, indices=on_gpu.indices)
+        self._samplers[key] = sampler_class(self.backend)(
+            edges, by_type, scope=scope, replace=with_replacement, edge_ids=needs.weight
+        )
+        return self._samplers[key]
 
     @cached_property
     def backend(self) -> str:
@@ -243,153 +318,6 @@ class LoaderBuilder:
         return self._remote is None and sampler_class(self.backend).on_gpu
 
     @property
-    def why_placed(self) -> tuple[str, ...]:
-        """Edges' and features' placement with the reason; empty until a loader has placed them."""
-        placement: Placement | None = self.__dict__.get("_placement")
-        why = () if placement is None else placement.why
-        return why[:1] + self._why_sharded if self._why_sharded else why
-
-    @cached_property
-    def graph(self) -> GraphTensors:
-        """The graph's tensors where the sampler reads them."""
-        if not self.samples_on_gpu or self._placement is None:
-            return GraphTensors.of(self._graph, self._needs, targets=self._targets)
-        return GraphTensors.of(
-            self._graph,
-            self._needs,
-            self._context.device,
-            indices=self._pinned.indices,
-            targets=self._targets,
-        )
-
-    @property
-    def values(self) -> BatchValues:
-        """The source of the batches' targets, weights, degrees and norms."""
-        return self.graph if self._remote is None else self._remote
-
-    @property
-    def _uses_wholegraph(self) -> bool:
-        placement = self._placement
-        return placement is not None and placement.features == "wholegraph"
-
-    @cached_property
-    def features(self) -> Mapping[NodeType, FeatureSource]:
-        """The rows of each node type with features, where the model reads them. Collective."""
-        if self._rows is not None:
-            keys = self._config.features
-            if self._uses_wholegraph:  # only evaluation asks the exchange
-                keys = keys.model_copy(update={"cache_ratio": 0.0})
-            sources, self._why_sharded = self._rows.sources(keys, self._presampled, self._context)
-            return sources
-        if self._holds_all_rows:
-            return self._copied_rows()
-        placement = self._placement
-        if placement is None:
-            return in_place(self._graph)
-        cached = None
-        if placement.features == "cached":
-            # Of the only node type.
-            counts = DenseReadCounts(self._graph.num_nodes)
-            num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
-            for nodes in self._presampled(num_epochs):
-                counts.add(nodes[self._graph.target].cpu().numpy())
-            nodes_to_cache = most_read_nodes(counts, placement.num_cached, self._graph.num_nodes)
-            cached = as_tensor(nodes_to_cache)
-        pinned = self._pinned.rows
-        return {
-            name: place_features(rows, placement, self._context, cached, pinned.get(name))
-            for name, rows in stored_rows(self._graph).items()
-        }
-
-    def _presampled(self, num_epochs: int) -> Iterator[Mapping[NodeType, Tensor]]:
-        """The nodes of each batch that training draws in its first epochs."""
-        sampler, plan = self.sampler(self._config.sampler.fan_outs), self._plan
-        for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
-            order = plan.order(epoch)
-            for step in range(plan.num_steps):
-                examples, key = plan.rank_batch(order, step).seeds, plan.key(epoch, step)
-                yield sampler.sample(self._make_seeds(examples, key, self.values), key).nodes
-
-    def sampler(self, fan_outs: AnyFanOuts) -> Sampler:
-        """One sampler for all loaders with these fan-outs: they share its working memory."""
-        graph, config = self._graph, self._config.sampler
-        # Evaluation's alone may be of more hops than the model has layers.
-        is_by_type = isinstance(fan_outs, Mapping)
-        length = self._config.model.num_layers if is_by_type else len(fan_outs)
-        by_type = resolved_fan_outs(fan_outs, graph.schema, length)
-        if not self._uses_graph:
-            by_type = dict.fromkeys(by_type, ())
-        key = tuple(by_type.values())
-        if key in self._samplers:
-            return self._samplers[key]
-        has_weight = any(edges.weight is not None for edges in graph.edges.values())
-        reads_weight = has_weight and self._needs.weight
-        if self._remote is not None:
-            assert self.exchange is not None
-            self._samplers[key] = RemoteSampler(
-                self.exchange,
-                self.owners,
-                graph.schema.edge_types,
-                by_type,
-                scope=config.fan_out_scope,
-                replace=config.replace,
-                needs=replace(self._needs, weight=reads_weight),
-            )
-            return self._samplers[key]
-        edges = graph.fused
-        if self.samples_on_gpu:
-            on_gpu = self.graph.only_edges
-            edges = replace(edges, indptr=on_gpu.indptr, indices=on_gpu.indices)
-        self._samplers[key] = sampler_class(self.backend)(
-            edges,
-            by_type,
-            scope=config.fan_out_scope,
-            replace=config.replace,
-            edge_ids=reads_weight,
-        )
-        return self._samplers[key]
-
-    @cached_property
-    def _placement(self) -> Placement | None:
-        """The placement for a GPU; None: a CPU reads the store. Collective."""
-        config = self._config
-        on_gpu, features = devices.is_gpu(self._context.device), config.features
-        if self._remote is not None or not (on_gpu or self._draws_on_gpu):
-            return None
-        if self.is_typed:
-            if self.exchange is not None:
-                return None
-            # No cache: all rows or none.
-            features = FeaturesConfig(placement=features.placement, cache_bytes=0)
-        elif self.exchange is not None and features.placement != "wholegraph":
-            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
-        choose = partial(
-            place,
-            self._sizes(),
-            topology=config.sampler.topology,
-            features=features,
-            samples_on_gpu=self._draws_on_gpu,
-            reads_host=self.kernels.reads_host or not on_gpu,
-        )
-        memory = measured_memory(self._context)
-        if self.is_typed:
-            memory = replace(memory, has_peers=False)
-        placement, self._pinned = place_and_pin(self._graph, choose, memory, self._context)
-        return placement
-
-    def _sizes(self) -> Sizes:
-        nodes, edges, needs = self._graph.nodes, self._graph.edges.values(), self._needs
-        small = self._targets.nbytes + sum(own.indptr.nbytes for own in edges)
-        small += 4 * self._graph.num_nodes * needs.norm
-        small += sum(4 * len(own) for own in edges if needs.weight and own.weight is not None)
-        return Sizes(
-            small=small,
-            topology=sum(own.indices.nbytes for own in edges),
-            features=sum(own.features.nbytes for own in nodes.values()),
-            num_nodes=self._graph.num_nodes,
-        )
-
-    @property
     def _draws_on_gpu(self) -> bool:
         """Whether the GPU draws if its memory holds the edges.
 
@@ -401,14 +329,77 @@ class LoaderBuilder:
             return False
         if backend == "auto":
             return kernels.samples_on_gpu
-        is_on_gpu = devices.is_gpu(self._context.device)
-        if backend == "triton" and is_on_gpu and not kernels.samples_on_gpu:
+        if backend == "triton" and self._on_gpu and not kernels.samples_on_gpu:
             why = kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
             raise UserError(
                 f"sampler.backend=triton cannot be used on this GPU: {why}.",
                 "Leave it out: the CPU draws then.",
             )
         return sampler_class(backend).on_gpu
+
+    # The placement
+
+    @property
+    def why_placed(self) -> tuple[str, ...]:
+        """Edges' and features' placement with the reason; empty until a loader has placed them."""
+        placement: Placement | None = self.__dict__.get("_placement")
+        why = () if placement is None else placement.why
+        return why[:1] + self._why_sharded if self._why_sharded else why
+
+    @property
+    def _uses_wholegraph(self) -> bool:
+        return self._placement is not None and self._placement.features == "wholegraph"
+
+    @cached_property
+    def _placement(self) -> Placement | None:
+        """The placement for a GPU; None: a CPU reads the store. Collective."""
+        config, features = self._config, self._config.features
+        if self._remote is not None or not (self._on_gpu or self._draws_on_gpu):
+            return None
+        if self.is_typed and self.exchange is not None:
+            return None
+        memory = measured_memory(self._context)
+        if self.is_typed:
+            # No cache and no sharding: all rows or none.
+            features = FeaturesConfig(placement=features.placement, cache_bytes=0)
+            memory = replace(memory, has_peers=False)
+        elif self.exchange is not None and features.placement != "wholegraph":
+            features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
+        choose = partial(
+            place,
+            self._sizes(),
+            topology=config.sampler.topology,
+            features=features,
+            samples_on_gpu=self._draws_on_gpu,
+            reads_host=self.kernels.reads_host or not self._on_gpu,
+        )
+        placement, self._pinned = place_and_pin(self._graph, choose, memory, self._context)
+        return placement
+
+    @cached_property
+    def _full_placement(self) -> Placement | None:
+        """In full-graph training, what half of a GPU's memory holds of the graph. Collective."""
+        if self._config.sampler.name != "full" or not self._on_gpu:
+            return None
+        no_cache = FeaturesConfig(cache_bytes=0)
+        return place(self._sizes(), measured_memory(self._context), features=no_cache)
+
+    @property
+    def _holds_all_rows(self) -> bool:
+        return self._full_placement is not None and self._full_placement.features == "resident"
+
+    def _sizes(self) -> Sizes:
+        nodes, edges, needs = self._graph.nodes, self._graph.edges.values(), self._needs
+        weights = [of_type.weight for of_type in edges if of_type.weight is not None]
+        return Sizes(
+            small=self._targets.nbytes
+            + sum(of_type.indptr.nbytes for of_type in edges)
+            + 4 * self._graph.num_nodes * needs.norm
+            + 4 * sum(map(len, weights)) * needs.weight,
+            topology=sum(of_type.indices.nbytes for of_type in edges),
+            features=sum(of_type.features.nbytes for of_type in nodes.values()),
+            num_nodes=self._graph.num_nodes,
+        )
 
 
 def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:

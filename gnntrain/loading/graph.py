@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import (
-    Edges,
-    EdgeType,
-    Graph,
-    Int64Array,
-    NodeType,
-)
+from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Block, BlockNeeds, Hop, Sample
 
@@ -138,23 +132,21 @@ class GraphTensors:
             targets: By node, on the CPU; None: the graph's labels.
         """
 
-        def tensors(name: EdgeType, own: Edges) -> EdgeTensors:
-            weight = own.weight if needs.weight else None
-            norm = own.gcn_norm if needs.norm else None
-            return EdgeTensors(
-                as_tensor(own.indptr).to(device),
-                as_tensor(own.indices).to(device) if indices is None else indices,
+        edges = {}
+        for name, stored in graph.edges.items():
+            weight = stored.weight if needs.weight else None
+            norm = stored.gcn_norm if needs.norm else None
+            edges[name] = EdgeTensors(
+                as_tensor(stored.indptr).to(device),
+                as_tensor(stored.indices).to(device) if indices is None else indices,
                 len(graph.nodes[name[0]]),
                 None if norm is None else as_tensor(norm).to(device),
                 None if weight is None else as_tensor(weight).to(device),
             )
-
-        return cls(
-            {name: tensors(name, own) for name, own in graph.edges.items()},
-            graph.target,
-            (as_tensor(graph.labels) if targets is None else targets).to(device),
-            torch.empty(0, device=device).device,
-        )
+        targets = as_tensor(graph.labels) if targets is None else targets
+        # An empty tensor's device has the index that "cuda" stands for.
+        device = torch.empty(0, device=device).device
+        return cls(edges, graph.target, targets.to(device), device)
 
     @property
     def only_edges(self) -> EdgeTensors:
@@ -176,34 +168,46 @@ class GraphTensors:
         degrees: dict[EdgeType, Tensor] = {}
         if sample.hops:  # the first has the nodes of all others
             for name, block in sample.hops[0].edges.items():
-                own = self.edges[name]
-                if needs.norm and own.norm is not None:
-                    norms[name] = take(own.norm, sample.nodes[name[0]])
+                edges = self.edges[name]
+                if needs.norm and edges.norm is not None:
+                    norms[name] = take(edges.norm, sample.nodes[name[0]])
                 if needs.degree:
-                    degrees[name] = own.degrees(sample.nodes[name[2]][: block.num_dst])
-        return tuple(
-            replace(
-                hop,
-                edges={
-                    name: replace(
-                        block,
-                        weight=self._weight(name, block),
-                        degree=degrees[name][: block.num_dst] if needs.degree else None,
-                        norm=norms[name][: block.num_src] if name in norms else None,
-                        edge_ids=None,  # they stay in the sample, which does not move to a GPU
-                    )
-                    for name, block in hop.edges.items()
-                },
-            )
-            for hop in sample.hops
+                    degrees[name] = edges.degrees(sample.nodes[name[2]][: block.num_dst])
+        weights = {name: edges.weight for name, edges in self.edges.items()}
+        return hops_with(sample, degrees, norms, weights)
+
+
+def hops_with(
+    sample: Sample,
+    degrees: Mapping[EdgeType, Tensor],
+    norms: Mapping[EdgeType, Tensor],
+    weights: Mapping[EdgeType, Tensor | None] | None = None,
+) -> tuple[Hop, ...]:
+    """The sample's hops with the values that a model reads, see `Block`.
+
+    Args:
+        sample: The sample.
+        degrees, norms: Of the nodes of the sample's first hop, which has those of all others.
+        weights: Of all edges of the graph; None: the blocks have theirs already.
+    """
+
+    def filled(name: EdgeType, block: Block) -> Block:
+        weight = block.weight if weights is None else weights[name]
+        if weights is not None and weight is not None:
+            assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
+            weight = take(weight, block.edge_ids)
+        return replace(
+            block,
+            weight=weight,
+            degree=degrees[name][: block.num_dst] if name in degrees else None,
+            norm=norms[name][: block.num_src] if name in norms else None,
+            edge_ids=None,  # they stay in the sample, which does not move to a GPU
         )
 
-    def _weight(self, edge_type: EdgeType, block: Block) -> Tensor | None:
-        weight = self.edges[edge_type].weight
-        if weight is None:
-            return None
-        assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
-        return take(weight, block.edge_ids)
+    return tuple(
+        replace(hop, edges={name: filled(name, block) for name, block in hop.edges.items()})
+        for hop in sample.hops
+    )
 
 
 def node_seeds(examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:

@@ -11,10 +11,9 @@ import torch
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.sampling.base import Int64Array
-from gnntrain.sampling.kernels import count_in_table, new_table, put_counts
 
 _NODES_AT_ONCE = 1 << 22
-_LEAST_COUNTED = 1 << 12
+_LEAST_PENDING = 1 << 16
 
 
 class DenseReadCounts:
@@ -32,63 +31,50 @@ class DenseReadCounts:
         return self._counts[start:stop].astype(np.int64)
 
 
-class HashedReadCounts:
-    """The reads of some nodes, in a hash table; otherwise as `DenseReadCounts`.
+class SparseReadCounts:
+    """The reads of the nodes that were read at all; otherwise as `DenseReadCounts`.
 
     Args:
-        limit: The most nodes that are counted, at least 1. Before one more is counted, the half
-            that was read least is forgotten; a forgotten node is counted from 0 again.
+        limit: The most nodes that are counted. Where more were read, only the half of `limit` that
+            was read most is kept; a forgotten node is counted from 0 again.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._num_counted = 0
-        self._sorted: tuple[Int64Array, Int64Array] | None = None
-        self._build(*np.empty((2, 0), np.int64))
+        self._nodes, self._reads = np.empty((2, 0), np.int64)  # nodes ascending
+        self._pending: list[Int64Array] = []
 
     def add(self, nodes: Int64Array) -> None:
         """See `DenseReadCounts.add`."""
-        done, self._sorted = 0, None
-        while True:
-            table = self._table, self._shift
-            done, self._num_counted = count_in_table(
-                nodes, done, *table, self._num_counted, self._capacity
-            )
-            if done == len(nodes):
-                return
-            self._grow_or_forget()
+        self._pending.append(nodes)
+        # Merging sorts all counted nodes: it waits until there are as many new reads.
+        if sum(map(len, self._pending)) > max(_LEAST_PENDING, len(self._nodes)):
+            self._merge()
 
     def between(self, start: int, stop: int) -> Int64Array:
         """See `DenseReadCounts.between`."""
-        nodes, reads = self._sorted = self._sorted or self._items()
+        self._merge()
         counts = np.zeros(stop - start, np.int64)
-        part = slice(*np.searchsorted(nodes, (start, stop)))
-        counts[nodes[part] - start] = reads[part]
+        part = slice(*np.searchsorted(self._nodes, (start, stop)))
+        counts[self._nodes[part] - start] = self._reads[part]
         return counts
 
-    def _items(self) -> tuple[Int64Array, Int64Array]:
-        """The nodes that were read, ascending, and how often: int64 `[n]` each."""
-        slots = self._table.reshape(-1, 2)
-        nodes, counts = slots[slots[:, 1] > 0].T
-        order = np.argsort(nodes)
-        return nodes[order], counts[order]
-
-    def _grow_or_forget(self) -> None:
-        nodes, counts = self._items()
-        if len(nodes) >= self._limit:
-            kept = most_read(counts, self._limit // 2)
-            nodes, counts = nodes[kept], counts[kept]
-        self._build(nodes, counts)
-
-    def _build(self, nodes: Int64Array, counts: Int64Array) -> None:
-        self._num_counted = len(nodes)
-        self._table, self._shift = new_table(max(_LEAST_COUNTED, len(nodes)))
-        self._capacity = min(len(self._table) // 4, self._limit)
-        put_counts(nodes, counts, self._table, self._shift)
+    def _merge(self) -> None:
+        if not self._pending:
+            return
+        pending = np.concatenate(self._pending)
+        self._pending.clear()
+        reads = np.concatenate([self._reads, np.ones_like(pending)])
+        nodes, number = np.unique(np.concatenate([self._nodes, pending]), return_inverse=True)
+        reads = np.bincount(number, reads, len(nodes)).astype(np.int64)
+        if len(nodes) > self._limit:
+            kept = most_read(reads, self._limit // 2)
+            nodes, reads = nodes[kept], reads[kept]
+        self._nodes, self._reads = nodes, reads
 
 
 def most_read_nodes(
-    counts: DenseReadCounts | HashedReadCounts,
+    counts: DenseReadCounts | SparseReadCounts,
     num_rows: int,
     num_nodes: int,
     context: DistributedContext | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from gnntrain.data.parts import Part
 from gnntrain.distributed.context import rank_range
 from gnntrain.distributed.owners import Caller, NodeOwners, RowAnswers, ask_rows, equal_ranges
 from gnntrain.errors import UserError
+from gnntrain.loading.graph import hops_with
 from gnntrain.sampling.block import BlockNeeds, Hop, Sample
 from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
 
@@ -45,7 +46,7 @@ def serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
         PartDraws(
             part.graph.fused,
             part.originals,
-            {name: own.weight for name, own in part.graph.edges.items()},
+            {name: edges.weight for name, edges in part.graph.edges.items()},
         )
         for part in parts
     ]
@@ -69,19 +70,19 @@ def held_parts(
             answers for a range of nodes of each type.
         exchange: The owners.
     """
-    num_owners = exchange.num_owners
+    num_owners, owner = exchange.num_owners, exchange.owner
     if isinstance(graph, PartitionedGraph):
         parts = graph.parts
         firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
         cuts = [*firsts, parts.num_parts]
         by_type = parts.starts.items()
         return parts.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
-    sizes, own = graph.schema.num_nodes, exchange.owner
-    owners = {name: equal_ranges(size, num_owners) for name, size in sizes.items()}
-    if own is None:
+    sizes = graph.schema.num_nodes.items()
+    owners = {name: equal_ranges(size, num_owners) for name, size in sizes}
+    if owner is None:
         return (), owners
-    ranges = {name: range(*of.starts[own : own + 2].tolist()) for name, of in owners.items()}
-    return (Part.of(graph, own, ranges),), owners
+    ranges = {name: range(*of.starts[owner : owner + 2].tolist()) for name, of in owners.items()}
+    return (Part.of(graph, owner, ranges),), owners
 
 
 def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
@@ -142,20 +143,7 @@ class RemoteValues:
         if needs.norm:
             norms = {t: self._ask(norm_call(t), t[0], sample.nodes[t[0]]) for t in widest}
         degrees = {name: block.degree for name, block in widest.items() if block.degree is not None}
-        return tuple(
-            replace(
-                hop,
-                edges={
-                    name: replace(
-                        block,
-                        degree=degrees[name][: block.num_dst] if name in degrees else None,
-                        norm=norms[name][: block.num_src] if name in norms else None,
-                    )
-                    for name, block in hop.edges.items()
-                },
-            )
-            for hop in sample.hops
-        )
+        return hops_with(sample, degrees, norms)
 
     def _ask(self, name: str, node_type: NodeType, nodes: Tensor) -> Tensor:
         return as_tensor(ask_rows(self.caller, self.owners[node_type], name, nodes.numpy()))

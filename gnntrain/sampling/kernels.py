@@ -653,15 +653,9 @@ def table_layout(room: int) -> tuple[int, np.uint64]:
     return 4 << bits, np.uint64(64 - bits - 1)
 
 
-def new_table(room: int) -> tuple[Int64Array, np.uint64]:
-    """An empty hash table, and its `shift`; see `table_layout`."""
-    length, shift = table_layout(room)
-    return np.zeros(length, np.int64), shift
-
-
 @jit
 def slot_of(table: Int64Array, shift: np.uint64, base: int, node: np.int64) -> np.int64:
-    """The slot of a node in a hash table, or the free one where it belongs; see `new_table`.
+    """The slot of a node in a hash table, or the free one where it belongs; see `table_layout`.
 
     Open addressing with linear probing; the first slot by Fibonacci hashing. Slot s is
     `table[2 * s]`, a node, and `table[2 * s + 1]`, `base` plus its number. A number below `base`
@@ -694,42 +688,6 @@ def find_in_table(
     for i in range(len(nodes)):
         value = table[2 * slot_of(table, shift, base, nodes[i]) + 1]
         numbers[i] = value - base if value >= base else np.int64(-1)
-
-
-@jit
-def count_in_table(
-    nodes: Int64Array,
-    start: int,
-    table: Int64Array,
-    shift: np.uint64,
-    num_counted: int,
-    room: int,
-) -> tuple[int, int]:
-    """Count each of `nodes[start:]` once more, in place of its number; stop at a new node for which
-    there is no room.
-
-    Returns:
-        The first position that was not counted, and how many nodes the table counts.
-    """
-    while start < len(nodes):
-        slot = slot_of(table, shift, 1, nodes[start])
-        if table[2 * slot + 1] < 1:
-            if num_counted >= room:
-                break
-            table[2 * slot] = nodes[start]
-            num_counted += 1
-        table[2 * slot + 1] += 1
-        start += 1
-    return start, num_counted
-
-
-@jit
-def put_counts(nodes: Int64Array, counts: Int64Array, table: Int64Array, shift: np.uint64) -> None:
-    """Put the counts of nodes, each named once, into a table that has none of them."""
-    for i in range(len(nodes)):
-        slot = slot_of(table, shift, 1, nodes[i])
-        table[2 * slot] = nodes[i]
-        table[2 * slot + 1] = counts[i]
 
 
 @jit

@@ -47,9 +47,9 @@ from gnntrain.sampling.kernels import (
     IndexArray,
     copy_segments,
     draw_sources,
-    new_table,
     register_in_table,
     relabel_by_table,
+    table_layout,
     type_key,
 )
 
@@ -418,7 +418,8 @@ class NodeNumbers:
         if needed <= len(self.nodes):
             return
         known = self.known
-        self._table, self._shift = new_table(max(CHUNK_EDGES, needed))
+        length, self._shift = table_layout(max(CHUNK_EDGES, needed))
+        self._table = np.zeros(length, np.int64)
         self.nodes = np.empty(len(self._table) // 4, np.int64)
         self.nodes[: self.num_nodes] = known
         register_in_table(self.nodes, self.num_nodes, self._table, self._shift, self._base)

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading import read_counts
-from gnntrain.loading.read_counts import (
-    DenseReadCounts,
-    HashedReadCounts,
-    most_read_nodes,
-)
+from gnntrain.loading.read_counts import DenseReadCounts, SparseReadCounts, most_read_nodes
 from tests.examples import examples
 
 
@@ -24,37 +20,27 @@ from tests.examples import examples
     batches=st.lists(st.sets(st.integers(0, 4999), max_size=300), max_size=6),
     start=st.integers(0, 4000),
     size=st.integers(0, 999),
+    pending=st.sampled_from([0, 100, 10_000]),
 )
-def test_all_reads_are_counted(batches: list[set[int]], start: int, size: int) -> None:
+def test_all_reads_are_counted(
+    batches: list[set[int]], start: int, size: int, pending: int
+) -> None:
     oracle = Counter(node for batch in batches for node in batch)
-    for counts in (DenseReadCounts(5000), HashedReadCounts(5000)):
-        for batch in batches:
-            counts.add(np.array(sorted(batch), np.int64))
-        for stop in (start + size, start):
-            expected = [oracle[node] for node in range(start, stop)]
-            assert counts.between(start, stop).tolist() == expected
-
-
-def test_more_nodes_than_are_expected_are_counted() -> None:
-    counts, nodes = HashedReadCounts(10**6), np.arange(0, 10**7, 100)
-    for _ in range(2):
-        counts.add(nodes)
-    reads = counts.between(0, 10**7)
-    assert (reads[nodes] == 2).all()
-    assert reads.sum() == 2 * len(nodes)
-
-
-def test_nothing_is_forgotten_up_to_the_limit() -> None:
-    counts, nodes = HashedReadCounts(limit=100), np.arange(0, 1000, 10)
-    for _ in range(3):
-        counts.add(nodes)
-    assert (counts.between(0, 1000)[nodes] == 3).all()
+    with patch.object(read_counts, "_LEAST_PENDING", pending):
+        for counts in (DenseReadCounts(5000), SparseReadCounts(5000)):
+            for batch in batches:
+                counts.add(np.array(sorted(batch), np.int64))
+            for stop in (start + size, start):
+                expected = [oracle[node] for node in range(start, stop)]
+                assert counts.between(start, stop).tolist() == expected
 
 
 def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
-    counts, often = HashedReadCounts(limit=100), np.arange(30)
-    for step in range(20):
-        counts.add(np.concatenate([often, 1000 * (step + 1) + np.arange(40)]))
+    often = np.arange(30)
+    with patch.object(read_counts, "_LEAST_PENDING", 0):
+        counts = SparseReadCounts(limit=100)
+        for step in range(20):
+            counts.add(np.concatenate([often, 1000 * (step + 1) + np.arange(40)]))
     reads = counts.between(0, 30_000)
     assert (reads > 0).sum() <= 100
     assert (reads[often] == 20).all()
@@ -69,7 +55,7 @@ def test_beyond_the_limit_the_most_read_nodes_stay() -> None:
 def test_the_most_read_nodes_of_a_machine(
     reads: dict[int, int], num_rows: int, at_once: int
 ) -> None:
-    counts = HashedReadCounts(100)
+    counts = SparseReadCounts(100)
     for node, number in reads.items():
         for _ in range(number):
             counts.add(np.array([node]))
