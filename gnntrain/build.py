@@ -268,17 +268,17 @@ def build_layerwise(
     graph in parts, it reads those of other machines as the loaders do.
     """
     on_gpu = devices.is_gpu(context.device)
-    host = build_buffers(config, context, scratch_dir)
+    buffers = build_buffers(config, context, scratch_dir)
     sources = loaders.features
     if isinstance(graph, PartitionedGraph):
         assert loaders.exchange is not None
         parts = OwnedParts(graph, context, loaders.owners, loaders.exchange)
-        return LayerwiseEvaluator(parts, host, task=task, features=sources)
+        return LayerwiseEvaluator(parts, buffers, task=task, features=sources)
     edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
     whole = WholeGraph(graph, context, all_ranks=config.evaluation.ranks == "all", edges=edges)
-    buffers = (
-        DeviceBuffers(context, host, reads_host=loaders.kernels.reads_host) if on_gpu else host
-    )
+    if on_gpu:
+        limit, reads_host = buffers.memory_limit, loaders.kernels.reads_host
+        buffers = DeviceBuffers(context, scratch_dir, limit, reads_host=reads_host)
     features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
     if loaders.exchange is None:
         features = {t: source.select() for t, source in sources.items()} if on_gpu else {}

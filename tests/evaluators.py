@@ -8,14 +8,14 @@ from typing import Any
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.tasks import NodeClassification, Task
-from gnntrain.training.buffers import Buffers, SharedBuffers
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.graph_access import WholeGraph
 from gnntrain.training.layerwise import LayerwiseEvaluator
 
 
 def layerwise(
     graph: Graph,
-    place: Path | Buffers,
+    place: Path | SharedBuffers,
     context: DistributedContext | None = None,
     *,
     task: Task | None = None,

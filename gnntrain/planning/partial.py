@@ -18,7 +18,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel, PlainModel
-from gnntrain.training.buffers import SharedBuffers
+from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import Evaluator, SampledEvaluator
 from gnntrain.training.graph_access import (
     ROW_COST,
@@ -73,7 +73,7 @@ def evaluate_in_part(
     clock = _Clock(context.device)
     buffers = _WrittenBuffers(context, folder, 0)
     if isinstance(evaluator, LayerwiseEvaluator):
-        if isinstance(evaluator.buffers, SharedBuffers):
+        if not isinstance(evaluator.buffers, DeviceBuffers):
             buffers.memory_limit = evaluator.buffers.memory_limit
             evaluator.buffers = buffers
         evaluator.access = _SomeChunks(evaluator.access, clock)

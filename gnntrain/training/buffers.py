@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -29,41 +28,8 @@ _MATRICES_PER_ROW = 8
 _BYTES_PER_EDGE = 256
 
 
-class Buffers(Protocol):
-    """Hands out float32 matrices by name."""
-
-    def begin(self, num_bytes: int) -> None:
-        """Announce how many bytes of matrices will be held at the same time. Collective."""
-        ...
-
-    def chunk_limits(self, width: int) -> tuple[int, int]:
-        """The most rows and edges of a chunk, for this number of columns."""
-        ...
-
-    def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
-        """The matrix `name` of that shape, the same one at every call; its content is undefined.
-
-        Collective: all ranks ask for the same matrices in the same order.
-        """
-        ...
-
-    def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """Give every rank the rows of the others, once all have met. Collective.
-
-        Args:
-            matrix: From `matrix`.
-            ranges: The rows of each rank, contiguous; of rank 0 alone if it computes alone: then
-                the ranks of other machines receive nothing.
-        """
-        ...
-
-    def release(self, name: str | None = None) -> None:
-        """Drop the matrix `name`, or all; freed with the last reference. Called on all ranks."""
-        ...
-
-
 class SharedBuffers:
-    """One copy on each machine, shared by all its ranks.
+    """Hands out float32 matrices by name: one copy on each machine, shared by all its ranks.
 
     A machine's only rank gets ordinary memory. Several ranks map one file: in memory (a `memfd`,
     which the size of /dev/shm does not limit). Beyond `memory_limit` the file is in `directory`,
@@ -71,40 +37,52 @@ class SharedBuffers:
     they end; elsewhere it is unlinked as soon as every rank has mapped it.
 
     Args:
+        context: This rank.
         directory: The folder for matrices beyond the limit.
         memory_limit: Bytes; a larger matrix goes to disk.
     """
 
     def __init__(self, context: DistributedContext, directory: Path, memory_limit: int) -> None:
-        self._context = context
-        self._directory = directory
-        self.memory_limit = memory_limit
+        self._context, self._directory, self.memory_limit = context, directory, memory_limit
         self._matrices: dict[tuple[str, int, int], Tensor] = {}
 
     def begin(self, num_bytes: int) -> None:
-        """See `Buffers.begin`."""
+        """Announce how many bytes of matrices will be held at the same time. Collective."""
 
     def chunk_limits(self, width: int) -> tuple[int, int]:
-        """See `Buffers.chunk_limits`."""
+        """The most rows and edges of a chunk, for this number of columns."""
         return max(1, _MAX_CHUNK_NUMBERS // width), _MAX_CHUNK_EDGES
 
-    def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `Buffers.sync`. The ranks of a machine write to the same memory."""
-        context = self._context
-        if context.num_machines == 1 or len(ranges) == 1:
-            return
-        machines = map(context.ranks_of, range(context.num_machines))
-        exchange_rows(matrix, [(ranges[r[0]][0], ranges[r[-1]][1]) for r in machines], context)
-
     def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
-        """See `Buffers.matrix`."""
+        """The matrix `name` of that shape, the same one at every call; its content is undefined.
+
+        Collective: all ranks ask for the same matrices in the same order.
+
+        Raises:
+            RunError: There is not enough space for it.
+        """
         key = (name, num_rows, num_columns)
         if key not in self._matrices:
             self._matrices[key] = self._allocate(num_rows, num_columns)
         return self._matrices[key]
 
+    def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
+        """Give every rank the rows of the others, once all have met. Collective.
+
+        The ranks of a machine write to the same memory; machines exchange their rows.
+
+        Args:
+            matrix: From `matrix`.
+            ranges: The rows of each rank, contiguous; of rank 0 alone if it computes alone: then
+                the other ranks (of `SharedBuffers`: of other machines) receive nothing.
+        """
+        context = self._context
+        if context.num_machines > 1 and len(ranges) > 1:
+            machines = map(context.ranks_of, range(context.num_machines))
+            exchange_rows(matrix, [(ranges[r[0]][0], ranges[r[-1]][1]) for r in machines], context)
+
     def release(self, name: str | None = None) -> None:
-        """See `Buffers.release`."""
+        """Drop the matrix `name`, or all; freed with the last reference. Called on all ranks."""
         for key in list(self._matrices):
             if name in (None, key[0]):
                 del self._matrices[key]
@@ -125,16 +103,15 @@ class SharedBuffers:
             ) from error
 
 
-class DeviceBuffers:
+class DeviceBuffers(SharedBuffers):
     """On each rank's GPU if they fit, else in host memory or on disk.
 
     If all matrices fit into half of the GPU's free memory they stay there, and each rank receives
-    the rows of the others. Else they are in host memory or, beyond the limit of `host`, on disk. A
-    chunk takes at most half of what is left.
+    the rows of the others. Else they are in host memory or, beyond the limit, on disk. A chunk
+    takes at most half of what is left.
 
     Args:
-        context: This rank.
-        host: Gives matrices in host memory or on disk.
+        context, directory, memory_limit: See `SharedBuffers`.
         reads_host: Whether the GPU's kernels read pinned host memory, see `KernelChoice`: then a
             single rank pins the matrices that are there.
         free: Bytes of the GPU's memory that may be used; None: what is free.
@@ -143,21 +120,20 @@ class DeviceBuffers:
     def __init__(
         self,
         context: DistributedContext,
-        host: SharedBuffers,
+        directory: Path,
+        memory_limit: int,
         *,
         reads_host: bool = False,
         free: int | None = None,
     ) -> None:
-        self._context = context
-        self._host = host
-        self._free = free
-        self._is_resident = False
-        self._chunk_bytes = 0
-        self._pins = reads_host and devices.is_gpu(context.device)
-        self._matrices: dict[tuple[str, int, int], Tensor] = {}
+        super().__init__(context, directory, memory_limit)
+        self._free, self._is_resident, self._chunk_bytes = free, False, 0
+        is_alone = len(context.machine_ranks) == 1
+        self._pins = reads_host and is_alone and devices.is_gpu(context.device)
 
     def begin(self, num_bytes: int) -> None:
-        """See `Buffers.begin`."""
+        """See `SharedBuffers.begin`; matrices of before are dropped."""
+        self.release()
         device = self._context.device
         free = devices.free_memory(device) if self._free is None else self._free
         free = min(self._context.gather(free))
@@ -165,7 +141,7 @@ class DeviceBuffers:
         self._chunk_bytes = (free - num_bytes * self._is_resident) // 2
 
     def chunk_limits(self, width: int) -> tuple[int, int]:
-        """See `Buffers.chunk_limits`."""
+        """See `SharedBuffers.chunk_limits`."""
         row, half = 4 * width * _MATRICES_PER_ROW, self._chunk_bytes // 2
         edge = _BYTES_PER_EDGE + row * (not self._is_resident)  # a row may be gathered for each
         max_rows = min(_MAX_DEVICE_NUMBERS // width, half // row)
@@ -174,42 +150,22 @@ class DeviceBuffers:
             max_edges = min(max_edges, _MAX_DEVICE_NUMBERS // width)
         return max(1, max_rows), max(1, max_edges)
 
-    def matrix(self, name: str, num_rows: int, num_columns: int) -> Tensor:
-        """See `Buffers.matrix`."""
-        size = num_rows, num_columns
-        is_alone = len(self._context.machine_ranks) == 1
-        fits = 4 * num_rows * num_columns <= self._host.memory_limit
-        pins = self._pins and is_alone and fits
-        if not self._is_resident and not pins:
-            return self._host.matrix(name, *size)
-        key = (name, *size)
-        if key not in self._matrices:
-            device = self._context.device
-            made = (
-                torch.empty(size, device=device) if self._is_resident else self._pinned(name, size)
-            )
-            self._matrices[key] = made
-        return self._matrices[key]
-
-    def _pinned(self, name: str, size: tuple[int, int]) -> Tensor:
-        try:
-            return empty_pinned(size)
-        except PinningError:  # chunks are copied then
-            return self._host.matrix(name, *size)
-
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `Buffers.sync`. If rank 0 computes alone, no other rank needs the rows."""
+        """See `SharedBuffers.sync`."""
         if not self._is_resident:
-            self._host.sync(matrix, ranges)
+            super().sync(matrix, ranges)
         elif len(ranges) > 1:
             with self._context.in_collective():
                 for rank, (a, b) in enumerate(ranges):
                     if b > a:
                         dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
 
-    def release(self, name: str | None = None) -> None:
-        """See `Buffers.release`."""
-        for key in list(self._matrices):
-            if name in (None, key[0]):
-                del self._matrices[key]
-        self._host.release(name)
+    def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
+        if self._is_resident:
+            return torch.empty(num_rows, num_columns, device=self._context.device)
+        if self._pins and 4 * num_rows * num_columns <= self.memory_limit:
+            try:
+                return empty_pinned((num_rows, num_columns))
+            except PinningError:  # chunks are copied then
+                pass
+        return super()._allocate(num_rows, num_columns)

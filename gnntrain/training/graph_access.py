@@ -29,7 +29,7 @@ from gnntrain.loading.sharded import answers_of
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows
-from gnntrain.training.buffers import Buffers
+from gnntrain.training.buffers import SharedBuffers
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
@@ -199,19 +199,21 @@ class GraphAccess(ABC):
         """A model's rows of a type, in the graph's order of the nodes."""
 
     @abstractmethod
-    def publish(self, node_type: NodeType, name: str, matrix: Tensor, buffers: Buffers) -> Rows:
+    def publish(
+        self, node_type: NodeType, name: str, matrix: Tensor, buffers: SharedBuffers
+    ) -> Rows:
         """Wait until all ranks have computed their rows of a matrix; the rows of all nodes.
 
         Raises:
             Interrupted: On all ranks, if any of them knows of a stop request.
         """
 
-    def cached(self, node_type: NodeType, rows: Rows, buffers: Buffers) -> Rows:
+    def cached(self, node_type: NodeType, rows: Rows, buffers: SharedBuffers) -> Rows:
         """The same rows, quicker to read for many edges. Collective among the machine's ranks."""
         del node_type, buffers
         return rows
 
-    def drop(self, name: str, buffers: Buffers) -> None:  # noqa: B027
+    def drop(self, name: str, buffers: SharedBuffers) -> None:  # noqa: B027
         """Forget rows that were published as `name`, once all ranks have met again."""
 
 
@@ -274,7 +276,9 @@ class WholeGraph(GraphAccess):
         del node_type
         return rows
 
-    def publish(self, node_type: NodeType, name: str, matrix: Tensor, buffers: Buffers) -> Tensor:
+    def publish(
+        self, node_type: NodeType, name: str, matrix: Tensor, buffers: SharedBuffers
+    ) -> Tensor:
         """See `GraphAccess.publish`."""
         del name
         self.context.meet()
@@ -412,7 +416,7 @@ class OwnedParts(GraphAccess):
         return rows if original is None else rows.select(original)
 
     def publish(
-        self, node_type: NodeType, name: str, matrix: Tensor, buffers: Buffers
+        self, node_type: NodeType, name: str, matrix: Tensor, buffers: SharedBuffers
     ) -> OwnedRows:
         """See `GraphAccess.publish`."""
         del buffers
@@ -424,7 +428,7 @@ class OwnedParts(GraphAccess):
         owners = self.owners[node_type]
         return OwnedRows(matrix, self.nodes[node_type], call, owners, self._exchange)
 
-    def cached(self, node_type: NodeType, rows: Rows, buffers: Buffers) -> Rows:
+    def cached(self, node_type: NodeType, rows: Rows, buffers: SharedBuffers) -> Rows:
         """See `GraphAccess.cached`: each of the machine's ranks asks for a part of those rows."""
         if not isinstance(rows, OwnedRows):
             return rows
@@ -469,7 +473,7 @@ class OwnedParts(GraphAccess):
             self._cached_nodes[node_type] = nodes
         return self._cached_nodes[node_type]
 
-    def drop(self, name: str, buffers: Buffers) -> None:
+    def drop(self, name: str, buffers: SharedBuffers) -> None:
         """See `GraphAccess.drop`."""
         call = _call(name)
         if self._caches.pop(call, None) is not None:

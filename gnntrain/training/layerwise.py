@@ -20,7 +20,7 @@ from gnntrain.models.hetero import SourceKey
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
-from gnntrain.training.buffers import Buffers
+from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import Inferred, SplitMetrics, exact_metrics
 from gnntrain.training.graph_access import GraphAccess, OwnedRows, Rows, RowSource, most_gathered
 
@@ -255,7 +255,7 @@ class LayerwiseEvaluator:
     def __init__(
         self,
         access: GraphAccess,
-        buffers: Buffers,
+        buffers: SharedBuffers,
         *,
         task: Task,
         features: Mapping[NodeType, LazyFeatures | RowSource] | None = None,

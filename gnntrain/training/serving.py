@@ -7,9 +7,8 @@ asks for the outcome every few seconds, so that an evaluation may take longer th
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Sequence
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -50,30 +49,24 @@ class ServedEvaluator:
     """
 
     def __init__(self, exchange: Exchange, context: DistributedContext) -> None:
-        self._exchange = exchange
-        self._context = context
-        self.estimated = ""
+        self._exchange, self._context, self.estimated = exchange, context, ""
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
-        if self._context.is_main:
-            self._ask(_EVALUATE, packed_weights(model))
-        outcome: dict[str, Any] | None = None
+        context, outcome = self._context, None
+        if context.is_main:
+            _ask_all(self._exchange, _EVALUATE, packed_weights(model))
         while outcome is None:  # by turns, so that no rank waits long in one collective
-            outcome = self._context.broadcast(self._poll() if self._context.is_main else None)
+            if context.is_main:
+                with context.control.waiting():
+                    answers = _ask_all(self._exchange, _OUTCOME)
+                outcome = _unpacked(answers[0][0]) if all(answers) else None
+            outcome = context.broadcast(outcome)
         if number := outcome["stop"]:
             raise Interrupted(number)
         self.estimated = outcome["estimated"]
         metrics: SplitMetrics = outcome["metrics"]
         return metrics
-
-    def _poll(self) -> dict[str, Any] | None:
-        with self._context.control.waiting():
-            answers = self._ask(_OUTCOME)
-        if not all(answers.values()):
-            return None
-        found: dict[str, Any] = _unpacked(answers[0][0])
-        return found
 
     def __enter__(self) -> Self:
         return self
@@ -85,12 +78,9 @@ class ServedEvaluator:
         traceback: TracebackType | None,
     ) -> None:
         if error is None:
-            self._ask(_LEAVE, np.array(0))
+            _ask_all(self._exchange, _LEAVE, np.array(0))
         elif isinstance(error, KeyboardInterrupt) and not self._context.control.is_abandoned:
-            self._ask(_LEAVE, np.array(signal_of(error)))
-
-    def _ask(self, name: str, *arguments: Array) -> dict[int, list[Array]]:
-        return _ask_all(self._exchange, name, *arguments)
+            _ask_all(self._exchange, _LEAVE, np.array(signal_of(error)))
 
 
 class ServerTimes(Callback):
@@ -107,21 +97,16 @@ class ServerTimes(Callback):
 
     def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:
         """Ask the servers, on rank 0."""
-        if trainer.context.is_main:
-            answers = _ask_all(self._exchange, _SECONDS).values()
-            servers: list[dict[str, float]] = [_unpacked(seconds) for [seconds] in answers]
-            for name in (DRAW, ROWS):
-                longest = max(map(partial(_seconds_in, name), servers))
-                totals.add_times({f"{BACKGROUND}server_{name}": longest})
-
-
-def _seconds_in(name: str, seconds: Mapping[str, float]) -> float:
-    """Those of a call; rows of a node type are a call of their own, see `rows_call`."""
-    return sum(time for call, time in seconds.items() if call.split("/")[0] == name)
-
-
-def _ask_all(exchange: Exchange, name: str, *arguments: Array) -> dict[int, list[Array]]:
-    return exchange.call(name, dict.fromkeys(range(exchange.num_owners), arguments))
+        if not trainer.context.is_main:
+            return
+        servers = [_unpacked(seconds) for [seconds] in _ask_all(self._exchange, _SECONDS)]
+        for name in (DRAW, ROWS):
+            # Rows of a node type are a call of their own, see `rows_call`.
+            seconds = [
+                sum(time for call, time in calls.items() if call.split("/")[0] == name)
+                for calls in servers
+            ]
+            totals.add_times({f"{BACKGROUND}server_{name}": max(seconds)})
 
 
 def serve_evaluations(
@@ -132,6 +117,8 @@ def serve_evaluations(
     num_trainers: int,
 ) -> None:
     """Evaluate for the ranks that train, until all of them have left.
+
+    Calls are answered by other threads; this one, which may use collectives, evaluates.
 
     Args:
         model: Takes the weights that are sent.
@@ -144,92 +131,65 @@ def serve_evaluations(
         Interrupted: A signal ended training.
         RunError: Another rank failed.
     """
-    _Serving(model, evaluator, exchange, context).run(num_trainers)
+    control, outcome = context.control, Future[dict[str, Any]]()
+    received: SimpleQueue[tuple[str, Array]] = SimpleQueue()
 
+    def on_evaluate(arguments: list[Array]) -> list[Array]:
+        nonlocal outcome
+        outcome = Future()
+        received.put((_EVALUATE, arguments[0]))
+        return []
 
-class _Serving:
-    def __init__(
-        self,
-        model: AnyModel,
-        evaluator: Evaluator,
-        exchange: Exchange,
-        context: DistributedContext,
-    ) -> None:
-        self._model = model
-        self._evaluator = evaluator
-        self._exchange = exchange
-        self._context = context
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._outcome: Array | None = None
-        self._is_known = threading.Condition()
-        self._num_left = 0
-        self._stop = 0
+    def on_outcome(_: list[Array]) -> list[Array]:
+        try:
+            return [_packed(outcome.result(_POLL_SECONDS))]
+        except TimeoutError:
+            return []
 
-    def run(self, num_trainers: int) -> None:
-        """Do in this thread, which may use collectives, what calls ask for."""
-        answers = {
-            _EVALUATE: self._on_evaluate,
-            _OUTCOME: self._on_outcome,
-            _SECONDS: lambda _: [_packed(self._exchange.take_seconds())],
-            _LEAVE: self._on_leave,
-        }
-        for name, answer in answers.items():
-            self._exchange.serve(name, answer)
-        self._context.control.enter(Phase.TRAINING, 0)
-        while self._num_left < num_trainers:
-            with self._context.control.waiting():
-                task = self._next_task()
-            task()
-        self._context.control.enter(Phase.CLOSING, 0)
-        if self._stop:
-            raise Interrupted(self._stop)
+    def on_leave(arguments: list[Array]) -> list[Array]:
+        received.put((_LEAVE, arguments[0]))
+        return []
 
-    def _next_task(self) -> Callable[[], None]:
-        while True:
+    exchange.serve(_EVALUATE, on_evaluate)
+    exchange.serve(_OUTCOME, on_outcome)
+    exchange.serve(_SECONDS, lambda _: [_packed(exchange.take_seconds())])
+    exchange.serve(_LEAVE, on_leave)
+    control.enter(Phase.TRAINING, 0)
+    num_left = stop = 0
+    while num_left < num_trainers:
+        with control.waiting():
             try:
-                return self._tasks.get(timeout=_LOOK_SECONDS)
+                name, argument = received.get(timeout=_LOOK_SECONDS)
             except Empty:
-                if self._context.control.first_failure() is not None:
+                if control.first_failure() is not None:
                     raise RunError("Another rank failed.") from None
-
-    def _on_evaluate(self, arguments: list[Array]) -> list[Array]:
-        [weights] = arguments
-        with self._is_known:
-            self._outcome = None
-        self._tasks.put(lambda: self._evaluate(weights))
-        return []
-
-    def _on_outcome(self, _: list[Array]) -> list[Array]:
-        with self._is_known:
-            self._is_known.wait_for(lambda: self._outcome is not None, _POLL_SECONDS)
-            return [] if self._outcome is None else [self._outcome]
-
-    def _on_leave(self, arguments: list[Array]) -> list[Array]:
-        number = int(arguments[0])
-        self._tasks.put(lambda: self._note_leave(number))
-        return []
-
-    def _note_leave(self, number: int) -> None:
-        self._num_left += 1
-        self._stop = self._stop or number
-
-    def _evaluate(self, weights: Array) -> None:
-        control = self._context.control
-        unpack_weights(self._model, weights)
-        outcome: dict[str, Any] = {"stop": 0}
+                continue
+        if name == _LEAVE:
+            num_left += 1
+            stop = stop or int(argument)
+            continue
+        unpack_weights(model, argument)
+        found: dict[str, Any] = {"stop": 0}
         control.enter(Phase.EVALUATING, 0)
         try:
-            outcome["metrics"] = self._evaluator.evaluate(self._model)
-            outcome["estimated"] = why_estimated(self._evaluator)
+            found["metrics"] = evaluator.evaluate(model)
+            found["estimated"] = why_estimated(evaluator)
         except Interrupted as error:
             if control.is_abandoned:
                 raise
-            outcome["stop"] = error.number  # the trainers save, then leave
+            found["stop"] = error.number  # the trainers save, then leave
         control.enter(Phase.TRAINING, 0)
-        self._exchange.take_seconds()  # servers ask each other for rows, too
-        with self._is_known:
-            self._outcome = _packed(outcome)
-            self._is_known.notify_all()
+        exchange.take_seconds()  # servers ask each other for rows, too
+        outcome.set_result(found)
+    control.enter(Phase.CLOSING, 0)
+    if stop:
+        raise Interrupted(stop)
+
+
+def _ask_all(exchange: Exchange, name: str, *arguments: Array) -> Sequence[list[Array]]:
+    """The answers of all servers."""
+    questions = dict.fromkeys(range(exchange.num_owners), arguments)
+    return list(exchange.call(name, questions).values())
 
 
 def _packed(value: Any) -> Array:
@@ -243,22 +203,17 @@ def _unpacked(packed: Array) -> Any:
 
 def packed_weights(model: torch.nn.Module) -> Array:
     """All weights and buffers as bytes: uint8 `[n]`."""
-    tensors = [tensor.cpu().reshape(-1).view(torch.uint8) for tensor in _weights(model)]
-    packed: Array = torch.cat(tensors).numpy()
-    return packed
+    state = model.state_dict().values()
+    packed = torch.cat([weight.cpu().reshape(-1).view(torch.uint8) for weight in state])
+    numbers: Array = packed.numpy()
+    return numbers
 
 
 def unpack_weights(model: torch.nn.Module, packed: Array) -> None:
     """Set all weights and buffers to those of an equal model, see `packed_weights`."""
-    given = torch.from_numpy(packed)
-    for tensor in _weights(model):
-        size = tensor.numel() * tensor.element_size()
-        # `given` may start at any byte, which a tensor of larger numbers may not.
-        values = given[:size].clone().view(tensor.dtype)
-        tensor.copy_(values.view(tensor.shape))
-        given = given[size:]
-
-
-def _weights(model: torch.nn.Module) -> list[torch.Tensor]:
-    state: dict[str, torch.Tensor] = model.state_dict()
-    return list(state.values())
+    rest = torch.from_numpy(packed)
+    for weight in model.state_dict().values():
+        # The bytes may start anywhere, which a tensor of larger numbers may not.
+        values = rest[: weight.nbytes].clone().view(weight.dtype)
+        weight.copy_(values.view(weight.shape))
+        rest = rest[weight.nbytes :]

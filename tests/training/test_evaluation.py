@@ -182,11 +182,11 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     store = StoredGraph.open(folder / "store")
     answers: dict[str, Any] = {}
     host = SharedBuffers(context, folder, 2**30)
-    places: dict[str, buffers.Buffers] = {
+    places: dict[str, SharedBuffers] = {
         "all": host,
         "one": host,
-        "on device": DeviceBuffers(context, host, free=2**40),
-        "on host": DeviceBuffers(context, host, free=1000),
+        "on device": DeviceBuffers(context, folder, 2**30, free=2**40),
+        "on host": DeviceBuffers(context, folder, 2**30, free=1000),
     }
     for name, scratch in places.items():
         evaluator = layerwise(store, scratch, context, all_ranks=name != "one")

@@ -17,7 +17,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.training import buffers
-from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
+from gnntrain.training.buffers import DeviceBuffers
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
@@ -44,8 +44,7 @@ def evaluator(
     store: StoredGraph, folder: Path, device: torch.device, *, free: int, resident: bool = True
 ) -> LayerwiseEvaluator:
     context, rows = DistributedContext(device=device), rows_of(store.only_nodes)
-    host = SharedBuffers(context, folder, PLENTY)
-    made = DeviceBuffers(context, host, free=free)
+    made = DeviceBuffers(context, folder, PLENTY, free=free)
     features = LazyFeatures(rows.to(device) if resident else rows)
     return layerwise(store, made, context, features=features)
 

@@ -21,7 +21,7 @@ from gnntrain.loading.features import (
 )
 from gnntrain.loading.placement import cached_rows
 from gnntrain.training import buffers
-from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
+from gnntrain.training.buffers import DeviceBuffers
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.compute.devices import on_each_device
 from tests.evaluators import layerwise
@@ -66,8 +66,7 @@ def evaluator(
 ) -> LayerwiseEvaluator:
     context = DistributedContext(device=torch.device(device))
     placed = place(store, features, context.device)
-    host = SharedBuffers(context, scratch_dir, memory_limit)
-    made = DeviceBuffers(context, host, free=room)
+    made = DeviceBuffers(context, scratch_dir, memory_limit, free=room)
     return layerwise(store, made, context, features=placed.select(), edges=graph)
 
 

@@ -261,8 +261,8 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     places: dict[str, Any] = {
         "all": host,
         "one": host,
-        "on device": DeviceBuffers(context, host, free=2**40),
-        "on host": DeviceBuffers(context, host, free=1000),
+        "on device": DeviceBuffers(context, folder, 2**30, free=2**40),
+        "on host": DeviceBuffers(context, folder, 2**30, free=1000),
     }
     answers: dict[str, Any] = {}
     for name, place in places.items():
