@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
-from gnntrain.data.graph import Edges, EdgeType, Graph, Int64Array, IntArray, NodeType
+from gnntrain.data.graph import Edges, EdgeType, Graph, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
@@ -287,28 +287,6 @@ class WholeGraph(GraphAccess):
 
 
 @dataclass(frozen=True, slots=True)
-class CachedRows:
-    """Rows of other machines' nodes, one copy a machine; found by bisection.
-
-    Unlike a `RowCache`, it takes no memory beside nodes and rows, and is made anew for each layer.
-
-    Attributes:
-        nodes: int64 `[n]`, ascending.
-        rows: `[n, width]`, theirs.
-    """
-
-    nodes: Int64Array
-    rows: Tensor
-
-    def find(self, nodes: Int64Array) -> Int64Array:
-        """The row of each node, −1 where it is not among them; int64 `[n]`."""
-        if len(self.nodes) == 0:
-            return np.full(len(nodes), -1)
-        found = np.searchsorted(self.nodes, nodes).clip(max=len(self.nodes) - 1)
-        return np.where(self.nodes[found] == nodes, found, -1)
-
-
-@dataclass(frozen=True, slots=True)
 class OwnedRows:
     """A layer's rows: this machine's in a matrix, those of other nodes with their owners.
 
@@ -318,7 +296,9 @@ class OwnedRows:
         name: Of the call that asks for rows.
         owners: Who holds which nodes.
         exchange: Asks them.
-        cache: Rows that need not be asked for; None: there are none.
+        cached_nodes: Nodes of other machines whose rows need not be asked for, ascending: int64
+            `[n]`, one copy a machine. None: there are none.
+        cached_rows: `[n, width]`, theirs.
     """
 
     own: Tensor
@@ -326,7 +306,8 @@ class OwnedRows:
     name: str
     owners: NodeOwners
     exchange: Caller
-    cache: CachedRows | None = None
+    cached_nodes: Int64Array | None = None
+    cached_rows: Tensor | None = None
 
     def select(self, nodes: Tensor) -> LazyFeatures:
         """See `RowSource.select`."""
@@ -335,10 +316,12 @@ class OwnedRows:
         is_far = (wanted < self.nodes.start) | (wanted >= self.nodes.stop)
         local = np.flatnonzero(~is_far)
         out[local] = self.own[wanted[local] - self.nodes.start]
-        if self.cache is not None:
-            rows = self.cache.find(wanted)
-            hits = np.flatnonzero(rows >= 0)
-            out[hits] = self.cache.rows[rows[hits]]
+        if self.cached_nodes is not None and len(self.cached_nodes):
+            assert self.cached_rows is not None
+            # By bisection: a hash table would be made anew for each layer, and take memory.
+            rows = np.searchsorted(self.cached_nodes, wanted).clip(max=len(self.cached_nodes) - 1)
+            hits = np.flatnonzero(self.cached_nodes[rows] == wanted)
+            out[hits] = self.cached_rows[rows[hits]]
             is_far[hits] = False
         far = np.flatnonzero(is_far)
         if len(far):
@@ -385,7 +368,7 @@ class OwnedParts(GraphAccess):
         self._held = [part for part, _ in held]
         self._served: set[str] = set()
         self._dropped: set[str] = set()
-        self._caches: dict[str, CachedRows] = {}
+        self._caches: dict[str, Tensor] = {}
         self._cached_nodes: dict[NodeType, Int64Array] = {}
 
     def begin(self, needs: BlockNeeds) -> None:
@@ -442,24 +425,35 @@ class OwnedParts(GraphAccess):
                 some = slice(start, min(start + step, part.stop))
                 matrix[some] = rows.ask(nodes[some])
             context.machine_barrier()
-            self._caches[rows.name] = CachedRows(nodes, matrix)
-        return replace(rows, cache=self._caches[rows.name])
+            self._caches[rows.name] = matrix
+        cached = self._caches[rows.name]
+        return replace(rows, cached_nodes=self.cached_nodes(node_type), cached_rows=cached)
 
     def cached_nodes(self, node_type: NodeType) -> Int64Array:
         """The nodes of other machines that most in-edges of this machine's nodes come from, as many
         as it has itself; int64, ascending. Collective among its ranks."""
         if node_type not in self._cached_nodes:
             sources = [
-                _sources(part.graph.edges[edge], part.rows)
+                edges.indices[
+                    int(edges.indptr[part.rows.start]) : int(edges.indptr[part.rows.stop])
+                ]
                 for edge in self.schema.edge_types
                 if edge[0] == node_type
                 for part in self._by_type[edge[2]]
+                for edges in [part.graph.edges[edge]]
             ]
             own, num_nodes = self.nodes[node_type], self.schema.num_nodes[node_type]
             nodes, num_edges = np.empty((2, 0), np.int64)
             for start in range(0, num_nodes, _COUNTED_AT_ONCE):
                 stop = min(start + _COUNTED_AT_ONCE, num_nodes)
-                local = as_tensor(_out_edges(sources, start, stop)).to(self.context.device)
+                # The edges from each node of a range, counted in some edges at a time.
+                of_rank = np.zeros(stop - start, np.int64)
+                for array in sources:
+                    for first in range(0, len(array), _COUNTED_AT_ONCE):
+                        some = array[first : first + _COUNTED_AT_ONCE]
+                        some = some[(some >= start) & (some < stop)] - start
+                        of_rank += np.bincount(some, minlength=len(of_rank))
+                local = as_tensor(of_rank).to(self.context.device)
                 counts = self.context.machine_sum(local).cpu().numpy()
                 counts[max(0, own.start - start) : max(0, own.stop - start)] = 0
                 read = np.flatnonzero(counts)
@@ -496,22 +490,6 @@ class OwnedParts(GraphAccess):
 
 def _call(name: str) -> str:
     return f"evaluation/{name}"
-
-
-def _sources(edges: Edges, rows: slice) -> IntArray:
-    """The sources of the in-edges of consecutive nodes."""
-    return edges.indices[int(edges.indptr[rows.start]) : int(edges.indptr[rows.stop])]
-
-
-def _out_edges(sources: Sequence[IntArray], start: int, stop: int) -> Int64Array:
-    """The edges from each of the nodes `start … stop − 1`."""
-    counts = np.zeros(stop - start, np.int64)
-    for array in sources:
-        for edge in range(0, len(array), _COUNTED_AT_ONCE):
-            part = array[edge : edge + _COUNTED_AT_ONCE]
-            found = part[(part >= start) & (part < stop)] - start
-            counts += np.bincount(found, minlength=len(counts))
-    return counts
 
 
 def most_gathered(widest: int) -> int:

@@ -51,6 +51,10 @@ VARIANTS: list[dict[str, Any]] = [
 VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
 
 
+MACHINES = [(0, 0, 1), *(pytest.param(m, marks=pytest.mark.slow) for m in ((0, 1), (0, 1, 2)))]
+"""The machine of each rank; (0, 0, 1) has both ranks of one machine and ranks of two."""
+
+
 def make_model(store: Graph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
     torch.manual_seed(0)
     config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
@@ -212,7 +216,7 @@ def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(plan.world_size)]
 
 
-@pytest.mark.parametrize("machines", [(0, 1), (0, 0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("machines", MACHINES, ids=str)
 def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[int, ...]) -> None:
     store = stored(tmp_path / "store")
     alone = layerwise(store, tmp_path)
@@ -264,7 +268,7 @@ def evaluate_sharded(context: DistributedContext, folder: Path) -> None:
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.mark.parametrize("machines", [(0, 1), (0, 0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("machines", MACHINES, ids=str)
 def test_machines_ask_each_other_for_feature_rows_that_they_do_not_read(
     tmp_path: Path, machines: tuple[int, ...]
 ) -> None:

@@ -152,7 +152,7 @@ def test_evaluation_leaves_the_mode_and_gives_the_memory_back(tmp_path: Path) ->
     metrics = ours.evaluate(model)
     assert model.training
     assert metrics.keys() == {"train", "val", "test"}
-    assert ours.buffers._matrices == {}  # type: ignore[attr-defined]
+    assert ours.buffers._matrices == {}
 
 
 class Noted(SharedBuffers):

@@ -38,6 +38,7 @@ from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.training.test_evaluation import (
+    MACHINES,
     VARIANT_NAMES,
     VARIANTS,
     full_forward,
@@ -120,7 +121,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.mark.parametrize("machines", [(), (0, 1), (0, 0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("machines", [*MACHINES, pytest.param((), marks=pytest.mark.slow)], ids=str)
 def test_parts_are_evaluated_as_the_whole_graph(tmp_path: Path, machines: tuple[int, ...]) -> None:
     stores = write_graphs(tmp_path)
     num_ranks = len(machines) or 2
