@@ -47,7 +47,7 @@ from gnntrain.data.store_meta import (
 from gnntrain.data.target_scale import TargetScale
 
 _CHUNK_BYTES = 1 << 24
-_CHUNK_EDGES = 1 << 20
+_CHUNK_EDGES = 1 << 18
 
 
 def write_parts(
