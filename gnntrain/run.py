@@ -70,7 +70,7 @@ from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 
 if TYPE_CHECKING:
-    from gnntrain.data.parts import Method, Parts
+    from gnntrain.data.partitioned_graph import Method, PartitionedGraph
     from gnntrain.distributed.rendezvous import Rendezvous
 
 __all__ = [
@@ -565,7 +565,7 @@ def partition(
     *,
     method: Method = "streaming",
     data: object = None,
-) -> Parts:
+) -> PartitionedGraph:
     """Cut the data set's graph into parts, as `gnntrain partition` does.
 
     Args:

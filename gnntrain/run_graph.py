@@ -13,7 +13,6 @@ from gnntrain.data.build import OpenedStore
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import JSON, Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.parts import Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.launch import LaunchPlan
@@ -72,7 +71,7 @@ def _open_parts(config: Config, digest: str | None = None) -> OpenedParts:
     begin = time.perf_counter()
     folder, dataset = config.distributed.parts, config.dataset
     assert folder is not None, "refused with the configuration"
-    parts = Parts.open(Path(folder), range(0))
+    parts = PartitionedGraph.open(Path(folder), range(0))
     wanted = prepare_options(dataset)
     differing = [
         key for key, value in wanted.to_dict().items() if parts.meta.options.get(key) != value
@@ -91,10 +90,10 @@ def _open_parts(config: Config, digest: str | None = None) -> OpenedParts:
             "with gnntrain partition.",
         )
     seconds = time.perf_counter() - begin
-    return OpenedParts(PartitionedGraph.of(parts), f"{parts.num_parts} parts", seconds)
+    return OpenedParts(parts, f"{parts.num_parts} parts", seconds)
 
 
-def _is_of(parts: Parts, dataset: DatasetConfig) -> bool:
+def _is_of(parts: PartitionedGraph, dataset: DatasetConfig) -> bool:
     """Whether the parts are of the data set, as far as is known without its store."""
     if is_object(dataset):
         return parts.meta.dataset == dataset.name
@@ -171,12 +170,12 @@ def rank_graph(
     if config.distributed.graph != "partitioned":
         return StoredGraph.open(path, check=False)
     assert exchange is not None, "the owners of a graph in parts must be asked"
-    num_parts = Parts.open(path, range(0), check=False).num_parts
+    num_parts = PartitionedGraph.open(path, range(0), check=False).num_parts
     own = slice(0, 0)
     if exchange.owner is not None:
         own = rank_range(num_parts, exchange.owner, exchange.num_owners)
-    parts = Parts.open(path, range(own.start, own.stop), check=context.is_machine_main)
-    return PartitionedGraph.of(parts)
+    parts = range(own.start, own.stop)
+    return PartitionedGraph.open(path, parts, check=context.is_machine_main)
 
 
 def refuse_unequal_parts(graph: Graph, plan: LaunchPlan) -> None:
@@ -187,7 +186,7 @@ def refuse_unequal_parts(graph: Graph, plan: LaunchPlan) -> None:
     """
     if not isinstance(graph, PartitionedGraph):
         return
-    holders, num_parts = plan.servers or plan.num_machines, graph.parts.num_parts
+    holders, num_parts = plan.servers or plan.num_machines, graph.num_parts
     if num_parts % holders:
         kind = "server" if plan.servers else "machine"
         raise UserError(

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
-from gnntrain.data.datasets import DatasetBuilder, ObjectBuilder, builder_for
+from gnntrain.data.datasets import builder_for, object_builder
 from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -274,13 +274,12 @@ def prepare_store(
             of this graph.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
-    builder: DatasetBuilder
     if data is None:
         builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
     else:
         own = object_dataset(dataset).for_target(dataset.target)
         preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
-        builder = ObjectBuilder(data, own, labelled=labelled, preprocessing=preprocessing)
+        builder = object_builder(data, own, labelled=labelled, preprocessing=preprocessing)
     options = prepare_options(dataset)
     if options.normalize_features:
         options = replace(options, lowest=lowest)

@@ -15,7 +15,6 @@ import torch
 from gnntrain.config import Config, from_dict
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
-from gnntrain.data.parts import Parts
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.joint_run import compare_stores
@@ -92,7 +91,7 @@ def test_quantities_have_the_scale_of_the_whole_graphs_training_nodes(tmp_path: 
     store = stored(tmp_path / "store", data)
     part_of = rng.integers(0, 3, store.num_nodes).astype(np.uint8)
     write_parts(tmp_path / "parts", store, part_of, 3, "random")
-    graph = PartitionedGraph.of(Parts.open(tmp_path / "parts", range(0)))
+    graph = PartitionedGraph.open(tmp_path / "parts", range(0))
     ours, theirs = NodeRegression(graph), NodeRegression(store)
     assert ours.scale == theirs.scale
     assert ours.warnings() == theirs.warnings() != []
@@ -103,7 +102,7 @@ def test_what_is_known_of_a_graph_in_parts_is_what_is_known_of_the_whole(
     folder: Path, parts: Path
 ) -> None:
     store = prepare_store(config_of(folder, "none").dataset).store
-    graph = PartitionedGraph.of(Parts.open(parts, range(0)))
+    graph = PartitionedGraph.open(parts, range(0))
     for name in ("num_nodes", "num_edges", "num_features", "num_classes", "dataset", "summary"):
         assert getattr(graph, name) == getattr(store, name), name
     assert record_of(graph).digest == record_of(store).digest

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.parts import Method, PartitionMeta, Parts
+    from gnntrain.data.partitioned_graph import Method, PartitionedGraph, PartitionMeta
     from gnntrain.data.store import StoredGraph
     from gnntrain.reporting.tables import Section
 
@@ -60,7 +60,7 @@ def _number(options: dict[str, str]) -> int:
 
 
 def _method(options: dict[str, str]) -> Method:
-    from gnntrain.data.parts import METHODS
+    from gnntrain.data.partitioned_graph import METHODS
 
     given = options.get("--method", METHODS[0])
     for method in METHODS:
@@ -79,12 +79,12 @@ def _graph(store: StoredGraph, num_parts: int, method: Method) -> Section:
     return Section("partition", [pairs(rows)])
 
 
-def _result(parts: Parts, seconds: float) -> Iterator[Section]:
+def _result(parts: PartitionedGraph, seconds: float) -> Iterator[Section]:
     from gnntrain.reporting.tables import Section, pairs, rows
     from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
 
     meta = parts.meta
-    share = meta.cut_edges / max(meta.num_edges, 1)
+    share = meta.cut_edges / max(parts.num_edges, 1)
     result = [
         ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
         ("balance", f"{_balance(meta)} (largest part over the mean)"),

@@ -60,7 +60,6 @@ class Published:
 
 _PYG = "gnntrain.data.pyg_data:PyGBuilder"
 _OGB = "gnntrain.data.ogb:OGBBuilder"
-_OGB_HETERO = "gnntrain.data.ogb:HeteroOGBBuilder"
 _ENTITIES = "gnntrain.data.entities:EntitiesBuilder"
 _HECO = "gnntrain.data.heco:HeCoBuilder"
 
@@ -137,7 +136,5 @@ PUBLISHED: Mapping[str, Published] = {
         edges_once=True,
         defaults={"split": 60, **_WORDS},
     ),
-    "ogbn-mag": Published(
-        GraphSize(1_939_743, 21_111_007, 128, 349), _OGB_HETERO, defaults=_CITATIONS
-    ),
+    "ogbn-mag": _ogb(1_939_743, 21_111_007, 128, 349, defaults=_CITATIONS),
 }

@@ -5,8 +5,12 @@ Nothing heavy is imported until a graph is built.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,125 +46,15 @@ class DatasetBuilder(Protocol):
         ...
 
 
-class SyntheticBuilder:
-    """Builds a random graph, of one type or of many."""
+@dataclass(frozen=True)
+class _Builder:
+    """A builder whose identity is known at once."""
 
-    def __init__(self, config: SyntheticConfig | SyntheticMAGConfig) -> None:
-        self._config = config
-
-    def identity(self) -> dict[str, JSON]:
-        """The graph's sizes, shares and seed."""
-        options = self._config.model_dump(exclude=set(DatasetConfig.model_fields))
-        return {"dataset": self._config.name, **options}
-
-    def build(self) -> HeteroGraphData:
-        """Generate the graph."""
-        from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
-
-        if isinstance(self._config, SyntheticMAGConfig):
-            return synthetic_mag(self._config)
-        return synthetic_graph(self._config)
-
-
-class ObjectBuilder:
-    """Stores a graph that was given as an object in Python.
-
-    Args:
-        given: See `gnntrain.data.read.objects.graph_of_object`.
-        config: Name, task, metric, split.
-        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
-        preprocessing: What makes the features of the model that predicts; None: it is learnt.
-
-    Raises:
-        UserError: It is no graph, or has a mistake.
-    """
-
-    def __init__(
-        self,
-        given: object,
-        config: FilesConfig,
-        *,
-        labelled: bool = True,
-        preprocessing: AnyPreprocessing | None = None,
-    ) -> None:
-        from gnntrain.data.read.objects import content_digest, graph_of_object
-
-        self._graph = graph_of_object(given, config, labelled=labelled, preprocessing=preprocessing)
-        self._digest = content_digest(self._graph)
+    known: dict[str, JSON]
+    build: Callable[[], HeteroGraphData]
 
     def identity(self) -> dict[str, JSON]:
-        """The graph's name and a digest of its content: the same object finds its store again."""
-        return {"dataset": self._graph.dataset, "content": self._digest}
-
-    def build(self) -> HeteroGraphData:
-        """The graph."""
-        return self._graph
-
-
-class PackageBuilder:
-    """Builds a data set that an installed package offers by entry point.
-
-    Raises:
-        UserError: No installed package offers it.
-    """
-
-    def __init__(self, config: BuiltinConfig) -> None:
-        self._point = find_plugin(DATASETS, config.name)
-        self._config = config
-
-    def identity(self) -> dict[str, JSON]:
-        """The package's entry point, its source, its version, and the arguments."""
-        return {
-            "dataset": self._config.name,
-            "made_by": self._point.value,
-            "source": source_digest(self._point.module),
-            "version": None if self._point.dist is None else self._point.dist.version,
-            "split": self._config.split,
-            "root": self._config.root,
-            "target": self._config.target,
-            "quantities": self._config.quantities,
-        }
-
-    def build(self) -> HeteroGraphData:
-        """Call the package.
-
-        Raises:
-            UserError: It fails, or returns something else than a graph.
-        """
-        name, given_root = self._config.name, self._config.root
-        root = default_root() / name if given_root is None else Path(given_root)
-        try:
-            made: Any = load_plugin(DATASETS, name)(str(root))
-            graph = self._graph(made)
-        except UserError:
-            raise
-        except Exception as error:  # another package's code may raise any exception
-            raise UserError(
-                f"dataset={name}: {self._point.value} made no graph ({told(error)}).",
-                "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
-                "HeteroGraphData.",
-            ) from error
-        graph = copy(graph)
-        graph.dataset = name
-        return graph
-
-    def _graph(self, made: Any) -> HeteroGraphData:
-        """The graph that a package made, or the first of its data set."""
-        from torch_geometric.data import Data, HeteroData
-
-        from gnntrain.data.read.objects import from_pyg
-
-        if isinstance(made, HeteroGraphData):
-            return made
-        first = made if isinstance(made, Data | HeteroData) else made[0]
-        config = self._config
-        return from_pyg(
-            first,
-            config.name,
-            split=config.split,
-            target=config.target,
-            quantities=config.quantities,
-        )
+        return self.known
 
 
 def builder_for(
@@ -182,14 +76,101 @@ def builder_for(
             given.
     """
     if isinstance(config, SyntheticConfig | SyntheticMAGConfig):
-        return SyntheticBuilder(config)
+        options = config.model_dump(exclude=set(DatasetConfig.model_fields))
+        return _Builder({"dataset": config.name, **options}, partial(_synthetic, config))
     if isinstance(config, FilesConfig):
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
         raise UserError(f"dataset={config.name}: there is no such data set.")
     published = PUBLISHED.get(config.name)
     if published is None:
-        return PackageBuilder(config)
+        return _package_builder(config)
     module, _, attribute = published.builder.partition(":")
     builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
     return builder(config)
+
+
+def object_builder(
+    data: object,
+    config: FilesConfig,
+    *,
+    labelled: bool = True,
+    preprocessing: AnyPreprocessing | None = None,
+) -> DatasetBuilder:
+    """The builder of a graph that is given as an object in Python.
+
+    Its identity is a digest of its content: the same object finds its store again.
+
+    Args:
+        data: See `gnntrain.data.read.objects.graph_of_object`.
+        config: Name, task, metric, split.
+        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
+        preprocessing: What makes the features of the model that predicts; None: it is learnt.
+
+    Raises:
+        UserError: It is no graph, or has a mistake.
+    """
+    from gnntrain.data.read.objects import content_digest, graph_of_object
+
+    graph = graph_of_object(data, config, labelled=labelled, preprocessing=preprocessing)
+    return _Builder({"dataset": graph.dataset, "content": content_digest(graph)}, lambda: graph)
+
+
+def _synthetic(config: SyntheticConfig | SyntheticMAGConfig) -> HeteroGraphData:
+    from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
+
+    if isinstance(config, SyntheticMAGConfig):
+        return synthetic_mag(config)
+    return synthetic_graph(config)
+
+
+def _package_builder(config: BuiltinConfig) -> DatasetBuilder:
+    """The builder of a data set that an installed package offers by entry point."""
+    point = find_plugin(DATASETS, config.name)
+    identity: dict[str, JSON] = {
+        "dataset": config.name,
+        "made_by": point.value,
+        "source": source_digest(point.module),
+        "version": None if point.dist is None else point.dist.version,
+        "split": config.split,
+        "root": config.root,
+        "target": config.target,
+        "quantities": config.quantities,
+    }
+    return _Builder(identity, partial(_graph_of_package, config, point))
+
+
+def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> HeteroGraphData:
+    """The graph that a package makes, or the first of its data set.
+
+    Raises:
+        UserError: The package fails, or returns something else than a graph.
+    """
+    from torch_geometric.data import Data, HeteroData
+
+    from gnntrain.data.read.objects import from_pyg
+
+    name = config.name
+    root = default_root() / name if config.root is None else Path(config.root)
+    try:
+        made: Any = load_plugin(DATASETS, name)(str(root))
+        if isinstance(made, HeteroGraphData):
+            graph = copy(made)
+        else:
+            graph = from_pyg(
+                made if isinstance(made, Data | HeteroData) else made[0],
+                name,
+                split=config.split,
+                target=config.target,
+                quantities=config.quantities,
+            )
+    except UserError:
+        raise
+    except Exception as error:  # another package's code may raise any exception
+        raise UserError(
+            f"dataset={name}: {point.value} made no graph ({told(error)}).",
+            "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
+            "HeteroGraphData.",
+        ) from error
+    graph.dataset = name
+    return graph

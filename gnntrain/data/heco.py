@@ -8,14 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy_format
 
-from gnntrain.data.graph import (
-    SPLITS,
-    AnyArray,
-    EdgeData,
-    EdgeType,
-    HeteroGraphData,
-    NodeData,
-)
+from gnntrain.data.graph import SPLITS, EdgeData, EdgeType, HeteroGraphData, NodeData
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout
 
 # The commit that added the files.
@@ -33,28 +26,6 @@ _EDGES: dict[EdgeType, str] = {
 _LABELS = "labels.npy"
 
 
-class _SparseRows:
-    """The rows of a sparse matrix in SciPy's file as float32 features, see `FeatureRows`."""
-
-    def __init__(self, path: Path) -> None:
-        import scipy.sparse
-
-        self._matrix = scipy.sparse.load_npz(path).tocsr().astype(np.float32)
-        self._matrix.check_format(full_check=True)
-
-    def __len__(self) -> int:
-        return int(self._matrix.shape[0])
-
-    @property
-    def num_features(self) -> int:
-        return int(self._matrix.shape[1])
-
-    def rows(self, start: int, stop: int) -> AnyArray:
-        """Rows `start` up to `stop`: `[stop - start, num_features]`."""
-        dense: AnyArray = self._matrix[start:stop].toarray()
-        return dense
-
-
 class HeCoBuilder(PublishedBuilder):
     """Builds HeCo's DBLP: authors to classify by their papers' terms and conferences."""
 
@@ -70,13 +41,19 @@ class HeCoBuilder(PublishedBuilder):
         return scratch
 
     def read(self, raw_dir: Path) -> HeteroGraphData:
+        import scipy.sparse
+
         nodes = {}
         for name, file in _FEATURES.items():
-            path = raw_dir / file
-            with path.open("rb") as opened:  # the terms' npz file is an npy file
+            with (raw_dir / file).open("rb") as opened:  # the terms' npz file is an npy file
                 is_array = opened.read(6) == npy_format.MAGIC_PREFIX
-            rows = np.load(path, allow_pickle=False) if is_array else _SparseRows(path)
-            nodes[name] = NodeData(len(rows), rows)
+            if is_array:
+                features = np.load(raw_dir / file, allow_pickle=False)
+            else:
+                matrix = scipy.sparse.load_npz(raw_dir / file).tocsr().astype(np.float32)
+                matrix.check_format(full_check=True)
+                features = matrix.toarray()
+            nodes[name] = NodeData(len(features), features)
         edges = {}
         for edge_type, file in _EDGES.items():
             papers, others = np.loadtxt(raw_dir / file, np.int32, ndmin=2, unpack=True)

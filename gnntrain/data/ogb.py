@@ -21,7 +21,6 @@ import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,14 @@ from typing import Any
 import numpy as np
 
 from gnntrain.data.graph import (
+    EDGE,
     JSON,
+    NODE,
     AnyArray,
     EdgeData,
     EdgeType,
-    GraphData,
     HeteroGraphData,
-    Int64Array,
     NodeData,
-    NodeType,
     index_dtype,
 )
 from gnntrain.data.npz_members import StreamedRows, open_member
@@ -51,6 +49,16 @@ _READING = 2
 _SPLIT_FILES = {"train": "train.csv.gz", "val": "valid.csv.gz", "test": "test.csv.gz"}
 _METRICS = {"acc": "accuracy", "rocauc": "roc_auc"}
 _CHUNK = 1 << 24
+
+# ogbn-mag is typed: it has a folder for each node type and each edge type. The list of its edge
+# types in the files would come too late for `layout`.
+_PAPER = "paper"
+_MAG: tuple[EdgeType, ...] = (
+    ("author", "affiliated_with", "institution"),
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "has_topic", "field_of_study"),
+)
 
 
 def ogb_nodeproppred() -> Any:
@@ -67,11 +75,6 @@ def ogb_nodeproppred() -> Any:
             if before is not None:
                 sys.modules["outdated"] = before
     return importlib.import_module("ogb.nodeproppred")
-
-
-def ogb_evaluator(name: str) -> Any:
-    """OGB's evaluator of a node data set, such as "ogbn-arxiv"."""
-    return ogb_nodeproppred().Evaluator(name)
 
 
 class OGBBuilder(PublishedBuilder):
@@ -92,17 +95,27 @@ class OGBBuilder(PublishedBuilder):
     def _has(self, flag: str) -> bool:
         return self._meta[flag] == "True"
 
+    @property
+    def _split_folder(self) -> str:
+        return f"split/{self._meta['split']}{f'/{_PAPER}' if self._has('is hetero') else ''}"
+
     def layout(self) -> RawLayout:
         own = self.dataset.replace("-", "_")
         places = (own, f"ogb/{own}", self._meta["download_name"], "")
         if self._has("binary"):
             raw = ["data.npz", "node-label.npz"]
+        elif self._has("is hetero"):
+            raw = ["num-node-dict.csv.gz"]
+            raw += [f"node-{part}/{_PAPER}/node-{part}.csv.gz" for part in ("feat", "label")]
+            for edge_type in _MAG:
+                folder = f"relations/{'___'.join(edge_type)}"
+                raw += [f"{folder}/edge.csv.gz", f"{folder}/num-edge-list.csv.gz"]
         else:
             raw = ["edge.csv.gz", "num-node-list.csv.gz", "num-edge-list.csv.gz"]
             raw += ["node-label.csv.gz"]
             raw += ["node-feat.csv.gz"] if self._has("has_node_attr") else []
             raw += ["edge-feat.csv.gz"] if self._has("has_edge_attr") else []
-        split = [f"split/{self._meta['split']}/{name}" for name in _SPLIT_FILES.values()]
+        split = [f"{self._split_folder}/{name}" for name in _SPLIT_FILES.values()]
         return RawLayout(places, (*(f"raw/{name}" for name in raw), *split))
 
     def download(self, scratch: Path) -> Path:
@@ -121,19 +134,57 @@ class OGBBuilder(PublishedBuilder):
         return scratch / self._meta["download_name"]
 
     def read(self, raw_dir: Path) -> HeteroGraphData:
-        self._check_release(raw_dir)
-        raw = raw_dir / "raw"
+        # OGB marks a data set's version with an empty file, and asks what to do with others.
+        releases = sorted(file.name for file in raw_dir.glob("RELEASE_v*.txt"))
+        expected = f"RELEASE_v{self._meta['version']}.txt"
+        if releases and expected not in releases:
+            raise UserError(
+                f"dataset={self.dataset}: {raw_dir} holds another version of the data "
+                f"({releases[0]}, expected {expected}).",
+                "Move that folder away to have the right one downloaded.",
+            )
+        if self._has("is hetero"):
+            nodes, edges, labels = _read_mag(raw_dir / "raw")
+        else:
+            nodes, edges, labels = self._read_one_type(raw_dir / "raw")
+        is_multiclass = int(self._meta["num tasks"]) == 1
+        if is_multiclass:  # integers, or floats with NaN for "no label"
+            labels = np.where(np.isnan(labels), -1, labels)[:, 0].astype(np.int32)
+        elif np.isin(labels, (0, 1)).all():
+            labels = labels.astype(np.uint8)
+        else:
+            raise ValueError("labels other than 0 and 1")
+        split_folder = raw_dir / self._split_folder
+        return HeteroGraphData(
+            dataset=self.dataset,
+            nodes=nodes,
+            edges=edges,
+            target=_PAPER if self._has("is hetero") else NODE,
+            labels=labels,
+            num_classes=int(self._meta["num classes" if is_multiclass else "num tasks"]),
+            task="multiclass" if is_multiclass else "multilabel",
+            splits={
+                name: np.concatenate([ids for _, (ids,) in _blocks(split_folder / file, np.int64)])
+                for name, file in _SPLIT_FILES.items()
+            },
+            metric=_METRICS[self._meta["eval metric"]],
+            ogb_name=self.dataset,
+        )
+
+    def _read_one_type(
+        self, raw: Path
+    ) -> tuple[dict[str, NodeData], dict[EdgeType, EdgeData], AnyArray]:
+        """Nodes, edges and labels, as in the files."""
         features: AnyArray | StreamedRows
         if self._has("binary"):
-            archive = raw / "data.npz"
-            with np.load(archive, allow_pickle=False) as small:
+            with np.load(raw / "data.npz", allow_pickle=False) as small:
                 num_nodes = int(small["num_nodes_list"][0])
-            src, dst = edge_rows(open_member(archive, "edge_index"), num_nodes)
-            features = open_member(archive, "node_feat")
+            src, dst = edge_rows(open_member(raw / "data.npz", "edge_index"), num_nodes)
+            features = open_member(raw / "data.npz", "node_feat")
             with np.load(raw / "node-label.npz", allow_pickle=False) as file:
                 labels = file["node_label"]
         else:
-            num_nodes = _single_number(raw / "num-node-list.csv.gz")
+            num_nodes = int(_read_table(raw / "num-node-list.csv.gz", 1, np.int64)[0, 0])
             edges = _read_edges(raw, num_nodes)
             src, dst = edges.T
             labels = _read_table(raw / "node-label.csv.gz", num_nodes, np.float32)
@@ -141,150 +192,54 @@ class OGBBuilder(PublishedBuilder):
                 features = _read_table(raw / "node-feat.csv.gz", num_nodes, np.float32)
             else:
                 features = _mean_edge_features(raw / "edge-feat.csv.gz", edges, num_nodes)
-        is_multiclass = int(self._meta["num tasks"]) == 1
-        if is_multiclass:
-            labels = _class_numbers(labels)
-        elif np.isin(labels, (0, 1)).all():
-            labels = labels.astype(np.uint8)
-        else:
-            raise ValueError("labels other than 0 and 1")
-        return GraphData(
-            dataset=self.dataset,
-            num_nodes=num_nodes,
-            src=src,
-            dst=dst,
-            labels=labels,
-            num_classes=int(self._meta["num classes" if is_multiclass else "num tasks"]),
-            task="multiclass" if is_multiclass else "multilabel",
-            splits=self._splits(raw_dir),
-            features=features,
-            # The files hold one direction of each edge; OGB adds the other.
-            symmetric=self._has("add_inverse_edge"),
-            metric=_METRICS[self._meta["eval metric"]],
-            ogb_name=self.dataset,
-        )
-
-    def _check_release(self, folder: Path) -> None:
-        """OGB marks a data set's version with an empty file, and asks what to do with others."""
-        releases = sorted(file.name for file in folder.glob("RELEASE_v*.txt"))
-        expected = f"RELEASE_v{self._meta['version']}.txt"
-        if releases and expected not in releases:
-            raise UserError(
-                f"dataset={self.dataset}: {folder} holds another version of the data "
-                f"({releases[0]}, expected {expected}).",
-                "Move that folder away to have the right one downloaded.",
-            )
-
-    def _splits(self, folder: Path, below: str = "") -> dict[str, Int64Array]:
-        split = folder / "split" / self._meta["split"] / below
-        return {
-            name: np.concatenate([ids for _, (ids,) in _table_blocks(split / file, np.int64)])
-            for name, file in _SPLIT_FILES.items()
-        }
+        # The files hold one direction of each edge; OGB adds the other.
+        symmetric = self._has("add_inverse_edge")
+        nodes = {NODE: NodeData(num_nodes, features)}
+        return nodes, {EDGE: EdgeData(src, dst, symmetric=symmetric)}, labels
 
 
-_SIZES = "num-node-dict.csv.gz"
-_PAPER: NodeType = "paper"
-_MAG: tuple[EdgeType, ...] = (
-    ("author", "affiliated_with", "institution"),
-    ("author", "writes", "paper"),
-    ("paper", "cites", "paper"),
-    ("paper", "has_topic", "field_of_study"),
-)
-"""The edge types of ogbn-mag; the list in the files would come too late for `layout`."""
-
-
-class HeteroOGBBuilder(OGBBuilder):
-    """Builds ogbn-mag, OGB's typed graph: a folder for each node type and each edge type."""
-
-    def layout(self) -> RawLayout:
-        raw = [_SIZES, *(f"node-{part}/{_PAPER}/node-{part}.csv.gz" for part in ("feat", "label"))]
-        for edge_type in _MAG:
-            folder = f"relations/{'___'.join(edge_type)}"
-            raw += [f"{folder}/edge.csv.gz", f"{folder}/num-edge-list.csv.gz"]
-        split = f"split/{self._meta['split']}/{_PAPER}"
-        files = [f"raw/{name}" for name in raw]
-        files += [f"{split}/{name}" for name in _SPLIT_FILES.values()]
-        return replace(super().layout(), files=tuple(files))
-
-    def read(self, raw_dir: Path) -> HeteroGraphData:
-        self._check_release(raw_dir)
-        raw = raw_dir / "raw"
-        with gzip.open(raw / _SIZES, "rt", newline="") as file:
-            (row,) = csv.DictReader(file)  # the number of nodes of the type each column names
-        sizes = {name: int(number) for name, number in row.items()}
-        features, labels = (
-            _read_table(
-                raw / f"node-{part}" / _PAPER / f"node-{part}.csv.gz", sizes[_PAPER], np.float32
-            )
-            for part in ("feat", "label")
-        )
-        edges = {}
-        for edge_type in _MAG:
-            most_nodes = max(sizes[edge_type[0]], sizes[edge_type[2]])
-            src, dst = _read_edges(raw / "relations" / "___".join(edge_type), most_nodes).T
-            edges[edge_type] = EdgeData(src, dst)
-        return HeteroGraphData(
-            dataset=self.dataset,
-            nodes={
-                name: NodeData(size, features if name == _PAPER else None)
-                for name, size in sizes.items()
-            },
-            edges=edges,
-            target=_PAPER,
-            labels=_class_numbers(labels),
-            num_classes=int(self._meta["num classes"]),
-            task="multiclass",
-            splits=self._splits(raw_dir, _PAPER),
-            metric=_METRICS[self._meta["eval metric"]],
-            ogb_name=self.dataset,
-        )
-
-
-def _class_numbers(labels: AnyArray) -> AnyArray:
-    """`[num_nodes, 1]` integers, or floats with NaN for "no label" → `[num_nodes]`, −1 there."""
-    column = labels[:, 0]
-    if column.dtype.kind == "f":
-        column = np.where(np.isnan(column), -1, column)
-    return column.astype(np.int32)
-
-
-def _single_number(path: Path) -> int:
-    return int(_read_table(path, 1, np.int64)[0, 0])
+def _read_mag(raw: Path) -> tuple[dict[str, NodeData], dict[EdgeType, EdgeData], AnyArray]:
+    """Nodes, edges and labels of ogbn-mag."""
+    with gzip.open(raw / "num-node-dict.csv.gz", "rt", newline="") as file:
+        (row,) = csv.DictReader(file)  # the number of nodes of the type each column names
+    nodes = {name: NodeData(int(number)) for name, number in row.items()}
+    features, labels = (
+        _read_table(raw / part / _PAPER / f"{part}.csv.gz", nodes[_PAPER].num_nodes, np.float32)
+        for part in ("node-feat", "node-label")
+    )
+    nodes[_PAPER].features = features
+    edges = {}
+    for edge_type in _MAG:
+        most_nodes = max(nodes[edge_type[0]].num_nodes, nodes[edge_type[2]].num_nodes)
+        src, dst = _read_edges(raw / "relations" / "___".join(edge_type), most_nodes).T
+        edges[edge_type] = EdgeData(src, dst)
+    return nodes, edges, labels
 
 
 def _read_edges(folder: Path, num_nodes: int) -> AnyArray:
     """The edges in a folder, `[num_edges, 2]`, each column contiguous."""
-    num_edges = _single_number(folder / "num-edge-list.csv.gz")
+    num_edges = int(_read_table(folder / "num-edge-list.csv.gz", 1, np.int64)[0, 0])
     return _read_table(folder / "edge.csv.gz", num_edges, index_dtype(num_nodes), order="F")
 
 
 def _read_table(path: Path, num_rows: int, dtype: Any, *, order: str = "C") -> AnyArray:
-    """A headerless csv.gz of `num_rows` rows → `[num_rows, num_columns]`.
-
-    Raises:
-        ValueError: A number is missing, or there are not `num_rows` rows.
-    """
+    """A headerless csv.gz of `num_rows` rows → `[num_rows, num_columns]`, see `_blocks`."""
     table: AnyArray = np.empty((num_rows, 0), dtype)
-    end = 0
-    for rows, columns in _table_blocks(path, dtype):
-        end = rows.stop
-        if end > num_rows:
-            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
+    for rows, columns in _blocks(path, dtype, num_rows):
         if rows.start == 0:
             table = np.empty((num_rows, len(columns)), dtype, order)  # type: ignore[call-overload]
         for index, column in enumerate(columns):
             table[rows, index] = column
-    if end < num_rows:
-        raise ValueError(f"{path.name} has {end} rows instead of {num_rows}")
     return table
 
 
-def _table_blocks(path: Path, dtype: Any) -> Iterator[tuple[slice, list[AnyArray]]]:
+def _blocks(
+    path: Path, dtype: Any, num_rows: int | None = None
+) -> Iterator[tuple[slice, list[AnyArray]]]:
     """Columns of a headerless csv.gz, some thousands of rows at a time, and which rows they are.
 
     Raises:
-        ValueError: A whole number is missing.
+        ValueError: A whole number is missing, or there are not `num_rows` rows.
     """
     import pyarrow as pa
     from pyarrow import csv as pa_csv
@@ -302,9 +257,13 @@ def _table_blocks(path: Path, dtype: Any) -> Iterator[tuple[slice, list[AnyArray
     for batch in reader:
         rows = slice(end, end + batch.num_rows)
         end = rows.stop
+        if num_rows is not None and end > num_rows:
+            raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
         if np.dtype(dtype).kind == "i" and any(column.null_count for column in batch.columns):
             raise ValueError(f"{path.name} has a row with a missing number")
         yield rows, [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+    if num_rows is not None and end < num_rows:
+        raise ValueError(f"{path.name} has {end} rows instead of {num_rows}")
 
 
 def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray:
@@ -316,19 +275,13 @@ def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray
     """
     sums: AnyArray = np.zeros((num_nodes, 0))
     num_in_edges = np.zeros(num_nodes)
-    end = 0
-    for rows, columns in _table_blocks(path, np.float32):
-        end = rows.stop
-        if end > len(edges):
-            break
+    for rows, columns in _blocks(path, np.float32, len(edges)):
         if rows.start == 0:
             sums = np.zeros((num_nodes, len(columns)))
         for ends in (edges[rows, 1], edges[rows, 0]):
             num_in_edges += np.bincount(ends, minlength=num_nodes)
             for index, column in enumerate(columns):
                 sums[:, index] += np.bincount(ends, column, minlength=num_nodes)
-    if end != len(edges):
-        raise ValueError(f"{path.name} has not the {len(edges)} rows it should have")
     return (sums / np.maximum(num_in_edges, 1)[:, None]).astype(np.float32)
 
 

@@ -84,7 +84,7 @@ def draw_pairs(
     """
 
     def draw(turn: int, sure: Int64Array, start: np.uint64, fresh: Int64Array) -> None:
-        key = np.uint64(_mixed(np.uint64(seed), np.uint64(2 * turn + within)))
+        key = np.uint64(splitmix64(np.uint64(seed), np.uint64(2 * turn + within)))
         _draw_pairs(partners, sure, fresh, within, turn >= _WEIGHTED_ROUNDS, key, start)
 
     _fill_distinct(sure, out, draw)
@@ -113,7 +113,7 @@ def draw_edges(
     no_loops = sources is destinations
 
     def draw(turn: int, sure: Int64Array, start: np.uint64, fresh: Int64Array) -> None:
-        key = np.uint64(_mixed(np.uint64(seed), np.uint64(turn)))
+        key = np.uint64(splitmix64(np.uint64(seed), np.uint64(turn)))
         flat = turn >= _WEIGHTED_ROUNDS
         share = 0.0 if flat else homophily
         _draw_edges(sources, destinations, sure, fresh, share, no_loops, flat, key, start)
@@ -182,7 +182,7 @@ def _fill_alias(share: Float64Array, first: int, stay: Float32Array, alias: Int3
 
 
 @jit
-def _mixed(state: np.uint64, step: np.uint64) -> np.uint64:
+def splitmix64(state: np.uint64, step: np.uint64) -> np.uint64:
     """SplitMix64 (Steele, Lea & Flood 2014): the `step`-th number of the stream `state`."""
     mixed = state + (step + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -218,12 +218,12 @@ def _draw_pairs(
     stay, alias = partners.stay, partners.alias
     first, num = 0, len(nodes)
     for place in range(len(out)):
-        stream = _mixed(key, start + np.uint64(place))
+        stream = splitmix64(key, start + np.uint64(place))
         if place < len(sure):
             one = sure[place]
         else:
             one = _pick(
-                _mixed(stream, np.uint64(0)), 0, len(nodes), partners.stay, partners.alias, flat
+                splitmix64(stream, np.uint64(0)), 0, len(nodes), partners.stay, partners.alias, flat
             )
         if within:
             stay, alias = partners.class_stay, partners.class_alias
@@ -231,7 +231,7 @@ def _draw_pairs(
             num = bounds[labels[one] + 1] - first
         out[place] = -1
         for attempt in range(1, _MAX_TRIES):
-            other = _pick(_mixed(stream, np.uint64(attempt)), first, num, stay, alias, flat)
+            other = _pick(splitmix64(stream, np.uint64(attempt)), first, num, stay, alias, flat)
             if other != one and (within or labels[other] != labels[one]):
                 low = np.int64(min(nodes[one], nodes[other]))
                 high = np.int64(max(nodes[one], nodes[other]))
@@ -253,16 +253,16 @@ def _draw_edges(
 ) -> None:
     """Draw an edge for each place of `out`, or −1 for a self loop that may not be."""
     for place in range(len(out)):
-        stream = _mixed(key, start + np.uint64(place))
+        stream = splitmix64(key, start + np.uint64(place))
         if place < len(sure):
             one = sure[place]
         else:
-            random = _mixed(stream, np.uint64(0))
+            random = splitmix64(stream, np.uint64(0))
             one = _pick(random, 0, len(sources.nodes), sources.stay, sources.alias, flat)
         label = sources.labels[one]
         first, last = destinations.bounds[label], destinations.bounds[label + 1]
-        chance = np.float64(_mixed(stream, np.uint64(1)) >> np.uint64(32)) * 2.0**-32
-        random = _mixed(stream, np.uint64(2))
+        chance = np.float64(splitmix64(stream, np.uint64(1)) >> np.uint64(32)) * 2.0**-32
+        random = splitmix64(stream, np.uint64(2))
         if chance < homophily and last > first:
             stay, alias = destinations.class_stay, destinations.class_alias
             other = _pick(random, first, last - first, stay, alias, flat)

@@ -1,64 +1,321 @@
-"""A graph in parts as a `Graph`: what is known of all its nodes, without their rows."""
+"""A graph in parts on disk: a machine maps its own parts, and knows where all nodes are.
+
+`gnntrain partition` numbers the nodes anew, so that each part is a contiguous range of nodes; a
+part holds the in-edges of its nodes. Within a part, nodes are in their original order, and a node's
+in-edges too. `partition.json` describes all parts.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
+from pydantic import Field
 
-from gnntrain.data.graph import Edges, EdgeType, Graph, GraphSchema, Int64Array
-from gnntrain.data.parts import PartitionMeta, Parts
-from gnntrain.data.store import nodes_of
+from gnntrain.data.graph import (
+    SPLITS,
+    Edges,
+    EdgeType,
+    Graph,
+    GraphSchema,
+    Int64Array,
+    NodeType,
+    index_dtype,
+)
+from gnntrain.data.store import edges_of, names_of, nodes_of
+from gnntrain.data.store_meta import (
+    ArrayMeta,
+    Folder,
+    GraphMeta,
+    Meta,
+    StoreError,
+    check_arrays,
+    expected_arrays,
+    map_folder,
+    read_description,
+    shared_arrays,
+)
 from gnntrain.data.target_scale import TargetScale
+from gnntrain.errors import UserError
+
+PARTITION_FORMAT: Final = "gnntrain-partition"
+PARTITION_VERSION: Final = 3
+PARTITION_FILE = "partition.json"
+
+Method = Literal["streaming", "metis", "random"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+class PartitionError(UserError):
+    """A partition that cannot be used; `reason` names the file and the error."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the partition {path} cannot be used: {reason}",
+            "Make it with `gnntrain partition --parts N --out DIR` and the keys of the data set.",
+        )
+        self.reason = reason
+
+
+class PartMeta(Meta):
+    """One part; its files are in the folder `part<number>`.
+
+    Attributes:
+        node_counts: Its nodes of each type.
+        edge_counts: Its edges of each type.
+        num_train: Its training nodes.
+        arrays: Its arrays. `indptr` and `indices` are those of a `FusedCSC`; features, ids and
+            original numbers of the node type at position i are `features_<i>`, `node_ids_<i>` and
+            `original_<i>`.
+    """
+
+    node_counts: tuple[int, ...]
+    edge_counts: tuple[int, ...]
+    num_train: int = Field(ge=0)
+    arrays: dict[str, ArrayMeta]
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(self.node_counts)
+
+    @property
+    def num_edges(self) -> int:
+        return sum(self.edge_counts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all its arrays together."""
+        return sum(array.bytes for array in self.arrays.values())
+
+
+class PartitionMeta(GraphMeta):
+    """The content of `partition.json`.
+
+    `arrays` are those of the whole graph, beside it: splits, names of classes, and `original_<i>`,
+    the original numbers of the nodes of each type without features, since a model's rows for them
+    have the original order.
+
+    Attributes:
+        source: The content digest of the store that was partitioned.
+        method: How nodes were assigned to parts.
+        cut_edges: Edges whose ends lie in different parts.
+        class_counts: By split, its nodes of each class; None for quantities.
+        target_scale: The scale of quantities; None for classes.
+        target_ranges: By split, see `Graph.target_ranges`; None for classes.
+        parts: The parts, in the order of their nodes.
+    """
+
+    format: Literal["gnntrain-partition"]
+    source: str
+    method: Method
+    cut_edges: int = Field(ge=0)
+    class_counts: dict[str, list[int]] | None
+    target_scale: TargetScale | None
+    target_ranges: dict[str, list[tuple[float, float] | None]] | None
+    parts: tuple[PartMeta, ...] = Field(min_length=1)
+
+
+def part_folder(path: Path, number: int) -> Path:
+    """The folder of one part of the partition at `path`."""
+    return path / f"part{number}"
+
+
+def read_partition(path: Path) -> PartitionMeta:
+    """Read and check `partition.json` in the folder `path`; raises `StoreError`."""
+    expected_format = PARTITION_FORMAT, PARTITION_VERSION
+    meta = read_description(path, PARTITION_FILE, *expected_format, PartitionMeta)
+    shared = shared_arrays(meta)
+    for i, kind in enumerate(meta.node_types):
+        if kind.num_features == 0:
+            shared[f"original_{i}"] = ("int64", (kind.num_nodes,))
+    check_arrays(path, PARTITION_FILE, meta.arrays, shared)
+    index = index_dtype(max(kind.num_nodes for kind in meta.node_types)).name
+    first = {name: array.dtype for name, array in meta.parts[0].arrays.items()}
+    num_types = len(meta.node_types), len(meta.edge_types)
+    for number, part in enumerate(meta.parts):
+        where = f"{PARTITION_FILE}: part {number}"
+        if (len(part.node_counts), len(part.edge_counts)) != num_types:
+            raise StoreError(path, f"{where} has another number of types")
+        expected = expected_arrays(meta, part.node_counts, part.edge_counts)
+        expected["indices"] = (index, (part.num_edges,))
+        for i, size in enumerate(part.node_counts):
+            expected[f"original_{i}"] = ("int64", (size,))
+        check_arrays(path, where, part.arrays, expected)
+        if first != {name: array.dtype for name, array in part.arrays.items()}:
+            raise StoreError(path, f"{where} has other arrays than part 0")
+    for i, kind in enumerate(meta.node_types):
+        if sum(part.node_counts[i] for part in meta.parts) != kind.num_nodes:
+            raise StoreError(path, f"{PARTITION_FILE}: the parts have not all nodes of {kind.name}")
+    return meta
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One part's nodes and their in-edges: read-only views of mapped pages.
+
+    Attributes:
+        number: Which part.
+        ranges: Its nodes of each type, a range of new numbers.
+        graph: Its nodes, and their in-edges: the i-th row of a type is that of the i-th node of its
+            range. Sources are new numbers of any part's nodes, in the order of the original graph:
+            int32, or int64 for more than 2³¹ nodes; not ascending.
+        originals: By node type, int64, ascending: each node's number in the original graph.
+    """
+
+    number: int
+    ranges: Mapping[NodeType, range]
+    graph: Graph
+    originals: Mapping[NodeType, Int64Array]
+
+    @classmethod
+    def of(cls, graph: Graph, number: int, ranges: Mapping[NodeType, range]) -> Part:
+        """Consecutive nodes of a whole graph as a part of it: views, but for numbers a node."""
+        originals = {name: np.arange(own.start, own.stop) for name, own in ranges.items()}
+        if all(len(own) == len(graph.nodes[name]) for name, own in ranges.items()):
+            return cls(number, ranges, graph, originals)
+        nodes, edges = {}, {}
+        for name, own in ranges.items():
+            given, rows = graph.nodes[name], slice(own.start, own.stop)
+            nodes[name] = replace(
+                given,
+                features=given.features[rows],
+                labels=None if given.labels is None else given.labels[rows],
+                ids=None if given.ids is None else given.ids[rows],
+            )
+        for edge_type, whole in graph.edges.items():
+            own, weight, norm = ranges[edge_type[2]], whole.weight, whole.gcn_norm
+            first, last = int(whole.indptr[own.start]), int(whole.indptr[own.stop])
+            edges[edge_type] = Edges(
+                whole.indptr[own.start : own.stop + 1] - first,
+                whole.indices[first:last],
+                None if weight is None else weight[first:last],
+                None if norm is None else norm[own.start : own.stop],
+            )
+        rows_alone = Graph(
+            nodes, edges, task=graph.task, num_classes=graph.num_classes, target=graph.target
+        )
+        return cls(number, ranges, rows_alone, originals)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class PartitionedGraph(Graph):
-    """A graph in parts, of which some are open on this machine.
+    """A graph in parts, of which some are open here.
 
     Its arrays have the types and widths of the whole graph's, but no rows: those of nodes and edges
-    are in the parts, here and on other machines. Splits are whole; nodes have their new numbers.
+    are in the parts, here and on other machines. Nodes have their new numbers; `splits` are whole,
+    each in its original order (ascending original numbers). Pickled, it is its path: the other
+    process maps the same files.
 
     Attributes:
-        parts: The parts, some of them open.
+        path: The folder that `gnntrain partition` has written.
+        meta: The content of its `partition.json`.
+        opened: The parts that are open, consecutive.
+        starts: By node type, int64 `[num_parts + 1]`: part p has the nodes
+            `starts[p] … starts[p + 1] − 1`.
+        originals: The original numbers of all nodes of each type that has no features, int64: a
+            model's rows for them have the original order.
     """
 
-    parts: Parts
+    path: Path
+    meta: PartitionMeta
+    opened: tuple[Part, ...]
+    starts: Mapping[NodeType, Int64Array]
+    originals: Mapping[NodeType, Int64Array]
 
     @classmethod
-    def of(cls, parts: Parts) -> PartitionedGraph:
-        """The graph of `parts`."""
-        meta = parts.meta
-        rows = {
+    def open(
+        cls, path: Path, parts: range | None = None, *, check: bool = True
+    ) -> PartitionedGraph:
+        """Map some of the parts without reading their arrays; the others need not be there.
+
+        Args:
+            path: The folder that `gnntrain partition` has written.
+            parts: Consecutive parts to open; None: all. `range(0)` opens no part, only what is
+                known of the whole graph.
+            check: Verify all checksums if a file was touched since they were last verified.
+                False in worker processes, whose parent has just done so.
+
+        Raises:
+            PartitionError: Something is missing, damaged, of another format version, or there are
+                not that many parts.
+        """
+        path = Path(path).absolute()
+        opened = []
+        try:
+            meta = read_partition(path)
+            parts = range(len(meta.parts)) if parts is None else parts
+            if len(parts) and not 0 <= parts[0] <= parts[-1] < len(meta.parts):
+                raise StoreError(path, f"it has {len(meta.parts)} parts, not part {parts[-1]}")
+            shared = map_folder(path, meta, check=check)
+            starts = {
+                kind.name: np.cumsum([0, *(p.node_counts[i] for p in meta.parts)], dtype=np.int64)
+                for i, kind in enumerate(meta.node_types)
+            }
+            for number in parts:
+                part, folder = meta.parts[number], part_folder(path, number)
+                arrays = map_folder(folder, Folder(part.arrays, meta.digest), check=check)
+                graph = Graph(
+                    nodes_of(meta, part.arrays, arrays, {}),
+                    edges_of(meta, arrays, part.node_counts, part.edge_counts),
+                    task=meta.task,
+                    num_classes=meta.num_classes,
+                    target=meta.target,
+                )
+                ranges = {t: range(*s[number : number + 2].tolist()) for t, s in starts.items()}
+                originals = {name: arrays[f"original_{i}"] for i, name in enumerate(starts)}
+                opened.append(Part(number, ranges, graph, originals))
+        except StoreError as error:
+            where = "" if error.path == path else f"{error.path.name}: "
+            raise PartitionError(path, f"{where}{error.reason}") from error
+        no_rows = {
             name: np.empty((0, *array.shape[1:]), array.stored_dtype)
             for name, array in meta.parts[0].arrays.items()
         }
-        weight, norm = rows.get("edge_weight"), rows.get("gcn_norm")
-        edges = Edges(np.zeros(1, np.int64), rows["indices"], weight, norm)
+        weight, norm = no_rows.get("edge_weight"), no_rows.get("gcn_norm")
+        no_edges = Edges(np.zeros(1, np.int64), no_rows["indices"], weight, norm)
+        splits = {name: shared[f"split_{name}"] for name in SPLITS}
         return cls(
-            nodes=nodes_of(meta, meta.parts[0].arrays, rows, parts.splits),
-            edges=dict.fromkeys(meta.graph_schema.edge_types, edges),
+            nodes=nodes_of(meta, meta.parts[0].arrays, no_rows, splits),
+            edges=dict.fromkeys(meta.graph_schema.edge_types, no_edges),
             target=meta.target,
             dataset=meta.dataset,
             task=meta.task,
             metric=meta.metric,
             num_classes=meta.num_classes,
-            class_names=parts.class_names,
+            class_names=names_of(shared.get("class_names")),
             ogb_name=meta.ogb_name,
             summary=meta.summary,
-            parts=parts,
+            path=path,
+            meta=meta,
+            opened=tuple(opened),
+            starts=starts,
+            originals={
+                name: shared[f"original_{i}"]
+                for i, name in enumerate(starts)
+                if f"original_{i}" in shared
+            },
         )
 
-    @property
-    def path(self) -> Path:
-        """The folder of the parts."""
-        return self.parts.path
+    def __reduce__(self) -> tuple[Any, ...]:
+        first = self.opened[0].number if self.opened else 0
+        reopen = partial(PartitionedGraph.open, check=False)
+        return reopen, (self.path, range(first, first + len(self.opened)))
 
     @property
-    def meta(self) -> PartitionMeta:
-        """The content of its `partition.json`."""
-        return self.parts.meta
+    def num_parts(self) -> int:
+        return len(self.meta.parts)
+
+    @property
+    def ranges(self) -> dict[NodeType, range]:
+        """The nodes of the open parts of each type, ranges of new numbers."""
+        if not self.opened:
+            return dict.fromkeys(self.starts, range(0))
+        first, last = self.opened[0].ranges, self.opened[-1].ranges
+        return {name: range(nodes.start, last[name].stop) for name, nodes in first.items()}
 
     @property
     def content_digest(self) -> str:
@@ -73,37 +330,35 @@ class PartitionedGraph(Graph):
     @property
     def num_nodes(self) -> int:
         """Nodes of the whole graph."""
-        return self.meta.num_nodes
+        return sum(kind.num_nodes for kind in self.meta.node_types)
 
     @property
     def edge_counts(self) -> dict[EdgeType, int]:
         """Edges of each type in the whole graph."""
-        return self.meta.edge_counts
+        return {kind.name: kind.num_edges for kind in self.meta.edge_types}
 
     def names(self, nodes: Int64Array) -> list[str]:
         """See `Graph.names`; without the nodes of parts that are not open here."""
         names = []
-        for part in self.parts.opened:
-            first, stop = part.ranges[self.target].start, part.ranges[self.target].stop
-            rows = nodes[(nodes >= first) & (nodes < stop)] - first
+        for part in self.opened:
+            nodes_of_part = part.ranges[self.target]
+            is_here = (nodes >= nodes_of_part.start) & (nodes < nodes_of_part.stop)
+            rows = nodes[is_here] - nodes_of_part.start
             by_number = part.graph.node_ids is None
             names += part.graph.names(part.originals[self.target][rows] if by_number else rows)
         return names
 
     def class_counts(self, split: str) -> Int64Array:
         """See `Graph.class_counts`."""
-        counts = self.meta.class_counts
-        assert counts is not None, "quantities have no classes"
-        return np.array(counts[split], np.int64)
+        assert self.meta.class_counts is not None, "quantities have no classes"
+        return np.array(self.meta.class_counts[split], np.int64)
 
     def target_scale(self) -> TargetScale:
         """See `Graph.target_scale`."""
-        scale = self.meta.target_scale
-        assert scale is not None, "classes have no scale"
-        return scale
+        assert self.meta.target_scale is not None, "classes have no scale"
+        return self.meta.target_scale
 
     def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
         """See `Graph.target_ranges`."""
-        ranges = self.meta.target_ranges
-        assert ranges is not None, "classes have no range"
-        return ranges[split]
+        assert self.meta.target_ranges is not None, "classes have no range"
+        return self.meta.target_ranges[split]

@@ -15,7 +15,6 @@ import json
 import pickle
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,6 @@ from gnntrain.data.targets import labelled_graph, smallest_int
 
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
-
-_PICKLED = frozenset({"Planetoid"})
-"""Classes whose raw files are pickles, but for those that end with `_TEXT`."""
-
-_TEXT = ".test.index"
 
 
 class PyGBuilder(PublishedBuilder):
@@ -58,19 +52,13 @@ class PyGBuilder(PublishedBuilder):
         return folder
 
     def read(self, raw_dir: Path) -> HeteroGraphData:
-        read_large = _LARGE_READERS.get(str(self.published.class_name))
-        if read_large is not None:
-            return read_large(raw_dir, self.dataset)
-        from gnntrain.data.read.objects import from_pyg
-
-        graph = from_pyg(self._processed(raw_dir), self.dataset, split=self.split)
-        read = graph.summary or DataSummary()
-        graph.summary = DataSummary(split=read.split)
-        return graph
-
-    def _processed(self, raw_dir: Path) -> Any:
-        """The graph that PyG's class makes of the raw files."""
+        if self.published.class_name == "Reddit":
+            return _read_reddit(raw_dir, self.dataset)
+        if self.published.class_name in _GRAPH_SAINT:
+            return _read_graph_saint(raw_dir, self.dataset)
         import torch_geometric.datasets
+
+        from gnntrain.data.read.objects import from_pyg
 
         made_by = getattr(torch_geometric.datasets, str(self.published.class_name))
         with (
@@ -81,13 +69,18 @@ class PyGBuilder(PublishedBuilder):
             folder, names = _raw_files(self.published, Path(root))
             for name in names:
                 source, target = (raw_dir / name).resolve(), folder / name
-                if self.published.class_name in _PICKLED and not name.endswith(_TEXT):
+                is_pickle = not name.endswith(".test.index")
+                if self.published.class_name == "Planetoid" and is_pickle:
                     content = source.read_bytes()
                     _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
                     target.write_bytes(content)  # a copy: PyG reads the checked bytes
                 else:
                     target.symlink_to(source)
-            return made_by(root, **self.published.arguments)[0]
+            data = made_by(root, **self.published.arguments)[0]
+        graph = from_pyg(data, self.dataset, split=self.split)
+        # Of what was read, the split alone is news to the user of a published data set.
+        graph.summary = DataSummary(split=(graph.summary or DataSummary()).split)
+        return graph
 
 
 class _Known(Exception):
@@ -174,13 +167,3 @@ def _read_graph_saint(raw_dir: Path, dataset: str) -> GraphData:
     role = json.loads((raw_dir / "role.json").read_bytes())
     splits = {name: np.sort(np.array(role[name[:2]], np.int64)) for name in SPLITS}
     return labelled_graph(dataset, src, dst, labels, splits, features)
-
-
-_LARGE_READERS: Mapping[str, Callable[[Path, str], GraphData]] = {
-    "Reddit": _read_reddit,
-    "Reddit2": _read_graph_saint,
-    "Flickr": _read_graph_saint,
-    "Yelp": _read_graph_saint,
-    "AmazonProducts": _read_graph_saint,
-}
-"""Readers by the name of PyG's class."""

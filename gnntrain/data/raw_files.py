@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,38 @@ class RawLayout:
     files: tuple[str, ...]
     strangers: frozenset[str] = frozenset()
 
+    def find(self, root: Path) -> Path | None:
+        """The first folder under `root` that has all raw files; None if there is none."""
+        strangers = set(map(_plain, self.strangers))
+        for place in self.places:
+            folders = [root]
+            for part in Path(place).parts:
+                folders = [
+                    child
+                    for folder in folders
+                    for child in _children(folder)
+                    if _plain(child.name) == _plain(part)
+                ]
+            for folder in folders:
+                owner = folder.parent if folder.name == "raw" else folder
+                if not self.missing(folder) and _plain(owner.name) not in strangers:
+                    return folder
+        return None
+
+    def missing(self, folder: Path) -> list[str]:
+        """The names of the files that the folder has not."""
+        return [name for name in self.files if not (folder / name).is_file()]
+
+
+def _children(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(child for child in folder.iterdir() if child.is_dir())
+    return []
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
 
 class PublishedBuilder(ABC):
     """Builds a data set of `PUBLISHED` from its raw files.
@@ -74,12 +106,13 @@ class PublishedBuilder(ABC):
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
     def build(self) -> HeteroGraphData:
-        """Read the raw files, downloaded if need be.
+        """Read the raw files, downloaded if they are not all there.
 
         Raises:
             UserError: The raw files are missing and cannot be downloaded, or cannot be read.
         """
-        raw_dir = self._find_or_download()
+        root = Path(self.given_root) if self.given_root is not None else default_root()
+        raw_dir = self.layout().find(root) or self._downloaded(root)
         try:
             return self.read(raw_dir)
         except UserError:
@@ -92,32 +125,29 @@ class PublishedBuilder(ABC):
                 "again.",
             ) from error
 
-    def _find_or_download(self) -> Path:
-        """The folder of the raw files, which are downloaded only if they are not all there.
+    def _downloaded(self, root: Path) -> Path:
+        """The folder of the raw files, after their download.
 
         The download runs in a new folder under the root and moves into place when it is whole; if
         it fails, nothing of it stays. Files that were there before are kept as they are.
         """
-        root = Path(self.given_root) if self.given_root is not None else default_root()
         layout = self.layout()
-        found = find_raw(root, layout)
-        if found is not None:
-            return found
         target = root / layout.places[0]
         try:
             with _scratch_folder(root, self.dataset) as scratch, _network_timeouts(), quiet():
                 fetched = self.download(scratch)
-                _check_whole(fetched, layout.files)
+                for name in layout.files:
+                    _refuse_truncated(fetched / name, name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists():
                     fetched.rename(target)
-                for name in _missing(target, layout):
+                for name in layout.missing(target):
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.move(fetched / name, target / name)
         except UserError:
             raise
         except Exception as error:  # whatever PyG, OGB, fsspec or the disk raises: same advice
-            *others, last = _missing(target, layout)
+            *others, last = layout.missing(target)
             names = f"{', '.join(others)} and {last}" if others else last
             reason = str(getattr(error, "reason", None) or error).strip().partition("\n")[0]
             brief = ": ".join(filter(None, [type(error).__name__, reason[:200]]))
@@ -144,35 +174,6 @@ class PublishedBuilder(ABC):
     @abstractmethod
     def read(self, raw_dir: Path) -> HeteroGraphData:
         """Read the raw files, which lie in `raw_dir`."""
-
-
-def find_raw(root: Path, layout: RawLayout) -> Path | None:
-    """The first folder under `root` that has all raw files; None if there is none."""
-    strangers = set(map(_plain, layout.strangers))
-    for place in layout.places:
-        folders = [root]
-        for part in Path(place).parts:
-            folders = [child for folder in folders for child in _children(folder, part)]
-        for folder in folders:
-            owner = folder.parent if folder.name == "raw" else folder
-            if not _missing(folder, layout) and _plain(owner.name) not in strangers:
-                return folder
-    return None
-
-
-def _children(folder: Path, name: str) -> list[Path]:
-    with contextlib.suppress(OSError):
-        children = sorted(folder.iterdir())
-        return [c for c in children if _plain(c.name) == _plain(name) and c.is_dir()]
-    return []
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
-
-
-def _missing(folder: Path, layout: RawLayout) -> list[str]:
-    return [name for name in layout.files if not (folder / name).is_file()]
 
 
 @contextlib.contextmanager
@@ -216,16 +217,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _check_whole(folder: Path, files: Sequence[str]) -> None:
-    """Refuse truncated files: a connection that closes early raises no error."""
-    for name in files:
-        path = folder / name
-        if not path.is_file() or path.stat().st_size == 0:
-            raise ValueError(f"{name} did not arrive")
-        try:
-            if path.suffix in (".npz", ".npy"):  # HeCo calls an npy file npz
-                np.load(path, mmap_mode="r", allow_pickle=False)
-            elif path.suffix == ".json":
-                json.loads(path.read_bytes())
-        except (ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{name} did not arrive whole") from error
+def _refuse_truncated(path: Path, name: str) -> None:
+    """Raise ValueError for a truncated file: a connection that closes early raises no error."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise ValueError(f"{name} did not arrive")
+    try:
+        if path.suffix in (".npz", ".npy"):  # HeCo calls an npy file npz
+            np.load(path, mmap_mode="r", allow_pickle=False)
+        elif path.suffix == ".json":
+            json.loads(path.read_bytes())
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{name} did not arrive whole") from error

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import EdgeType, Graph, NodeType
-from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.parts import Part
+from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.distributed.context import rank_range
 from gnntrain.distributed.owners import Caller, NodeOwners, RowAnswers, ask_rows, equal_ranges
 from gnntrain.errors import UserError
@@ -72,11 +71,10 @@ def held_parts(
     """
     num_owners, owner = exchange.num_owners, exchange.owner
     if isinstance(graph, PartitionedGraph):
-        parts = graph.parts
-        firsts = [rank_range(parts.num_parts, i, num_owners).start for i in range(num_owners)]
-        cuts = [*firsts, parts.num_parts]
-        by_type = parts.starts.items()
-        return parts.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
+        firsts = [rank_range(graph.num_parts, i, num_owners).start for i in range(num_owners)]
+        cuts = [*firsts, graph.num_parts]
+        by_type = graph.starts.items()
+        return graph.opened, {name: NodeOwners(starts[cuts]) for name, starts in by_type}
     sizes = graph.schema.num_nodes.items()
     owners = {name: equal_ranges(size, num_owners) for name, size in sizes}
     if owner is None:
@@ -94,7 +92,7 @@ def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
     """
     if not isinstance(graph, PartitionedGraph):
         return {}
-    originals = graph.parts.originals
+    originals = graph.originals
     for name, width in graph.schema.num_features.items():
         if width == 0 and name not in originals:
             raise UserError(

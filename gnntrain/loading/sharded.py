@@ -19,7 +19,7 @@ from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, addresses_of, as_tensor
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph, NodeType
-from gnntrain.data.parts import Part
+from gnntrain.data.partitioned_graph import Part
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.distributed.shared import shared_tensor

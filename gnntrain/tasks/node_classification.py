@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gnntrain.data.graph import AnyArray, Graph
-from gnntrain.data.ogb import ogb_evaluator
+from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.metrics import (
     RANKING_METRICS,
@@ -234,11 +234,15 @@ class NodeClassification(NodeTask):
 def _ogb_metric(name: str, logits: Tensor, labels: Tensor, *, is_class: bool) -> float:
     """The metric of an OGB data set, by OGB's evaluator."""
     predicted = logits.argmax(dim=1, keepdim=True) if is_class else logits
-    answer: dict[str, float] = ogb_evaluator(name).eval(
-        {
-            "y_true": labels.view(predicted.shape).cpu().numpy(),
-            "y_pred": predicted.cpu().numpy(),
-        }
+    answer: dict[str, float] = (
+        ogb_nodeproppred()
+        .Evaluator(name)
+        .eval(
+            {
+                "y_true": labels.view(predicted.shape).cpu().numpy(),
+                "y_pred": predicted.cpu().numpy(),
+            }
+        )
     )
     (value,) = answer.values()
     return float(value)

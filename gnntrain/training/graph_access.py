@@ -359,10 +359,10 @@ class OwnedParts(GraphAccess):
         owners: Mapping[NodeType, NodeOwners],
         exchange: Exchange,
     ) -> None:
-        opened, ranks = graph.parts.opened, context.machine_ranks
+        opened, ranks = graph.opened, context.machine_ranks
         held = [(part.graph, {t: of.start for t, of in part.ranges.items()}) for part in opened]
         super().__init__(graph, context, held, context.rank - ranks[0], len(ranks))
-        self.nodes, self.features = graph.parts.ranges, {}
+        self.nodes, self.features = graph.ranges, {}
         self.owners, self._exchange = owners, exchange
         self._originals = originals_of(graph)
         self._held = [part for part, _ in held]

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from gnntrain.app import compose_config
 from gnntrain.data.graph import NODE
-from gnntrain.data.parts import METHODS, Parts
+from gnntrain.data.partitioned_graph import METHODS, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import rank_range
 from gnntrain.reporting.environment import describe_environment
@@ -276,7 +276,9 @@ class Arithmetic:
     def _owner(self, contestant: Contestant) -> np.ndarray[Any, np.dtype[np.int16]]:
         if not contestant.method:
             return range_owners(self._graph.num_nodes, contestant.owners)
-        parts = Parts.open(parts_folder(self._folder, contestant.owners, contestant.method))
+        parts = PartitionedGraph.open(
+            parts_folder(self._folder, contestant.owners, contestant.method)
+        )
         owner = np.empty(self._graph.num_nodes, np.int16)
         for part in parts.opened:
             owner[part.originals[NODE]] = part.number

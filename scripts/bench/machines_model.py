@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gnntrain.app import compose_config
+from gnntrain.data.partitioned_graph import METHODS
 from gnntrain.data.partitioning.assign import assign
-from gnntrain.data.parts import METHODS
 from gnntrain.data.store import StoredGraph
 from gnntrain.run import prepare_store
 from scripts.bench.crossing import Batches, Traffic

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gnntrain.cli import main
-from gnntrain.data.parts import Parts
+from gnntrain.data.partitioned_graph import PartitionedGraph
 
 SMALL = ["dataset.num_nodes=400", "dataset.avg_degree=6", "dataset.num_features=8"]
 
@@ -32,10 +32,11 @@ def test_parts_are_written_and_described(
 ) -> None:
     assert main(["partition", *small, "--parts=3", "--out", "parts", "--method", method]) == 0
     shutil.rmtree("stores")  # the parts are all that is needed
-    meta = Parts.open(Path("parts")).meta
+    graph = PartitionedGraph.open(Path("parts"))
+    meta = graph.meta
     out = capsys.readouterr().out
     assert meta.method == method
-    for number in (meta.num_nodes, meta.num_edges, meta.cut_edges):
+    for number in (graph.num_nodes, graph.num_edges, meta.cut_edges):
         assert f"{number:,}" in out
     for part in meta.parts:
         assert f"{part.num_edges:,}" in out
@@ -43,7 +44,7 @@ def test_parts_are_written_and_described(
 
 def test_streaming_is_the_default(small: list[str]) -> None:
     assert main(["partition", *small, "--parts", "2", "--out", "parts"]) == 0
-    assert Parts.open(Path("parts")).meta.method == "streaming"
+    assert PartitionedGraph.open(Path("parts")).meta.method == "streaming"
 
 
 @pytest.mark.parametrize(

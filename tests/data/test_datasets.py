@@ -28,7 +28,7 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData, PrepareOptions
-from gnntrain.data.raw_files import STALL_SECONDS, PublishedBuilder, RawLayout, find_raw
+from gnntrain.data.raw_files import STALL_SECONDS, PublishedBuilder, RawLayout
 from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -216,7 +216,7 @@ def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
     raw_layouts.write_graph_saint(tmp_path / "Flickr" / "raw", multilabel=False)
     layout = RawLayout(("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
     for root in ("Flickr", "Flickr/raw"):
-        assert find_raw(tmp_path / root, layout) is None
+        assert layout.find(tmp_path / root) is None
     assert build("flickr", tmp_path / "Flickr").num_nodes == 30
 
 

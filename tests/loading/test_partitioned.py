@@ -13,7 +13,6 @@ import torch
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
-from gnntrain.data.parts import Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import open_exchange
@@ -31,13 +30,13 @@ def _compare_batches(context: DistributedContext, payload: tuple[Path, dict[str,
     """Every batch against the whole graph's, in every rank."""
     folder, keys = payload
     whole: Graph = StoredGraph.open(folder / "store")
-    parts = Parts.open(folder / "parts")
+    parts = PartitionedGraph.open(folder / "parts")
     originals = {
         name: torch.from_numpy(np.concatenate([part.originals[name] for part in parts.opened]))
         for name in whole.nodes
     }
     own = rank_range(parts.num_parts, context.machine, context.num_machines)
-    graph = PartitionedGraph.of(Parts.open(folder / "parts", range(own.start, own.stop)))
+    graph = PartitionedGraph.open(folder / "parts", range(own.start, own.stop))
     needs = BlockNeeds(norm=not graph.is_hetero, weight=True, degree=True)
     ranks = {"rank": context.rank, "world_size": context.world_size}
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]

@@ -20,7 +20,6 @@ from gnntrain.data.build import write_store
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
-from gnntrain.data.parts import Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
@@ -72,9 +71,9 @@ def write_halves(folder: Path) -> Path:
 
 
 def graph_of(path: Path, context: DistributedContext) -> PartitionedGraph:
-    num_parts = Parts.open(path, range(0)).num_parts
+    num_parts = PartitionedGraph.open(path, range(0)).num_parts
     own = rank_range(num_parts, context.machine, context.num_machines)
-    return PartitionedGraph.of(Parts.open(path, range(own.start, own.stop)))
+    return PartitionedGraph.open(path, range(own.start, own.stop))
 
 
 @contextmanager
@@ -125,7 +124,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     answers: dict[str, Any] = {}
     with exchange_of(context) as exchange:
         graph, made = evaluator_of(folder / "parts", exchange, context)
-        nodes = np.concatenate([part.originals["paper"] for part in graph.parts.opened])
+        nodes = np.concatenate([part.originals["paper"] for part in graph.opened])
         for name, variant in zip(NAMES, VARIANTS, strict=True):
             model = make_model(graph, variant)
             found = made.outputs(model).clone()
@@ -246,7 +245,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
     most = {}
     with exchange_of(context) as exchange:
         graph, made = evaluator_of(folder, exchange, context)
-        num_nodes = sum(map(len, graph.parts.ranges.values()))
+        num_nodes = sum(map(len, graph.ranges.values()))
         # Others aggregate rows of every edge type into a node type at once.
         for name, variant in zip(NAMES[:8], VARIANTS, strict=False):
             made.buffers = counted = CountedBuffers(context, folder, 2**30)

@@ -20,7 +20,6 @@ from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import NODE, GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
-from gnntrain.data.parts import Parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
@@ -85,17 +84,14 @@ def evaluator_of(
     path: Path, exchange: Exchange, context: DistributedContext
 ) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
     """The graph of the parts in `path`, shared out to the machines, and its evaluator."""
-    num_parts, num_machines = Parts.open(path, range(0)).num_parts, context.num_machines
+    num_parts, num_machines = PartitionedGraph.open(path, range(0)).num_parts, context.num_machines
     shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
     own = shares[context.machine]
-    parts = Parts.open(path, range(own.start, own.stop))
-    owners = NodeOwners(parts.starts[NODE][[0, *(share.stop for share in shares)]])
-    rows = [part.graph.features for part in parts.opened]
+    graph = PartitionedGraph.open(path, range(own.start, own.stop))
+    owners = NodeOwners(graph.starts[NODE][[0, *(share.stop for share in shares)]])
+    rows = [part.graph.features for part in graph.opened]
     exchange.serve(ROWS, answers_of(rows))
-    cache = RowCache(
-        np.empty(0, np.int64), torch.empty(0, parts.meta.graph_schema.num_features[NODE]), context
-    )
-    graph = PartitionedGraph.of(parts)
+    cache = RowCache(np.empty(0, np.int64), torch.empty(0, graph.num_features), context)
     access = OwnedParts(graph, context, {NODE: owners}, exchange)
     features = ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache)
     places = SharedBuffers(context, path, 2**30)
@@ -110,7 +106,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     with exchange_of(context) as exchange:
         for kind in KINDS:
             graph, evaluator = evaluator_of(folder / kind / "parts", exchange, context)
-            nodes = np.concatenate([part.originals[NODE] for part in graph.parts.opened])
+            nodes = np.concatenate([part.originals[NODE] for part in graph.opened])
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
                 model = make_model(graph, variant)
                 if kind == "multiclass":
@@ -215,7 +211,7 @@ def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(
     write_parts(tmp_path / "parts", store, part_of, 2, "random")
     machines = (0, 0, 1)
     launch(ask_rank, tmp_path / "parts", LaunchPlan(3, "cpu", 1, 60, machines), tmp_path)
-    parts = Parts.open(tmp_path / "parts")
+    parts = PartitionedGraph.open(tmp_path / "parts")
     for machine, part in enumerate(parts.opened):
         ranks = [rank for rank in range(3) if machines[rank] == machine]
         read = [json.loads((tmp_path / "parts" / f"{rank}.json").read_text()) for rank in ranks]
@@ -257,7 +253,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
         context.barrier()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.parts.ranges[NODE])}
+    measured = {"rows": longest.rows, "bytes": peak, "own": len(graph.ranges[NODE])}
     (folder / f"{context.rank}.json").write_text(json.dumps(measured))
 
 

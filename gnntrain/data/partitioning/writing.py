@@ -1,12 +1,12 @@
-"""Writing a graph's parts: each array of the store is read once, from its first row to its last.
+"""Writing a graph's parts: each large array of the store is read once, from first to last row.
 
-Memory: a number or two a node, and a chunk. No array of all edges, or of all features, is held.
+Memory: two numbers a node, and a chunk. No array of all edges, or of all features, is held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,22 @@ from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
     Edges,
-    Int64Array,
     IntArray,
     NodeType,
     index_dtype,
 )
-from gnntrain.data.partitioning.kernels import PartIndex, number_nodes, route_edges
-from gnntrain.data.partitioning.union import by_type
-from gnntrain.data.parts import (
+from gnntrain.data.partitioned_graph import (
     PARTITION_FILE,
     PARTITION_FORMAT,
     PARTITION_VERSION,
     Method,
+    PartitionedGraph,
     PartitionMeta,
     PartMeta,
-    Parts,
     part_folder,
     read_partition,
 )
+from gnntrain.data.partitioning.assign import PartIndex
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.store_meta import (
     ArrayMeta,
@@ -49,12 +47,12 @@ from gnntrain.data.store_meta import (
 from gnntrain.data.target_scale import TargetScale
 
 _CHUNK_BYTES = 1 << 24
-_CHUNK_EDGES = 1 << 20
+_CHUNK_EDGES = 1 << 18
 
 
 def write_parts(
     path: Path, store: StoredGraph, part_of: PartIndex, num_parts: int, method: Method
-) -> Parts:
+) -> PartitionedGraph:
     """Write a graph's parts to the folder `path`, which appears when all of it is written.
 
     Args:
@@ -70,7 +68,7 @@ def write_parts(
     path = Path(path).absolute()
     with atomic_folder(path) as folder:
         _write(folder, store, part_of, num_parts, method)
-    return Parts.open(path, check=False)
+    return PartitionedGraph.open(path, check=False)
 
 
 def _write(
@@ -79,15 +77,36 @@ def _write(
     folders = [part_folder(folder, number) for number in range(num_parts)]
     for part in folders:
         part.mkdir()
-    parts_of = by_type(store, part_of)
-    new = {name: _new_numbers(parts, num_parts) for name, parts in parts_of.items()}
-    arrays = {"indptr": _write_indptr(folders, store, parts_of)}
-    edges, edge_counts, cut_edges = _write_edges(folders, store, parts_of, new)
-    arrays |= edges | _write_node_arrays(folders, store, parts_of)
-    shared = with_checksums(folder, _write_shared(folder, store, parts_of, new))
+    last_nodes = np.cumsum([len(nodes) for nodes in store.nodes.values()])[:-1]
+    parts_of = dict(zip(store.nodes, np.split(part_of, last_nodes), strict=True))
+    node_counts = {name: np.bincount(p, minlength=num_parts) for name, p in parts_of.items()}
+
+    # Original numbers, in the order of the new ones; new numbers, in the order of the original.
+    original_arrays: dict[str, list[ArrayMeta]] = {}
+    shared: dict[str, AnyArray] = {}
+    new: dict[NodeType, IntArray] = {}
+    index = index_dtype(max(map(len, store.nodes.values())))
+    for i, (name, parts) in enumerate(parts_of.items()):
+        original = np.argsort(parts, kind="stable")
+        new[name] = np.empty(len(parts), index)
+        new[name][original] = np.arange(len(parts), dtype=index)
+        pieces = np.split(original, np.cumsum(node_counts[name])[:-1])
+        original_arrays[f"original_{i}"] = [
+            write_array(part, f"original_{i}", piece)
+            for part, piece in zip(folders, pieces, strict=True)
+        ]
+        if store.nodes[name].num_features == 0:
+            shared[f"original_{i}"] = original
+    for split in SPLITS:
+        shared[f"split_{split}"] = new[store.target][store.split(split)].astype(np.int64)
+    if "class_names" in store.meta.arrays:
+        shared["class_names"] = map_array(store.path, store.meta.arrays["class_names"])
+
+    edge_arrays, edge_counts, cut_edges = _write_edges(folders, store, parts_of, new)
+    arrays = edge_arrays | original_arrays | _write_node_arrays(folders, store, parts_of)
+    in_folder = {name: write_array(folder, name, array) for name, array in shared.items()}
     num_train = np.bincount(parts_of[store.target][store.split("train")], minlength=num_parts)
-    node_counts = [np.bincount(parts, minlength=num_parts) for parts in parts_of.values()]
-    is_regression = store.task == "continuous"
+    has_classes = store.task != "continuous"
     meta = PartitionMeta(
         format=PARTITION_FORMAT,
         version=PARTITION_VERSION,
@@ -102,23 +121,21 @@ def _write(
         target=store.target,
         identity=store.meta.identity,
         options=store.meta.options,
-        arrays=shared,
+        arrays=with_checksums(folder, in_folder),
         summary=store.summary,
         lowest=store.meta.lowest,
         source=store.content_digest,
         method=method,
         cut_edges=cut_edges,
-        class_counts=None
-        if is_regression
-        else {name: store.class_counts(name).tolist() for name in SPLITS},
-        target_scale=TargetScale.of(store) if is_regression else None,
-        target_ranges={name: store.target_ranges(name) for name in SPLITS}
-        if is_regression
+        class_counts={name: store.class_counts(name).tolist() for name in SPLITS}
+        if has_classes
         else None,
+        target_scale=None if has_classes else TargetScale.of(store),
+        target_ranges=None if has_classes else {name: store.target_ranges(name) for name in SPLITS},
         parts=tuple(
             PartMeta(
-                node_counts=tuple(int(counts[number]) for counts in node_counts),
-                edge_counts=tuple(int(counts[number]) for counts in edge_counts),
+                node_counts=tuple(int(counts[number]) for counts in node_counts.values()),
+                edge_counts=tuple(counts[number] for counts in edge_counts),
                 num_train=int(num_train[number]),
                 arrays=with_checksums(part, {name: of[number] for name, of in arrays.items()}),
             )
@@ -135,168 +152,111 @@ def _write(
     fsync_folder(folder)
 
 
-def _new_numbers(part_of: PartIndex, num_parts: int) -> IntArray:
-    """The new number of each node of a type."""
-    sizes = np.bincount(part_of, minlength=num_parts)
-    new = np.empty(len(part_of), index_dtype(len(part_of)))
-    number_nodes(part_of, np.cumsum(sizes) - sizes, new)
-    return new
-
-
-class _PartFiles:
-    """One array's files, a file a part."""
-
-    def __init__(
-        self, folders: Sequence[Path], name: str, dtype: np.dtype[Any], *more: Any
-    ) -> None:
-        self._writers = [ArrayWriter(f / f"{name}.npy", dtype, *more) for f in folders]
-
-    def append(self, rows: AnyArray, ends: Int64Array) -> None:
-        """Add rows that are sorted by part; part p's end at `ends[p]`."""
-        for writer, (first, last) in zip(self._writers, pairwise([0, *ends.tolist()]), strict=True):
-            writer.append(rows[first:last])
-
-    def close(self) -> list[ArrayMeta]:
-        return [writer.close() for writer in self._writers]
-
-    def __enter__(self) -> _PartFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for writer in self._writers:
-            writer.__exit__()
-
-
-def _chunks(
-    part_of: PartIndex, num_parts: int, row_bytes: int
-) -> Iterator[tuple[slice, Int64Array, Int64Array]]:
-    """Ranges of nodes; their order by part; the end of each part's nodes in that order."""
-    step = max(1, _CHUNK_BYTES // max(16, row_bytes))
-    for start in range(0, len(part_of), step):
-        parts = part_of[start : start + step]
-        ends = np.cumsum(np.bincount(parts, minlength=num_parts))
-        yield slice(start, start + len(parts)), np.argsort(parts, kind="stable"), ends
-
-
-def _write_indptr(
-    folders: Sequence[Path], store: StoredGraph, parts_of: Mapping[NodeType, PartIndex]
-) -> list[ArrayMeta]:
-    with _PartFiles(folders, "indptr", np.dtype(np.int64)) as files:
-        for edge_type, edges in store.edges.items():
-            _append_indptr(files, len(folders), edges.indptr, parts_of[edge_type[2]])
-        return files.close()
-
-
-def _append_indptr(
-    files: _PartFiles, num_parts: int, indptr: Int64Array, part_of: PartIndex
-) -> None:
-    totals = np.zeros(num_parts, np.int64)
-    files.append(totals, np.arange(1, num_parts + 1))
-    for nodes, order, ends in _chunks(part_of, num_parts, 8):
-        degrees = np.diff(indptr[nodes.start : nodes.stop + 1])[order]
-        sums = np.concatenate([[0], np.cumsum(degrees)])
-        before = sums[np.concatenate([[0], ends[:-1]])]
-        sizes = np.diff(ends, prepend=0)
-        files.append(sums[1:] + np.repeat(totals - before, sizes), ends)
-        totals += sums[ends] - before
-
-
 def _write_edges(
     folders: Sequence[Path],
     store: StoredGraph,
     parts_of: Mapping[NodeType, PartIndex],
     new: Mapping[NodeType, IntArray],
-) -> tuple[dict[str, list[ArrayMeta]], list[Int64Array], int]:
-    """Write the sources, by their new numbers, and the weights.
+) -> tuple[dict[str, list[ArrayMeta]], list[list[int]], int]:
+    """Write indptr, the sources by their new numbers, and the weights.
 
     Returns:
-        The arrays; the edges of each type in each part; the number of cut edges.
+        The arrays; for each edge type its edges in each part; the number of cut edges.
     """
-    weighted = any(edges.weight is not None for edges in store.edges.values())
-    dtype = max((numbers.dtype for numbers in new.values()), key=lambda found: found.itemsize)
-    counts, cut_edges = [], 0
-    with (
-        _PartFiles(folders, "indices", dtype) as sources,
-        _PartFiles(folders if weighted else [], "edge_weight", np.dtype(np.float32)) as weights,
-    ):
-        for edge_type, edges in store.edges.items():
-            parts = parts_of[edge_type[2]], parts_of[edge_type[0]]
-            numbers = new[edge_type[0]].astype(dtype, copy=False)
-            found, cut = _append_edges(sources, weights, len(folders), edges, parts, numbers)
-            counts.append(found)
-            cut_edges += cut
-        arrays = {"indices": sources.close()}
-        if weighted:
-            arrays["edge_weight"] = weights.close()
-        return arrays, counts, cut_edges
+    edge_counts: list[list[int]] = []
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(ArrayWriter(f / "indptr.npy", np.dtype(np.int64))) for f in folders
+        ]
+        for (_, _, destination), edges in store.edges.items():
+            edge_counts.append([])
+            for number, writer in enumerate(writers):
+                nodes = np.flatnonzero(parts_of[destination] == number)
+                indptr = np.zeros(len(nodes) + 1, np.int64)
+                np.cumsum(edges.indptr[nodes + 1] - edges.indptr[nodes], out=indptr[1:])
+                writer.append(indptr)
+                edge_counts[-1].append(int(indptr[-1]))
+        arrays = {"indptr": [writer.close() for writer in writers]}
+
+    cut_edges = 0
+
+    def sources() -> Iterator[tuple[AnyArray, PartIndex]]:
+        nonlocal cut_edges
+        for (source, _, destination), edges in store.edges.items():
+            for chunk, parts in _edge_chunks(edges, parts_of[destination]):
+                nodes = edges.indices[chunk]
+                cut_edges += int(np.count_nonzero(parts != parts_of[source][nodes]))
+                yield new[source][nodes], parts
+
+    arrays["indices"] = _write_rows(folders, "indices", new[store.target].dtype, sources())
+    for (_, _, destination), edges in store.edges.items():
+        if edges.weight is not None:  # of a graph of one type alone
+            weight = edges.weight
+            chunks = _edge_chunks(edges, parts_of[destination])
+            rows = ((weight[chunk], parts) for chunk, parts in chunks)
+            arrays["edge_weight"] = _write_rows(folders, "edge_weight", weight.dtype, rows)
+    return arrays, edge_counts, cut_edges
 
 
-def _append_edges(
-    sources: _PartFiles,
-    weights: _PartFiles,
-    num_parts: int,
-    edges: Edges,
-    parts: tuple[PartIndex, PartIndex],
-    new: IntArray,
-) -> tuple[Int64Array, int]:
-    """Write the edges of one type; their number in each part, and the number of cut ones."""
-    weighted = edges.weight is not None
-    weight = np.empty(0, np.float32) if edges.weight is None else edges.weight
-    routed = np.empty(_CHUNK_EDGES, new.dtype), np.empty(_CHUNK_EDGES * weighted, np.float32)
-    ends, counts, cut_edges = np.empty(num_parts, np.int64), np.zeros(num_parts, np.int64), 0
-    for first in range(0, len(edges), _CHUNK_EDGES):
-        chunk = slice(first, first + _CHUNK_EDGES)
-        node = int(np.searchsorted(edges.indptr, first, side="right")) - 1
-        given = (edges.indices[chunk], weight[chunk])
-        cut_edges += route_edges(given, (edges.indptr, first, node), parts, new, ends, routed)
-        sources.append(routed[0], ends)
-        if weighted:
-            weights.append(routed[1], ends)
-        counts += np.diff(ends, prepend=0)
-    return counts, cut_edges
+def _edge_chunks(edges: Edges, part_of: PartIndex) -> Iterator[tuple[slice, PartIndex]]:
+    """Ranges of edges, and the part of each edge: that of its destination."""
+    for start in range(0, len(edges), _CHUNK_EDGES):
+        stop = min(start + _CHUNK_EDGES, len(edges))
+        first = int(np.searchsorted(edges.indptr, start, side="right")) - 1
+        last = int(np.searchsorted(edges.indptr, stop))
+        num_edges = np.diff(edges.indptr[first : last + 1].clip(start, stop))
+        yield slice(start, stop), np.repeat(part_of[first:last], num_edges)
 
 
 def _write_node_arrays(
     folders: Sequence[Path], store: StoredGraph, parts_of: Mapping[NodeType, PartIndex]
 ) -> dict[str, list[ArrayMeta]]:
-    found = {}
-    norm = next(iter(store.edges.values())).gcn_norm
+    """Write features, labels, norms and ids."""
+    written = {}
+    norm = next(iter(store.edges.values())).gcn_norm  # of a graph of one type alone
     for number, (name, nodes) in enumerate(store.nodes.items()):
-        given = {
+        of_type = {
             f"features_{number}": nodes.features,
             "labels": nodes.labels,
-            "gcn_norm": norm,  # of a graph of one type alone
+            "gcn_norm": norm,
             f"node_ids_{number}": nodes.ids,
         }
-        part_of = parts_of[name]
-        with _PartFiles(folders, f"original_{number}", np.dtype(np.int64)) as files:
-            for rows, order, ends in _chunks(part_of, len(folders), 8):
-                files.append(rows.start + order, ends)
-            found[f"original_{number}"] = files.close()
-        for file, array in given.items():
-            if array is not None:
-                more = array.shape[1:], nodes.feature_dtype if array is nodes.features else None
-                with _PartFiles(folders, file, array.dtype, *more) as files:
-                    for rows, order, ends in _chunks(part_of, len(folders), array.strides[0]):
-                        files.append(array[rows][order], ends)
-                    found[file] = files.close()
-    return found
+        for file, array in of_type.items():
+            if array is None:
+                continue
+            step = max(1, _CHUNK_BYTES // max(16, array.strides[0]))
+            starts = range(0, len(array), step)
+            rows = ((array[i : i + step], parts_of[name][i : i + step]) for i in starts)
+            logical = nodes.feature_dtype if array is nodes.features else None
+            shape = array.shape[1:]
+            written[file] = _write_rows(folders, file, array.dtype, rows, shape, logical)
+    return written
 
 
-def _write_shared(
-    folder: Path,
-    store: StoredGraph,
-    parts_of: Mapping[NodeType, PartIndex],
-    new: Mapping[NodeType, IntArray],
-) -> dict[str, ArrayMeta]:
-    splits = {name: new[store.target][store.split(name)] for name in SPLITS}
-    shared: dict[str, AnyArray] = {
-        f"split_{name}": ids.astype(np.int64) for name, ids in splits.items()
-    }
-    if "class_names" in store.meta.arrays:
-        shared["class_names"] = map_array(store.path, store.meta.arrays["class_names"])
-    for number, (name, nodes) in enumerate(store.nodes.items()):
-        if nodes.num_features == 0:
-            order = np.argsort(parts_of[name], kind="stable")
-            shared[f"original_{number}"] = order.astype(np.int64)
-    return {name: write_array(folder, name, array) for name, array in shared.items()}
+def _write_rows(
+    folders: Sequence[Path],
+    name: str,
+    dtype: np.dtype[Any],
+    chunks: Iterable[tuple[AnyArray, PartIndex]],
+    *row_type: Any,
+) -> list[ArrayMeta]:
+    """Write an array, in each folder the rows of its part.
+
+    Args:
+        folders: The folders of the parts.
+        name: Name of the array.
+        dtype: As stored.
+        chunks: Rows, and the part of each.
+        row_type: Shape of a row and logical type, see `ArrayWriter`.
+    """
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(ArrayWriter(folder / f"{name}.npy", dtype, *row_type))
+            for folder in folders
+        ]
+        for rows, parts in chunks:
+            ends = np.cumsum(np.bincount(parts, minlength=len(folders)))
+            by_part = rows[np.argsort(parts, kind="stable")]
+            for writer, of_part in zip(writers, np.split(by_part, ends[:-1]), strict=True):
+                writer.append(of_part)
+        return [writer.close() for writer in writers]

@@ -1,4 +1,4 @@
-"""Slow, obvious answers to what the parts of a graph hold, and graphs to cut."""
+"""Slow, obvious answers to what the parts of a graph hold."""
 
 from __future__ import annotations
 
@@ -9,48 +9,76 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import NODE, SPLITS, GraphData, PrepareOptions
-from gnntrain.data.parts import Part, Parts
+from gnntrain.data.graph import SPLITS, HeteroGraphData, PrepareOptions
+from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 
+PartIndex = npt.NDArray[Any]
 
-def stored(path: Path, data: GraphData, **options: Any) -> StoredGraph:
+
+def stored(path: Path, data: HeteroGraphData, **options: Any) -> StoredGraph:
     return write_store(path, data, PrepareOptions(**options), {"dataset": data.dataset})
 
 
-def assert_same_graph(parts: Parts, store: StoredGraph, part_of: npt.NDArray[Any]) -> None:
-    """Whether the parts are the graph, with its nodes renamed."""
-    old_of = np.concatenate([part.originals[NODE] for part in parts.opened])
-    assert sorted(old_of.tolist()) == list(range(store.num_nodes))
+def by_type(store: StoredGraph, part_of: PartIndex) -> dict[str, PartIndex]:
+    ends = np.cumsum([len(nodes) for nodes in store.nodes.values()])
+    return dict(zip(store.nodes, np.split(part_of, ends[:-1]), strict=True))
+
+
+def assert_same_graph(parts: PartitionedGraph, store: StoredGraph, part_of: PartIndex) -> None:
+    """Whether the parts are the graph, with the nodes of each type renamed."""
+    old_of = {
+        name: np.concatenate([part.originals[name] for part in parts.opened])
+        for name in store.nodes
+    }
+    for name, part_of_node in by_type(store, part_of).items():
+        assert sorted(old_of[name].tolist()) == list(range(len(store.nodes[name])))
+        for part in parts.opened:
+            expected = np.flatnonzero(part_of_node == part.number)
+            assert part.originals[name].tolist() == expected.tolist()
+            first, stop = parts.starts[name][part.number : part.number + 2]
+            assert part.ranges[name] == range(first, stop)
+        if not store.nodes[name].num_features:
+            assert parts.originals[name].tolist() == old_of[name].tolist()
     for part in parts.opened:
-        assert part.originals[NODE].tolist() == np.flatnonzero(part_of == part.number).tolist()
-        assert part.ranges[NODE] == range(*parts.starts[NODE][part.number : part.number + 2])
-        _assert_same_nodes(part, store, old_of)
-    for name in SPLITS:
-        assert old_of[parts.splits[name]].tolist() == store.split(name).tolist()
+        _assert_same_nodes(part, store)
+        _assert_same_edges(part, store, old_of)
+    for split in SPLITS:
+        assert old_of[store.target][parts.split(split)].tolist() == store.split(split).tolist()
 
 
-def _assert_same_nodes(part: Part, store: StoredGraph, old_of: npt.NDArray[Any]) -> None:
-    for name in ("features", "labels", "gcn_norm", "node_ids"):
-        ours, theirs = getattr(part.graph, name), getattr(store, name)
-        if theirs is None:
-            assert ours is None
-        else:
-            assert ours.dtype == theirs.dtype
-            np.testing.assert_array_equal(ours, theirs[part.originals[NODE]])
-    for i, old in enumerate(part.originals[NODE].tolist()):
-        ours = slice(part.graph.indptr[i], part.graph.indptr[i + 1])
-        theirs = slice(store.indptr[old], store.indptr[old + 1])
-        assert old_of[part.graph.indices[ours]].tolist() == store.indices[theirs].tolist()
-        if store.edge_weight is not None:
-            assert part.graph.edge_weight is not None
-            assert part.graph.edge_weight[ours].tolist() == store.edge_weight[theirs].tolist()
-    assert part.graph.indptr[0] == 0
-    assert part.graph.indptr[-1] == len(part.graph.indices)
-    assert part.graph.indices.dtype == store.indices.dtype
-    assert (part.graph.edge_weight is None) == (store.edge_weight is None)
+def _assert_same_nodes(part: Part, store: StoredGraph) -> None:
+    for name, nodes in store.nodes.items():
+        ours, rows = part.graph.nodes[name], part.originals[name]
+        for attribute in ("features", "labels", "ids"):
+            of_part, whole = getattr(ours, attribute), getattr(nodes, attribute)
+            assert (of_part is None) == (whole is None)
+            if whole is not None:
+                assert of_part.dtype == whole.dtype
+                np.testing.assert_array_equal(of_part, whole[rows])
 
 
-def cut_edges(store: StoredGraph, part_of: npt.NDArray[Any]) -> int:
-    destinations = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
-    return int((part_of[destinations] != part_of[store.indices]).sum())
+def _assert_same_edges(part: Part, store: StoredGraph, old_of: dict[str, PartIndex]) -> None:
+    assert part.graph.edges.keys() == store.edges.keys()
+    for kind, whole in store.edges.items():
+        edges, originals = part.graph.edges[kind], part.originals[kind[2]]
+        assert edges.indptr[0] == 0
+        assert edges.indptr[-1] == len(edges.indices)
+        assert (edges.weight is None) == (whole.weight is None)
+        assert (edges.gcn_norm is None) == (whole.gcn_norm is None)
+        if edges.gcn_norm is not None and whole.gcn_norm is not None:
+            np.testing.assert_array_equal(edges.gcn_norm, whole.gcn_norm[originals])
+        for i, old in enumerate(originals.tolist()):
+            ours = slice(edges.indptr[i], edges.indptr[i + 1])
+            theirs = slice(whole.indptr[old], whole.indptr[old + 1])
+            assert old_of[kind[0]][edges.indices[ours]].tolist() == whole.indices[theirs].tolist()
+            if edges.weight is not None and whole.weight is not None:
+                assert edges.weight[ours].tolist() == whole.weight[theirs].tolist()
+
+
+def cut_edges(store: StoredGraph, part_of: PartIndex) -> int:
+    parts, cut = by_type(store, part_of), 0
+    for (source, _, destination), edges in store.edges.items():
+        destinations = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+        cut += (parts[destination][destinations] != parts[source][edges.indices]).sum()
+    return int(cut)

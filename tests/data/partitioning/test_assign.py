@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data.graph import GraphData
-from gnntrain.data.partitioning import streaming
-from gnntrain.data.partitioning.assign import MAX_PARTS, assign
-from gnntrain.data.partitioning.kernels import PartIndex
-from gnntrain.data.partitioning.streaming import SLACK, stream
-from gnntrain.data.parts import METHODS, Method
+from gnntrain.data.partitioned_graph import Method
+from gnntrain.data.partitioning import assign as assigning
+from gnntrain.data.partitioning.assign import MAX_PARTS, SLACK, PartIndex, assign, stream
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.data.oracles import graphs, small_graph
@@ -58,7 +56,7 @@ def loads(store: StoredGraph, part_of: PartIndex, num_parts: int) -> npt.NDArray
 
 
 @pytest.mark.parametrize("method", ["streaming", "random"])
-@examples(40)
+@examples(30)
 @given(st.data())
 def test_every_part_has_a_node(method: Method, data: st.DataObject) -> None:
     drawn = data.draw(graphs())
@@ -71,20 +69,27 @@ def test_every_part_has_a_node(method: Method, data: st.DataObject) -> None:
     assert part_of.tolist() == again.tolist()
 
 
-@pytest.mark.parametrize(("num_edges", "num_parts"), [(0, 3), (12, 12), (300, 5)])
+@pytest.mark.parametrize(("num_edges", "num_parts"), [(0, 3), (12, 12)])
 def test_every_part_has_a_node_by_metis(tmp_path: Path, num_edges: int, num_parts: int) -> None:
+    pytest.importorskip("pymetis", reason="pymetis is not installed")
     store = stored(tmp_path, small_graph(12, num_edges))
-    found = assign(store, num_parts, "metis").tolist()
-    assert set(found) == set(range(num_parts))
-    assert assign(store, num_parts, "metis").tolist() == found
+    assert set(assign(store, num_parts, "metis").tolist()) == set(range(num_parts))
 
 
-@pytest.mark.parametrize("num_parts", [2, 4, 7])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.fixture(scope="module")
+def store_of_communities(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
+    return stored(tmp_path_factory.mktemp("communities") / "store", communities())
+
+
+@pytest.mark.parametrize(
+    ("method", "num_parts"), [("streaming", 2), ("streaming", 7), ("metis", 4), ("random", 7)]
+)
 def test_parts_are_balanced_and_a_partitioner_cuts_fewer_edges_than_chance(
-    tmp_path: Path, method: Method, num_parts: int
+    store_of_communities: StoredGraph, method: Method, num_parts: int
 ) -> None:
-    store = stored(tmp_path, communities())
+    if method == "metis":
+        pytest.importorskip("pymetis", reason="pymetis is not installed")
+    store = store_of_communities
     part_of = assign(store, num_parts, method)
     assert (loads(store, part_of, num_parts) <= SLACK + 1e-9).all()
     by_chance = 1 - 1 / num_parts
@@ -107,7 +112,7 @@ def test_random_parts_differ_by_one_node_and_one_training_node(tmp_path: Path) -
 def slow_pass(
     store: StoredGraph, part_of: list[int], num_parts: int, factor: float, *, is_first: bool
 ) -> None:
-    """A pass of `stream`, as `gnntrain.data.partitioning.streaming` describes it."""
+    """A pass of `stream`, as `gnntrain.data.partitioning.assign` describes it."""
     train, bounds = set(store.split("train").tolist()), store.indptr.tolist()
     own = [(1, v - u, int(node in train)) for node, (u, v) in enumerate(pairwise(bounds))]
     shares = [sum(loads) / num_parts for loads in zip(*own, strict=True)]
@@ -142,8 +147,8 @@ def test_a_pass_places_each_node_by_its_score(data: st.DataObject) -> None:
     num_parts = data.draw(st.integers(1, min(4, drawn.num_nodes)))
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         store = stored(Path(folder) / "store", drawn)
-        patch.setattr(streaming, "_FACTORS", (2.0, 0.7))
-        patch.setattr(streaming, "_NODES_AT_ONCE", 5)
+        patch.setattr(assigning, "_FACTORS", (2.0, 0.7))
+        patch.setattr(assigning, "_NODES_AT_ONCE", 5)
         found = stream(store, num_parts)
         expected = [0] * store.num_nodes
         slow_pass(store, expected, num_parts, 2.0, is_first=True)
@@ -151,14 +156,13 @@ def test_a_pass_places_each_node_by_its_score(data: st.DataObject) -> None:
     assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("num_parts", [0, -1, 13])
-def test_a_number_of_parts_that_cannot_be(tmp_path: Path, num_parts: int) -> None:
-    with pytest.raises(UserError, match="from 1 to 12"):
-        assign(stored(tmp_path, small_graph()), num_parts, "random")
-
-
-def test_no_more_parts_than_a_byte_counts(tmp_path: Path) -> None:
-    store = stored(tmp_path, small_graph(1000))
+def test_a_number_of_parts_that_cannot_be(tmp_path: Path) -> None:
+    small = stored(tmp_path / "small", small_graph())
+    for num_parts in (0, -1, 13):
+        with pytest.raises(UserError, match="from 1 to 12"):
+            assign(small, num_parts, "random")
+    # No more parts than a byte counts.
+    store = stored(tmp_path / "store", small_graph(1000))
     assert len(set(assign(store, MAX_PARTS, "random").tolist())) == MAX_PARTS
     with pytest.raises(UserError):
         assign(store, MAX_PARTS + 1, "random")

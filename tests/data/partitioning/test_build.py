@@ -6,43 +6,75 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from hypothesis import given
 
-from gnntrain.data.partitioning import build, metis
-from gnntrain.data.partitioning.assign import assign
-from gnntrain.data.partitioning.build import partition
-from gnntrain.data.partitioning.kernels import PartIndex
-from gnntrain.data.parts import METHODS, Method, Parts
+from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
+from gnntrain.data.partitioning import assign as assigning
+from gnntrain.data.partitioning import build
+from gnntrain.data.partitioning.assign import PartIndex, assign
+from gnntrain.data.partitioning.build import partition, union_of
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from tests.data.oracles import small_graph
 from tests.data.partitioning.oracles import assert_same_graph, stored
+from tests.data.test_hetero_store import typed_graphs
 from tests.disks import full_disk
+from tests.examples import examples
+from tests.hetero_graphs import random_hetero_data
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StoredGraph:
-    return stored(tmp_path / "store", small_graph(200, 1000))
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
+    return stored(tmp_path_factory.mktemp("graph") / "store", small_graph(200, 1000))
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_parts_are_those_of_the_method(
-    tmp_path: Path, store: StoredGraph, method: Method
-) -> None:
-    partition(store, 3, tmp_path / "parts", method)
-    parts = Parts.open(tmp_path / "parts")
+def test_a_typed_graph_is_cut_as_one_graph(tmp_path: Path, method: Method) -> None:
+    if method == "metis":
+        pytest.importorskip("pymetis", reason="pymetis is not installed")
+    store = stored(tmp_path / "store", random_hetero_data())
+    (tmp_path / "parts").mkdir()  # an empty folder is filled
+    assert partition(store, 3, tmp_path / "parts", method).num_parts == 3
+    parts = PartitionedGraph.open(tmp_path / "parts")
     assert parts.meta.method == method
-    assert_same_graph(parts, store, assign(store, 3, method))
+    with union_of(store, tmp_path) as union:
+        assert_same_graph(parts, store, assign(union, 3, method))
+    sizes = [part.num_nodes for part in parts.meta.parts]
+    assert max(sizes) <= 1.15 * sum(sizes) / 3
+    assert max(part.num_train for part in parts.meta.parts) <= 8  # of 20
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path, store: StoredGraph) -> None:
-    (tmp_path / "parts").mkdir()
-    assert partition(store, 3, tmp_path / "parts", "random").num_parts == 3
+@examples(40)
+@given(typed_graphs())
+def test_the_union_has_all_edges_of_all_types(data: HeteroGraphData) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = stored(Path(folder) / "store", data)
+        ends = np.cumsum([0, *(len(nodes) for nodes in store.nodes.values())]).tolist()
+        firsts = dict(zip(store.nodes, ends, strict=False))
+        expected = sorted(
+            (firsts[kind[2]] + v, firsts[kind[0]] + source)
+            for kind, edges in store.edges.items()
+            for v in range(len(edges.indptr) - 1)
+            for source in edges.indices[edges.indptr[v] : edges.indptr[v + 1]].tolist()
+        )
+        with union_of(store, Path(folder)) as union:
+            found = [
+                (v, source)
+                for v in range(union.num_nodes)
+                for source in union.indices[union.indptr[v] : union.indptr[v + 1]].tolist()
+            ]
+            assert sorted(found) == expected
+            shift = firsts[store.target] if store.is_hetero else 0
+            assert union.split("train").tolist() == (store.split("train") + shift).tolist()
+        assert list(Path(folder).glob("tmp*")) == []
 
 
 def test_a_folder_that_is_not_empty_stays(tmp_path: Path, store: StoredGraph) -> None:
@@ -82,21 +114,18 @@ def test_a_full_disk_is_told_before_and_while_it_fills(
     assert not (tmp_path / "parts").exists()
 
 
-def test_metis_where_it_is_not_installed(
+def test_metis_that_is_not_installed_or_needs_too_much_memory(
     tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(_: str) -> ModuleSpec | None:
         return None
 
-    monkeypatch.setattr(metis, "find_spec", find)
-    with pytest.raises(UserError) as caught:
-        partition(store, 3, tmp_path / "parts", "metis")
+    with monkeypatch.context() as patch:
+        patch.setattr(assigning, "find_spec", find)
+        with pytest.raises(UserError) as caught:
+            partition(store, 3, tmp_path / "parts", "metis")
     assert "gnntrain[partition]" in str(caught.value.hint)
-
-
-def test_metis_of_a_graph_that_is_too_large(
-    tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pytest.importorskip("pymetis", reason="pymetis is not installed")
     free = psutil.virtual_memory()._replace(available=1000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     with pytest.raises(UserError, match="memory"):
@@ -110,7 +139,8 @@ def be_killed(*_: object) -> None:
 def test_metis_that_is_killed(
     tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metis, "_send_parts", be_killed)
+    pytest.importorskip("pymetis", reason="pymetis is not installed")
+    monkeypatch.setattr(assigning, "_send_parts", be_killed)
     with pytest.raises(RunError, match="exit code -9"):
         partition(store, 3, tmp_path / "parts", "metis")
     assert not (tmp_path / "parts").exists()
@@ -121,16 +151,18 @@ import resource, sys
 from pathlib import Path
 from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.build import partition
-from gnntrain.data.partitioning.kernels import PartIndex
 from gnntrain.data.store import StoredGraph
 
-folder, method, num_bytes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+folder, num_bytes = Path(sys.argv[1]), int(sys.argv[2])
 writing._CHUNK_BYTES = writing._CHUNK_EDGES = 1 << 18
-partition(StoredGraph.open(folder / "small"), 3, folder / "small_parts", method)  # compiles
+methods = "streaming", "random"
+for method in methods:
+    partition(StoredGraph.open(folder / "small"), 3, folder / f"small_{method}", method)  # compiles
 status = Path("/proc/self/status").read_text()
 used = next(int(line.split()[1]) << 10 for line in status.splitlines() if "VmData" in line)
 resource.setrlimit(resource.RLIMIT_DATA, (used + num_bytes,) * 2)
-partition(StoredGraph.open(folder / "large"), 3, folder / "parts", method)
+for method in methods:
+    partition(StoredGraph.open(folder / "large"), 3, folder / method, method)
 try:
     bytearray(num_bytes)
 except MemoryError:
@@ -139,8 +171,7 @@ except MemoryError:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on a process's data is Linux's")
-@pytest.mark.parametrize("method", ["streaming", "random"])
-def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path, method: Method) -> None:
+def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path) -> None:
     """The limit is below the bytes of the indices, and of the features, of the whole graph."""
     rng = np.random.default_rng(0)
     num_nodes, num_edges = 100_000, 8_000_000
@@ -154,8 +185,9 @@ def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path, method:
     store = stored(tmp_path / "large", large)
     limit = 26 << 20
     assert limit < min(store.indices.nbytes, store.features.nbytes)
-    command = [sys.executable, "-c", _UNDER_A_LIMIT, str(tmp_path), method, str(limit)]
+    command = [sys.executable, "-c", _UNDER_A_LIMIT, str(tmp_path), str(limit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "the limit holds\n"), done.stderr
-    parts = Parts.open(tmp_path / "parts")
-    assert (parts.meta.num_nodes, parts.meta.num_edges) == (num_nodes, num_edges)
+    for method in ("streaming", "random"):
+        parts = PartitionedGraph.open(tmp_path / method)
+        assert (parts.num_nodes, parts.num_edges) == (num_nodes, num_edges)
