@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from gnntrain.data.fused import FusedCSC
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from gnntrain.data.store_meta import (
     read_description,
     shared_arrays,
 )
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 
 PARTITION_FORMAT: Final = "gnntrain-partition"

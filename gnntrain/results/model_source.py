@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gnntrain.data.columns import MISSING_MARKS
 from gnntrain.data.graph import NODE
 from gnntrain.data.preprocessing import AnyPreprocessing
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80

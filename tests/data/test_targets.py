@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import from_dict
-from gnntrain.data.targets import draw_split, refuse_other_types
+from gnntrain.data.read.splits import draw_split
+from gnntrain.data.targets import refuse_other_types
 from gnntrain.errors import UserError
 from tests.hetero_graphs import hetero_graph
 

@@ -44,7 +44,7 @@ from gnntrain.data.store_meta import (
     write_description,
     write_seal,
 )
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 
 _CHUNK_BYTES = 1 << 24
 _CHUNK_EDGES = 1 << 18

@@ -55,17 +55,19 @@ from gnntrain.data.read.edges import (
 )
 from gnntrain.data.read.features import (
     FeatureChoice,
+    NodeRows,
     choose_features,
     describe_features,
     has_names,
     make_features,
+    read_nodes,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
-from gnntrain.data.read.nodes import TYPE_NAMES, NodeIndex, nodes_by_type, read_nodes
+from gnntrain.data.read.nodes import TYPE_NAMES, NodeIndex, nodes_by_type
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import table_in_memory
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import Columns, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
@@ -74,23 +76,6 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, Sequence[Path] | Table | SplitArrays]
 """By the places of a `GraphSpec`: files, or tables and arrays in memory."""
-
-
-@dataclass(frozen=True)
-class _Nodes:
-    """The nodes of a type, read.
-
-    Attributes:
-        spec: What is said of them.
-        choice: The columns of features.
-        rows: A row a node.
-        index: From ids to numbers.
-    """
-
-    spec: NodeSpec
-    choice: FeatureChoice
-    rows: Rows
-    index: NodeIndex
 
 
 def read_graph(
@@ -174,7 +159,7 @@ class _Reader:
                 split = SplitArrays(files[0], load_all(files))
 
         # The nodes of each type that has a table, then of those that edges alone name.
-        nodes: dict[NodeType, _Nodes] = {}
+        nodes: dict[NodeType, NodeRows] = {}
         for name, table in node_tables.items():
             others = (labels, split) if name == target else (None, None)
             nodes[name] = self.nodes_of_table(
@@ -188,13 +173,14 @@ class _Reader:
             nodes = {name: nodes[name] for name in specs}
 
         chosen = nodes[target]
-        targets = no_targets(chosen.rows, chosen.index)
+        targets = no_targets(chosen)
         splits = Splits({name: np.empty(0, np.int64) for name in SPLITS}, "")
         metric = "auto"
         if labelled:
-            of_target = chosen.rows, chosen.index, learnt, options, bad
-            targets = read_targets(labels, *of_target, ask=not self.is_published)
-            splits = split_nodes(split, targets, *of_target, is_published=self.is_published)
+            targets = read_targets(labels, chosen, options, bad, ask=not self.is_published)
+            splits = split_nodes(
+                split, targets, chosen, options, bad, is_published=self.is_published
+            )
             metric, metrics = options.metric, metrics_for(targets.task)
             if metric not in ("auto", *metrics):
                 raise UserError(
@@ -225,15 +211,14 @@ class _Reader:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
                 data.features, data.preprocessing = make_features(
-                    of_type.rows, of_type.choice, train, of_type.spec, self.known.get(name)
+                    of_type, train, self.known.get(name)
                 )
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
             node_data[name] = data
         is_of_files = not isinstance(self.sources.get(learnt.place), Table)
         if labelled and is_of_files and targets.task in ("multiclass", "binary"):
-            categorical, train = chosen.choice.categorical, splits.nodes["train"]
-            warn_of_label_leaks(chosen.rows, categorical, targets.labels, train, learnt)
+            warn_of_label_leaks(chosen, targets.labels, splits.nodes["train"])
 
         summary = self.summary(nodes, node_data, edge_data, labels, split, edge_sources, learnt)
         left_out = {**summary.left_out, **bad.left_out}
@@ -413,7 +398,7 @@ class _Reader:
         split: SplitSource | None,
         *,
         is_target: bool,
-    ) -> _Nodes:
+    ) -> NodeRows:
         """The nodes of a table.
 
         Args:
@@ -452,14 +437,14 @@ class _Reader:
             decimal=self.options.decimal,
             id_key=spec.key("id"),
         )
-        return _Nodes(spec, choice, rows, index)
+        return NodeRows(spec, choice, rows, index)
 
     def nodes_of_edges(
         self,
         specs: Mapping[NodeType, NodeSpec],
-        nodes: Mapping[NodeType, _Nodes],
+        nodes: Mapping[NodeType, NodeRows],
         edge_sources: Sequence[EdgeSource],
-    ) -> dict[NodeType, _Nodes]:
+    ) -> dict[NodeType, NodeRows]:
         """The nodes of the types that have no table: the ids at the ends of their edges.
 
         Raises:
@@ -486,12 +471,12 @@ class _Reader:
             table = table_in_memory(schema, pa.table({"id": ids}))
             columns = Columns(table, {"id": 0}, ())
             index = NodeIndex(ids, len(ids), kind=name, home=None)
-            found[name] = _Nodes(specs[name], FeatureChoice(columns, ()), columns.read(), index)
+            found[name] = NodeRows(specs[name], FeatureChoice(columns, ()), columns.read(), index)
         return found
 
     def summary(
         self,
-        nodes: Mapping[NodeType, _Nodes],
+        nodes: Mapping[NodeType, NodeRows],
         node_data: Mapping[NodeType, NodeData],
         edge_data: Mapping[EdgeType, EdgeData],
         labels: Columns | None,
@@ -517,10 +502,8 @@ class _Reader:
                     ids[name] += ", a pandas index"
             features[name] = "none, learnt rows"
             if of_type.choice.order:
-                fitted = node_data[name].preprocessing
-                features[name] = describe_features(
-                    of_type.rows, fitted, spec.missing, fitted=self.labelled
-                )
+                made_by = node_data[name].preprocessing
+                features[name] = describe_features(of_type, made_by, fitted=self.labelled)
             prefix = f"{name}." * is_typed
             left_out |= {f"{prefix}{at}": why for at, why in of_type.choice.left_out.items()}
         # Of the files of labels and splits.
