@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NO_ID, NodeSpec, TableSpec
+from gnntrain.config.graph_spec import NO_ID, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, nearest
 from gnntrain.data import table_files
 from gnntrain.data.array_files import (
@@ -89,7 +89,7 @@ def open_nodes(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad:
         UserError: One cannot be read, or has other columns than the first.
     """
     if not is_array_file(paths[0]):
-        return Table.of_files([open_table(path, spec, options, bad) for path in paths])
+        return Table.of_files([open_table(path, spec.header, options, bad) for path in paths])
     return _arrays_of_nodes(paths[0], load_all(paths), FEATURE_ARRAYS, spec, spec.id, options)
 
 
@@ -100,7 +100,8 @@ def open_labels(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad
         UserError: One cannot be read, or has other columns than the first.
     """
     if not is_array_file(paths[0]):
-        return Table.of_files([open_table(path, spec.label, options, bad) for path in paths])
+        names = (*spec.label.header, *(spec.split.columns or ()))
+        return Table.of_files([open_table(path, names, options, bad) for path in paths])
     usual = spec.label.columns or LABEL_ARRAYS
     return _arrays_of_nodes(paths[0], load_all(paths), usual, spec, spec.label.id, options)
 
@@ -265,28 +266,25 @@ def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = Table.of_files(
-        [open_table(path, None, None, bad, COLUMN_NAMES["id"]) for path in paths]
-    )
+    table = Table.of_files([open_table(path, (), None, bad, COLUMN_NAMES["id"]) for path in paths])
     return Columns(table, {"id": 0, **find_column(table, "id")}, [])
 
 
 def open_table(
     path: Path,
-    spec: TableSpec | None,
+    names: Iterable[str],
     options: FilesConfig | None,
     bad: BadRows,
     usual: Collection[str] = USUAL_NAMES,
 ) -> Table:
-    """Open a table; the specification's names and the usual ones mark a header.
+    """Open a table; `names` and the usual ones mark a header.
 
     Raises:
         UserError: It cannot be read.
     """
-    names = {name.lower() for name in (spec.header if spec else ()) if not name.isdecimal()}
-    names.update(usual)
+    marks = {*usual, *(name.lower() for name in names if not name.isdecimal())}
     text = {} if options is None else options.model_dump(include={"header", "decimal", "encoding"})
-    return table_files.open_table([path], bad, names, other_suffixes=ARRAY_SUFFIXES, **text)
+    return table_files.open_table([path], bad, marks, other_suffixes=ARRAY_SUFFIXES, **text)
 
 
 def find_column(
