@@ -13,7 +13,6 @@ import pyarrow as pa
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or
 from gnntrain.data.array_files import ArrayTable, load_all
-from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import (
     EDGE,
     NODE,
@@ -25,13 +24,12 @@ from gnntrain.data.graph import (
     NodeData,
     NodeType,
 )
+from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
 from gnntrain.data.read.columns import (
-    COLUMN_NAMES,
     columns_of_nodes,
     has_split,
     is_array_file,
-    is_pandas_index,
     label_columns,
     label_columns_within,
     open_labels,
@@ -64,7 +62,7 @@ from gnntrain.data.read.nodes import NodeIndex, nodes_by_type, read_nodes
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import table_in_memory
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import BadRows, Columns, Rows, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
