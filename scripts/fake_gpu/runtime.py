@@ -32,7 +32,7 @@ _PHASES = {
     "training/step.py": "step",
     "training/update.py": "step",
     "training/cuda_graph.py": "step",
-    "loading/streams.py": "loader",
+    "loading/transfer.py": "loader",
 }
 
 _calls: dict[int, tuple[Callable[[], object], bool]] = {}

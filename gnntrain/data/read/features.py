@@ -22,15 +22,8 @@ import pyarrow as pa
 
 from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import (
-    TEXT,
-    is_finite,
-    number_of,
-    to_categories,
-    to_int64,
-)
 from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array
+from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
 from gnntrain.data.preprocessing import (
     Categories,
     FeatureColumn,
@@ -39,16 +32,11 @@ from gnntrain.data.preprocessing import (
     RawFeatures,
     warn_of_coarse_columns,
 )
-from gnntrain.data.read.columns import (
-    COLUMN_NAMES,
-    ignored_columns,
-    is_pandas_index,
-    matching_columns,
-    named_column,
-)
+from gnntrain.data.read.columns import ignored_columns, matching_columns, named_column
 from gnntrain.data.read.nodes import NodeIndex, drop_repeated
 from gnntrain.data.summary import first_names
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table
+from gnntrain.data.values import TEXT, is_finite, number_of, to_categories, to_int64
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
@@ -355,7 +343,7 @@ def read_nodes(
             f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
             "are then the nodes 0, 1, 2, …."
         )
-        rows = rows.drop_missing("id", bad, "the node id is missing", hint)
+        rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing", hint)
         rows = drop_repeated(rows, rows.columns["id"], bad, hint)
     doubtful = {*choice.columns.numbers}.intersection(choice.columns.others)
     indices = {place for place in doubtful if _holds_row_numbers(rows, place)}
@@ -385,11 +373,10 @@ def read_nodes(
         f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some),
     )
     for place in sorted(choice.categorical) if refuse else ():
-        lacks = to_categories(rows.others[place]).is_null().to_numpy(zero_copy_only=False)
+        lacks = to_categories(rows.columns[place]).is_null().to_numpy(zero_copy_only=False)
         hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
-        rows = rows.drop(
-            np.asarray(lacks, bool), strict, partial(_no_value, table.shown(place)), hint
-        )
+        reason = f"column {table.shown(place)} has no value"
+        rows = rows.drop(np.asarray(lacks, bool), strict, reason, hint)
     strict.report()
     bad.report()
     if not has_ids and len(rows) < rows.end:
@@ -409,7 +396,7 @@ def _holds_row_numbers(rows: Rows, place: int) -> bool:
     one in another order; one called `index` must count these rows from 0 or 1.
     """
     table = rows.source.table
-    values = table.to_plain(rows.others[place], labels=True)
+    values = table.to_plain(rows.columns[place], labels=True)
     if values.type == TEXT:
         values = to_int64(values)
     if not pa.types.is_integer(values.type) or values.null_count or not len(values):
@@ -440,8 +427,7 @@ def _without_numbers(rows: Rows, places: Collection[int]) -> Rows:
 
 def widths_of(rows: Rows) -> dict[int, int]:
     """Numbers in a row of each column of numbers, by its place."""
-    numbers = rows.source.numbers
-    return dict(zip(numbers, rows.widths or [1] * len(numbers), strict=True))
+    return dict(zip(rows.source.numbers, rows.widths, strict=True))
 
 
 def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
@@ -478,10 +464,6 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
     )
 
 
-def _no_value(name: str, _: Record) -> str:
-    return f"column {name} has no value"
-
-
 def _wrong_number(columns: Columns, record: Record, *, refuse: bool) -> str:
     """The reason for a bad row: the column with a wrong number or list."""
     for place, name in columns.names_of_numbers.items():
@@ -511,7 +493,7 @@ def make_features(
         UserError: The columns do not fit the model, or a statistic cannot be computed.
     """
     rows, spec, table = nodes.rows, nodes.spec, nodes.rows.source.table
-    encoded = [to_categories(rows.others[place]) for place in nodes.choice.categorical]
+    encoded = [to_categories(rows.columns[place]) for place in nodes.choice.categorical]
     categories = [
         Categories(column.dictionary.to_pylist(), column.indices.fill_null(-1).to_numpy())
         for column in encoded

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, BoolArray, number_of, to_categories
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns_within
 from gnntrain.data.read.features import NodeRows, widths_of
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import first_names
-from gnntrain.data.tables import Columns, Rows
+from gnntrain.data.tables import BadRows, Columns, Record, Rows
+from gnntrain.data.values import TEXT, BoolArray, number_of, to_categories
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -130,7 +129,7 @@ def _classes(
             _ask_about_numbers(values[values != -1], where)
         wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
         reason = "label {} is not a whole number from 0 on, or −1 for none"
-        rows = rows.drop_by_field(wrong, bad, "label", reason)
+        rows = rows.drop(wrong, bad, reason, role="label")
         has_label = values[~wrong] != -1
     found = rows.columns["label"].filter(has_label).dictionary_encode()
     classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
@@ -290,7 +289,7 @@ def warn_of_label_leaks(nodes: NodeRows, classes: AnyArray, train: Int64Array) -
         if width == 1
     }
     for place in nodes.choice.categorical:
-        codes = to_categories(rows.others[place]).indices.fill_null(-1)
+        codes = to_categories(rows.columns[place]).indices.fill_null(-1)
         values[place] = codes.to_numpy()[train]
     for place, of_column in values.items():
         different, codes = np.unique(of_column, return_inverse=True)
