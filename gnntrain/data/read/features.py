@@ -23,7 +23,7 @@ import pyarrow as pa
 from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array
-from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
+from gnntrain.data.names import COLUMN_NAMES, Role, is_pandas_index
 from gnntrain.data.preprocessing import (
     Categories,
     FeatureColumn,
@@ -42,13 +42,14 @@ from gnntrain.errors import UserError
 _logger = logging.getLogger("gnntrain")
 
 _MASK = re.compile(r"(train|training|val|valid|validation|dev|test|testing)_(mask|idx)(_?\d+)?")
-_CALLED = {
+_CALLED: Mapping[Role, str] = {
     "label": "it is called like a label",
     "split": "it is called like a split",
     "id": "it is called like a node id",
     "source": "it is called like the end of an edge",
     "target": "it is called like the end of an edge",
 }
+_ROLES = {name: role for role in _CALLED for name in COLUMN_NAMES[role]}
 _NUM_SHOWN = 10
 _NUM_REASONS = 50
 _INDEX = "it holds row numbers (a pandas index)"
@@ -118,28 +119,111 @@ def has_names(table: Table) -> bool:
     return not is_array and not all(name.isdecimal() for name in table.names)
 
 
-def choose_features(
+def read_nodes(
     columns: Columns,
     spec: NodeSpec,
     elsewhere: Mapping[str, str],
     preprocessing: Preprocessing | None,
+    bad: BadRows,
     *,
     strict: bool,
-    required: bool = True,
-) -> FeatureChoice:
-    """Choose the columns that features are made of.
+    required: bool,
+) -> tuple[FeatureChoice, Rows]:
+    """The columns of features, and the rows that define a node: an id of its own, usable values.
 
     Args:
         columns: The nodes' table; its numbers are all columns without a role.
         spec: The columns of features, of categories, and those to leave out.
         elsewhere: Names of columns of other files that are no features, with what they hold.
         preprocessing: What a model was trained on, by whose names columns are found; or None.
-        strict: Whether arrays, whose columns have no names, are refused such keys.
+        bad: Takes the bad rows.
+        strict: Whether arrays, whose columns have no names, are refused keys that name some.
         required: Whether there must be features.
 
     Raises:
-        UserError: A name is that of a column with another use, or no column is left.
+        UserError: A name is that of a column with another use; there are no features or no rows; or
+            rows are bad, and are to be errors or, without ids, cannot be left out.
     """
+    choice = _choose_features(columns, spec, elsewhere, preprocessing, strict=strict)
+    if required and not choice.order:
+        raise _no_features(choice, spec)
+    rows = choice.columns.read()
+    table, has_ids = columns.table, "id" in rows.columns
+    if has_ids:
+        hint = (
+            f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
+            "are then the nodes 0, 1, 2, …."
+        )
+        rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing", hint)
+        rows = drop_repeated(rows, rows.columns["id"], bad, hint)
+    doubtful = {*choice.columns.numbers}.intersection(choice.columns.others)
+    indices = {place for place in doubtful if _holds_row_numbers(rows, place)}
+    if indices:
+        rows = _without_numbers(rows, indices)
+        choice = FeatureChoice(
+            rows.source,
+            [place for place in choice.order if place not in indices],
+            {**choice.left_out, **{unique_name(table, at): _INDEX for at in sorted(indices)}},
+        )
+    if required and not choice.order:
+        raise _no_features(choice, spec)
+    _refuse_text_columns(rows, spec)
+
+    # A number is finite, and a value missing only where it may be. Without ids a row's place is its
+    # node: none can be left out.
+    bad_values = bad if has_ids else BadRows("error", bad.source)
+    refuse, key = spec.missing == "refuse", spec.key("missing")
+    suspects = ~is_finite(rows.matrix)
+    if not refuse and suspects.any():
+        suspects[suspects] = np.isinf(rows.matrix[suspects]).any(axis=1)
+    lacks_some = refuse and np.isnan(rows.matrix[suspects]).any()
+    rows = rows.drop(
+        suspects,
+        bad_values,
+        partial(_wrong_number, rows.source, refuse=refuse),
+        f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some),
+    )
+    for place in sorted(choice.categorical) if refuse else ():
+        lacks = to_categories(rows.columns[place]).is_null().to_numpy(zero_copy_only=False)
+        hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
+        reason = f"column {table.shown(place)} has no value"
+        rows = rows.drop(np.asarray(lacks, bool), bad_values, reason, hint)
+    bad_values.report()
+    bad.report()
+    if not has_ids and len(rows) < rows.end:
+        raise UserError(
+            f"{table.path} has bad rows and no node ids.",
+            "Correct it or give it node ids: left out, they would move the rows behind them.",
+        )
+    if not len(rows):
+        raise UserError(f"{table.path} has no rows.", "Give it a row of numbers a node.")
+    return choice, rows
+
+
+def _no_features(choice: FeatureChoice, spec: NodeSpec) -> UserError:
+    path = choice.columns.table.path
+    if choice.left_out:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in choice.left_out.items())
+        return UserError(
+            f"{path} has no column of features. Left out: {reasons}.",
+            f"Name the columns of features with {spec.key('features')}.",
+        )
+    return UserError(
+        f"{path} has no numbers beside the id.",
+        "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
+        "ones or of the nodes' degrees will do.",
+    )
+
+
+def _choose_features(
+    columns: Columns,
+    spec: NodeSpec,
+    elsewhere: Mapping[str, str],
+    preprocessing: Preprocessing | None,
+    *,
+    strict: bool,
+) -> FeatureChoice:
+    """The columns that features are made of, of all that have no role; see `read_nodes`."""
     table, places = columns.table, dict(columns.places)
     categorical: set[int] = set()
     doubtful: set[int] = set()
@@ -157,12 +241,8 @@ def choose_features(
                     "Give a table (CSV or Parquet), or an array of the wanted columns.",
                 )
     else:
-        named = _named_columns(columns, spec)
-        order, left_out = _columns_left(columns, spec, elsewhere, named)
+        order, left_out, doubtful = _columns_of_table(columns, spec, elsewhere)
         categorical = matching_columns(table, spec.categorical).intersection(order)
-        doubtful = {at for at in order if at not in named and is_pandas_index(table.names[at])}
-    if required and not order:
-        raise _no_features(table, left_out, spec)
     if preprocessing is not None:
         # The columns of a file without names must be as many as the model was trained on. An
         # array's columns may be the numbers of a table's lists.
@@ -189,31 +269,20 @@ def choose_features(
     return FeatureChoice(Columns(table, places, numbers, sorted(others)), order, left_out)
 
 
-def _no_features(table: Table, left_out: Mapping[str, str], spec: NodeSpec) -> UserError:
-    if left_out:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        return UserError(
-            f"{table.path} has no column of features. Left out: {reasons}.",
-            f"Name the columns of features with {spec.key('features')}.",
-        )
-    return UserError(
-        f"{table.path} has no numbers beside the id.",
-        "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
-        "ones or of the nodes' degrees will do.",
-    )
-
-
-def _named_columns(columns: Columns, spec: NodeSpec) -> set[int]:
-    """Columns that are named as they are, not by a pattern, as features or as categories.
+def _columns_of_table(
+    columns: Columns, spec: NodeSpec, elsewhere: Mapping[str, str]
+) -> tuple[list[int], dict[str, str], set[int]]:
+    """The columns of features; those that are left out, each with the reason; and, of the former,
+    those that are called like an index of pandas.
 
     Raises:
-        UserError: One of them has another role.
+        UserError: A key names a column that has another role.
     """
-    table, found = columns.table, set[int]()
+    table, named = columns.table, set[int]()  # as they are, not by a pattern
     for word, names in (("features", spec.features or ()), ("categorical", spec.categorical)):
         key = spec.key(word)
-        named = {place for name in names for place in named_column(table, name)}
-        for place in sorted(named.difference(columns.numbers)):
+        found = {place for name in names for place in named_column(table, name)}
+        for place in sorted(found.difference(columns.numbers)):
             is_id = place in columns.places.values()
             what = "the node ids" if is_id else "the labels or the split"
             other = spec.key("id") if is_id else spec.label.key("column")
@@ -221,34 +290,25 @@ def _named_columns(columns: Columns, spec: NodeSpec) -> set[int]:
                 f"{key} names {table.shown(place)}, the column of {table.path} that holds {what}.",
                 f"Leave it out of {key}, or name another column as {other}.",
             )
-        found |= named
-    return found
-
-
-def _columns_left(
-    columns: Columns, spec: NodeSpec, elsewhere: Mapping[str, str], named: Collection[int]
-) -> tuple[list[int], dict[str, str]]:
-    """The columns of features, and those that are left out, each with the reason."""
-    table = columns.table
+        named |= found
     ignored = ignored_columns(table, spec)
-    chosen = None if spec.features is None else matching_columns(table, spec.features).union(named)
+    chosen = {*columns.numbers}
+    if spec.features is not None:
+        chosen = matching_columns(table, spec.features) | named
     order: list[int] = []
     left_out: dict[str, str] = {}
     own: list[str] = []  # left out by the user's own keys
     for place in columns.numbers:
-        name = table.names[place]
-        reason = ""
+        name, reason = table.names[place], ""
         if place in ignored:
             reason = spec.unused.get(name, f"{spec.key('ignore')} names it")
-        elif chosen is not None and place not in chosen:
+        elif place not in chosen:
             reason = f"{spec.key('features')} does not name it"
         if reason:
             own.append(unique_name(table, place))
         elif place not in named:
-            uses = [_CALLED[role] for role, names in COLUMN_NAMES.items() if name.lower() in names]
-            if _MASK.fullmatch(name.lower()):
-                uses = [_CALLED["split"]]
-            reason = elsewhere.get(name, uses[0] if uses else "")
+            role = "split" if _MASK.fullmatch(name.lower()) else _ROLES.get(name.lower())
+            reason = elsewhere.get(name, _CALLED[role] if role else "")
         if reason:
             left_out[unique_name(table, place)] = reason
         else:
@@ -259,7 +319,8 @@ def _columns_left(
         for name in own[_NUM_SHOWN:]:
             del left_out[name]
         left_out[f"{len(own) - _NUM_SHOWN:,} other columns"] = reason
-    return order, left_out
+    doubtful = {at for at in order if at not in named and is_pandas_index(table.names[at])}
+    return order, left_out, doubtful
 
 
 def unique_name(table: Table, place: int) -> str:
@@ -318,75 +379,6 @@ def _key_value(names: Sequence[str]) -> str:
     """Names as a key on the command line has them."""
     plain = (name if re.fullmatch(r"[\w.*?-]+", name) else f'"{name}"' for name in names)
     return f"[{','.join(plain)}]"
-
-
-def read_nodes(
-    choice: FeatureChoice, spec: NodeSpec, bad: BadRows, *, required: bool = True
-) -> tuple[FeatureChoice, Rows]:
-    """The rows of a table that define a node, with an id of its own and usable values; and the
-    columns of features, without those that turned out to be an index.
-
-    Args:
-        choice: The columns.
-        spec: The nodes.
-        bad: Takes the bad rows.
-        required: Whether there must be features.
-
-    Raises:
-        UserError: There are no features or no rows; or rows are bad, and are to be errors or,
-            without ids, cannot be left out.
-    """
-    rows = choice.columns.read()
-    table, has_ids = choice.columns.table, "id" in rows.columns
-    if has_ids:
-        hint = (
-            f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
-            "are then the nodes 0, 1, 2, …."
-        )
-        rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing", hint)
-        rows = drop_repeated(rows, rows.columns["id"], bad, hint)
-    doubtful = {*choice.columns.numbers}.intersection(choice.columns.others)
-    indices = {place for place in doubtful if _holds_row_numbers(rows, place)}
-    if indices:
-        rows = _without_numbers(rows, indices)
-        choice = FeatureChoice(
-            rows.source,
-            [place for place in choice.order if place not in indices],
-            {**choice.left_out, **{unique_name(table, at): _INDEX for at in sorted(indices)}},
-        )
-    if required and not choice.order:
-        raise _no_features(table, choice.left_out, spec)
-    _refuse_text_columns(rows, spec)
-
-    # A number is finite, and a value missing only where it may be. Without ids a row's place is its
-    # node: none can be left out.
-    strict = bad if has_ids else BadRows("error", bad.source)
-    refuse, key = spec.missing == "refuse", spec.key("missing")
-    suspects = ~is_finite(rows.matrix)
-    if not refuse and suspects.any():
-        suspects[suspects] = np.isinf(rows.matrix[suspects]).any(axis=1)
-    lacks_some = refuse and np.isnan(rows.matrix[suspects]).any()
-    rows = rows.drop(
-        suspects,
-        strict,
-        partial(_wrong_number, rows.source, refuse=refuse),
-        f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some),
-    )
-    for place in sorted(choice.categorical) if refuse else ():
-        lacks = to_categories(rows.columns[place]).is_null().to_numpy(zero_copy_only=False)
-        hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
-        reason = f"column {table.shown(place)} has no value"
-        rows = rows.drop(np.asarray(lacks, bool), strict, reason, hint)
-    strict.report()
-    bad.report()
-    if not has_ids and len(rows) < rows.end:
-        raise UserError(
-            f"{table.path} has bad rows and no node ids.",
-            "Correct it or give it node ids: left out, they would move the rows behind them.",
-        )
-    if not len(rows):
-        raise UserError(f"{table.path} has no rows.", "Give it a row of numbers a node.")
-    return choice, rows
 
 
 def _holds_row_numbers(rows: Rows, place: int) -> bool:
@@ -451,16 +443,16 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
     what = "Column {} of {} holds" if len(found) == 1 else "Columns {} of {} hold"
     shown = ", ".join(names) + ", …" * (len(found) > len(names))
     other = "," if table.decimal == "." else "."
-    if all(number_of(field, other) is not None for field in found.values()):
-        raise UserError(
-            f"{what.format(shown, table.path)} text, not numbers, such as {samples}: the decimal "
-            f"mark is {other!r}, not {table.decimal!r}.",
-            f"Set dataset.decimal='{other}'.",
-        )
-    raise UserError(
-        f"{what.format(shown, table.path)} text, not numbers, such as {samples}.",
+    why = ""
+    hint = (
         f"Leave out a column with {spec.key('ignore')}={_key_value(names)}, or make each of its "
-        f"values a feature with {spec.key('categorical')}={_key_value(names)}.",
+        f"values a feature with {spec.key('categorical')}={_key_value(names)}."
+    )
+    if all(number_of(field, other) is not None for field in found.values()):
+        why = f": the decimal mark is {other!r}, not {table.decimal!r}"
+        hint = f"Set dataset.decimal='{other}'."
+    raise UserError(
+        f"{what.format(shown, table.path)} text, not numbers, such as {samples}{why}.", hint
     )
 
 
@@ -479,15 +471,12 @@ def _wrong_number(columns: Columns, record: Record, *, refuse: bool) -> str:
 def make_features(
     nodes: NodeRows, train: Int64Array, preprocessing: Preprocessing | None
 ) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
-    """The graph's features and the preprocessing of the columns.
+    """The graph's features, and the preprocessing of the columns; None if it is the identity.
 
     Args:
         nodes: The nodes.
         train: Those of the training split.
         preprocessing: A model's own; None: it is learnt here.
-
-    Returns:
-        The features, and the preprocessing; None if it is the identity.
 
     Raises:
         UserError: The columns do not fit the model, or a statistic cannot be computed.

@@ -53,7 +53,6 @@ from gnntrain.data.read.edges import (
 from gnntrain.data.read.features import (
     FeatureChoice,
     NodeRows,
-    choose_features,
     describe_features,
     has_names,
     make_features,
@@ -412,15 +411,20 @@ class _Reader:
                 places = [place for role, place in columns.places.items() if role != "id"]
                 reason = f"{other.path.name} has {what} of this name"
                 elsewhere |= {other.names[at]: reason for at in (*columns.numbers, *places)}
-        of_model, required = self.known.get(name), not (self.is_typed or self.is_published)
+        of_model = self.known.get(name)
         split_elsewhere = split is not None or (labels is not None and has_split(labels))
         columns = columns_of_nodes(
             table, spec, split_elsewhere=split_elsewhere, preprocessing=of_model
         )
-        choice = choose_features(
-            columns, spec, elsewhere, of_model, strict=self.labelled, required=required
+        choice, rows = read_nodes(
+            columns,
+            spec,
+            elsewhere,
+            of_model,
+            self.bad,
+            strict=self.labelled,
+            required=not (self.is_typed or self.is_published),
         )
-        choice, rows = read_nodes(choice, spec, self.bad, required=required)
         is_file = not (self.is_typed or isinstance(self.sources[spec.place], Table))
         index = NodeIndex(
             rows.columns.get("id"),

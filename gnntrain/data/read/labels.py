@@ -72,18 +72,12 @@ def no_targets(nodes: NodeRows) -> Targets:
 def read_targets(
     given: Columns | None, nodes: NodeRows, options: FilesConfig, bad: BadRows, *, ask: bool = True
 ) -> Targets:
-    """Labels from a table of their own, or without one from columns of the nodes' table.
+    """Labels from the columns of a table of their own, or without one of the nodes' table.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
-    `dataset.task=regression`, the columns are quantities.
-
-    Args:
-        given: The columns of the labels' own table.
-        nodes: The nodes.
-        options: The task.
-        bad: Takes the bad rows.
-        ask: Whether labels that may be no classes are an error.
+    `dataset.task=regression`, the columns are quantities. `ask`: labels that may be no classes are
+    an error.
 
     Raises:
         UserError: The labels do not fit the task, or tell nothing apart; or whole numbers may be

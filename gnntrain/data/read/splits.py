@@ -82,15 +82,8 @@ def split_nodes(
 
     A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
     truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
-    masks `[num_nodes, num_splits]`, or a drawn split.
-
-    Args:
-        given: The split file or files, if there are some.
-        targets: The labels.
-        nodes: The nodes.
-        options: How splits are drawn, or chosen.
-        bad: Takes the bad rows.
-        is_published: Whether drawn splits are those of `random_split`.
+    masks `[num_nodes, num_splits]`, or a drawn split: of a data set that `is_published`, one of
+    `random_split`.
 
     Raises:
         UserError: The file cannot be read, or `dataset.split` asks for another split than the
@@ -347,19 +340,11 @@ def draw_split(
     number: int,
     strata: AnyArray | None = None,
 ) -> dict[str, Int64Array]:
-    """Share out `nodes` at random: the split with a given number, of all that have the same seed.
+    """Share out `nodes` at random, sorted: the split with a given number, of all with one seed.
 
-    The shares are exact but for rounding: to one node in all, to two in each of the strata.
-
-    Args:
-        nodes: int64 node ids, each once.
-        ratio: Shares of train, val and test.
-        seed: Seed of all splits.
-        number: Which of them, 0 or more.
-        strata: `[len(nodes)]`: within each group of nodes with one value, the shares are the same.
-
-    Returns:
-        Sorted node ids of "train", "val" and "test".
+    The shares of train, val and test, `ratio`, are exact but for rounding: to one node in all, to
+    two in each of the strata. With `strata`, `[len(nodes)]`, they are the same within each group of
+    nodes with one value.
     """
     order = np.random.default_rng([seed, number]).permutation(len(nodes))
     ends = np.array([len(nodes)])
