@@ -31,7 +31,7 @@ _ILLEGAL_ADDRESS = 700
 _PHASES = {
     "training/update.py": "step",
     "training/cuda_graph.py": "step",
-    "loading/streams.py": "loader",
+    "loading/transfer.py": "loader",
 }
 
 _calls: dict[int, tuple[Callable[[], object], bool]] = {}
