@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,11 @@ from gnntrain.config.problems import Problem, meant_or
 from gnntrain.data.array_files import ArrayTable, load_all
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import (
-    EDGE,
     NODE,
     SPLITS,
     EdgeData,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeData,
     NodeType,
 )
@@ -102,7 +100,7 @@ def read_graph(
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """Read the tables and arrays of a graph.
 
     Args:
@@ -144,7 +142,7 @@ class _Reader:
     def is_typed(self) -> bool:
         return self.spec.schema is not None
 
-    def read(self, *, may_learn: bool) -> HeteroGraphData:
+    def read(self, *, may_learn: bool) -> GraphData:
         """The graph; `may_learn`: whether preprocessing may be learnt from it."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.open_tables()
@@ -238,32 +236,20 @@ class _Reader:
         summary = self.summary(nodes, node_data, edge_data, labels, split, edge_sources, learnt)
         left_out = {**summary.left_out, **bad.left_out}
         phrases = {"labels": targets.phrase, "split": splits.phrase, "left_out": left_out}
-        common: dict[str, Any] = {
-            "dataset": options.name,
-            "labels": targets.labels,
-            "num_classes": targets.num_classes,
-            "task": targets.task,
-            "splits": splits.nodes,
-            "class_names": targets.class_names,
-            "labelled": labelled,
-            "metric": DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
-            "summary": summary.model_copy(update=phrases),
-        }
-        if self.is_typed:
-            return HeteroGraphData(
-                nodes=node_data, edges=edge_data, target=target, reverse=spec.reverse, **common
-            )
-        only_nodes, only_edges = node_data[NODE], edge_data[EDGE]
         return GraphData(
-            num_nodes=only_nodes.num_nodes,
-            src=only_edges.src,
-            dst=only_edges.dst,
-            edge_weight=only_edges.weight,
-            features=only_nodes.features,
-            node_ids=only_nodes.ids,
-            feature_names=only_nodes.feature_names,
-            preprocessing=only_nodes.preprocessing,
-            **common,
+            dataset=options.name,
+            nodes=node_data,
+            edges=edge_data,
+            target=target,
+            labels=targets.labels,
+            num_classes=targets.num_classes,
+            task=targets.task,
+            splits=splits.nodes,
+            class_names=targets.class_names,
+            labelled=labelled,
+            metric=DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
+            summary=summary.model_copy(update=phrases),
+            reverse=spec.reverse,
         )
 
     def files(self, place: str) -> Sequence[Path]:

@@ -39,7 +39,7 @@ from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
     EdgeType,
-    HeteroGraphData,
+    GraphData,
     NodeType,
 )
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
@@ -102,13 +102,13 @@ def graph_of_object(
     *,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """A user's graph from an object.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData` or `HeteroGraphData`. `x` is `[num_nodes, num_features]`;
+            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
             `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
             `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
             `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
@@ -121,7 +121,7 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    is_done = isinstance(given, HeteroGraphData)
+    is_done = isinstance(given, GraphData)
     attributes = {} if is_done else _attributes(given, source)
     known = {"task"} if is_done else _WHOLE_GRAPH_KEYS
     known = known - {"weight_column"} if _is_typed(attributes) else known
@@ -134,7 +134,7 @@ def graph_of_object(
                 else f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
-    if isinstance(given, HeteroGraphData):
+    if isinstance(given, GraphData):
         if isinstance(preprocessing, Preprocessing):
             preprocessing = {NODE: preprocessing}
         for name, of_model in (preprocessing or {}).items():
@@ -170,7 +170,7 @@ def from_pyg(
     split: int = 0,
     target: NodeType | None = None,
     quantities: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """A PyG `Data` or `HeteroData` of a data set; see `graph_of_object` for what is read.
 
     Args:
@@ -198,7 +198,7 @@ def _read(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph of arrays by PyG's names, or of such mappings by type; see `graph_of_object`."""
     is_typed = _is_typed(attributes)
     if is_typed:
@@ -592,7 +592,7 @@ def _array(value: Any, what: str) -> AnyArray:
     return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
 
 
-def content_digest(graph: HeteroGraphData) -> str:
+def content_digest(graph: GraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
     fields = {
         name: getattr(graph, name)

@@ -16,7 +16,7 @@ from gnntrain.config.graph_spec import spec_of_files
 from gnntrain.data.array_files import load_arrays
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
+from gnntrain.data.graph import EDGE, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.sparse import unpack_graph
@@ -37,7 +37,7 @@ def read_whole_graph(
     *,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph in a file.
 
     Args:
