@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NO_ID, ColumnSpec, NodeSpec, TableSpec
+from gnntrain.config.graph_spec import NO_ID, ColumnSpec, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, nearest
 from gnntrain.data.array_files import (
     Arrays,
@@ -71,14 +71,14 @@ _WRITTEN_INDEX = "__index_level_"
 
 def open_table(
     paths: Sequence[Path],
-    spec: TableSpec,
+    names: Iterable[str],
     options: FilesConfig,
     bad: BadRows,
     usual: Collection[str] = USUAL_NAMES,
 ) -> Table:
-    """Files as one table; the specification's names and the usual ones mark a header."""
-    names = {name.lower() for name in spec.header if not name.isdecimal()}
-    return open_tables(paths, bad, names.union(usual), options)
+    """Files as one table; `names` and the usual ones mark a header."""
+    marks = {*usual, *(name.lower() for name in names if not name.isdecimal())}
+    return open_tables(paths, bad, marks, options)
 
 
 def open_nodes(
@@ -90,7 +90,8 @@ def open_nodes(
 ) -> Table:
     """Files of nodes, or of their labels (`own` is then said of these), as one table."""
     if not is_array_file(paths[0]):
-        return open_table(paths, own, options, bad)
+        splits = () if own is spec else spec.split.columns or ()
+        return open_table(paths, (*own.header, *splits), options, bad)
     usual = FEATURE_ARRAYS if own is spec else spec.label.columns or LABEL_ARRAYS
     return _open_arrays(paths[0], load_all(paths), usual, spec, own.id, options)
 

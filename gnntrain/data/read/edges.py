@@ -125,7 +125,7 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
         elif path.suffix.lower() == GRAPHML_SUFFIX:
             tables.append(open_graphml(path, "edges"))
         else:
-            table = open_table([path], spec, options, bad, _HEADER_NAMES.union(called))
+            table = open_table([path], spec.header, options, bad, _HEADER_NAMES.union(called))
             if len(table.names) < 2:
                 raise UserError(f"{path} has only one column.", "It needs two: source and target.")
             tables.append(table)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ from gnntrain.data.read.features import (
     make_features,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
-from gnntrain.data.read.nodes import TYPE_NAMES, NodeIndex, nodes_by_type, read_nodes
+from gnntrain.data.read.nodes import NodeIndex, nodes_by_type, read_nodes
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import table_in_memory
@@ -284,12 +283,8 @@ class _Reader:
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
             problems.extend(unknown_names(asked, there))
 
-        columns_of_types = chain(*(part.header for part in spec.types.values()))
         for part in (*spec.nodes.values(), *spec.mixed_nodes):
             if part.files and part.place not in tables:
-                if part.name is None:
-                    named = (part.id, part.type, *TYPE_NAMES, *columns_of_types)
-                    part = replace(part, header=tuple(name for name in named if name))
                 tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
         mixed = [tables[part.place] for part in spec.mixed_nodes]
         for part in (*spec.nodes.values(), *spec.types.values()):
@@ -300,7 +295,7 @@ class _Reader:
             if labelled and split.files and not isinstance(sources[split.place], SplitArrays):
                 files = self.files(split.place)
                 if not is_array_file(files[0]):
-                    tables[split.place] = open_table(files, split, options, bad)
+                    tables[split.place] = open_table(files, split.header, options, bad)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []
             for asked in part.asked(labelled=labelled):
@@ -339,7 +334,7 @@ class _Reader:
         specs = dict(spec.nodes)
         found = {name: tables[part.place] for name, part in specs.items() if part.files}
         for mixed in spec.mixed_nodes:
-            by_type = nodes_by_type(tables[mixed.place], mixed, spec.types, self.options, self.bad)
+            by_type = nodes_by_type(tables[mixed.place], mixed, self.options, self.bad)
             for name, (table, part) in by_type.items():
                 if name in specs:
                     raise UserError(

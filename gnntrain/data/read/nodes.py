@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.config.graph_spec import NodeColumns, NodeSpec, node_spec
+from gnntrain.config.graph_spec import TYPE_NAMES, NodeColumns, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.read.columns import find_id, named_column, place_of
@@ -36,9 +35,6 @@ from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
-
-TYPE_NAMES = ("type", "node_type", "label")
-"""Names of the column of node types."""
 
 
 class NodeIndex:
@@ -237,7 +233,6 @@ def read_nodes(
 def nodes_by_type(
     table: Table,
     mixed: NodeSpec,
-    types: Mapping[str, NodeSpec],
     options: FilesConfig,
     bad: BadRows,
 ) -> dict[str, tuple[Table, NodeSpec]]:
@@ -245,8 +240,7 @@ def nodes_by_type(
 
     Args:
         table: The table.
-        mixed: The columns of ids and types.
-        types: What is said of single types.
+        mixed: The columns of ids and types, and what is said of single types.
         options: What is done to features of the others.
         bad: Takes the rows without a type.
 
@@ -286,7 +280,7 @@ def nodes_by_type(
     found: dict[str, tuple[Table, NodeSpec]] = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         part = rows.keep(codes == code)
-        spec = types.get(name) or node_spec(
+        spec = mixed.types.get(name) or node_spec(
             name, f"{mixed.place}.types.{name}", NodeColumns(), options
         )
         asked = [column for _, column in (*spec.asked(), *spec.label.asked(), *spec.split.asked())]
