@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
-from gnntrain.data.array_files import ArrayTable, load_all
+from gnntrain.data.array_files import ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import (
     NODE,
     SPLITS,
@@ -27,10 +27,8 @@ from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_
 from gnntrain.data.read.columns import (
     columns_of_nodes,
     has_split,
-    is_array_file,
     label_columns,
     label_columns_within,
-    open_labels,
     open_nodes,
     open_table,
     split_columns,
@@ -52,7 +50,6 @@ from gnntrain.data.read.features import (
     FeatureChoice,
     choose_features,
     describe_features,
-    has_names,
     make_features,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
@@ -278,18 +275,17 @@ class _Reader:
 
         for part in (*spec.nodes.values(), *spec.mixed_nodes):
             if part.files and part.place not in tables:
-                tables[part.place] = open_nodes(self.files(part.place), part, options, bad)
+                tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
         mixed = [tables[part.place] for part in spec.mixed_nodes]
         for part in (*spec.nodes.values(), *spec.types.values()):
             within = [tables[part.place]] if part.place in tables else mixed
             label, split = part.label, part.split
             if labelled and label.files and label.place not in tables:
-                tables[label.place] = open_labels(self.files(label.place), part, options, bad)
+                tables[label.place] = open_nodes(self.files(label.place), part, label, options, bad)
             if labelled and split.files and not isinstance(self.sources[split.place], SplitArrays):
                 files = self.files(split.place)
                 if not is_array_file(files[0]):
-                    opened = [open_table(file, split.header, options, bad) for file in files]
-                    tables[split.place] = Table.of_files(opened)
+                    tables[split.place] = open_table(files, split.header, options, bad)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []
             for asked in part.asked(labelled=labelled):
@@ -394,7 +390,7 @@ class _Reader:
             label_columns_within(table, spec, self.options)
         elsewhere: dict[str, str] = {}  # columns that are no features
         for columns, what in ((labels, "labels"), (split, "splits")):
-            if isinstance(columns, Columns) and has_names(columns.table):
+            if isinstance(columns, Columns) and columns.table.has_names:
                 other = columns.table
                 places = [place for role, place in columns.places.items() if role != "id"]
                 reason = f"{other.path.name} has {what} of this name"

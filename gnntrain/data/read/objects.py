@@ -29,7 +29,6 @@ from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
-from gnntrain.data.read.features import NamedMatrix
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.read.splits import SplitArrays
@@ -275,8 +274,7 @@ def _node_tables(
             "Leave num_nodes out, or give x a row for each node.",
         )
     matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
-    names = arrays.columns.get(x_name)
-    table = ArrayTable(path, {}, matrix) if names is None else NamedMatrix(path, matrix, names)
+    table = ArrayTable(path, {}, matrix, names=arrays.columns.get(x_name, ()))
     tables: dict[str, Table | SplitArrays] = {spec.place: table}
     label, split = ColumnSpec(f"{spec.place}.y"), ColumnSpec(f"{spec.place}.split")
     if y is not None:
@@ -307,7 +305,7 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
         raise arrays.wrong(name, y, "labels", hint)
     if is_quantity:
         columns = [f"{name}_{at}" for at in range(y.shape[1])] if y.ndim == 2 else [name]
-        return NamedMatrix(path, y.reshape(len(y), -1), columns)
+        return ArrayTable(path, {}, y.reshape(len(y), -1), names=columns)
     if y.ndim == 2:
         return ArrayTable(path, {}, y)
     if y.dtype.kind == "f" and task == "auto":
