@@ -23,13 +23,16 @@ import numpy as np
 
 from gnntrain.config.published import Published
 from gnntrain.data.graph import (
+    EDGE,
+    NODE,
     SPLITS,
     AnyArray,
+    EdgeData,
     FeatureRows,
     GraphData,
-    HeteroGraphData,
     Int64Array,
     IntArray,
+    NodeData,
     index_dtype,
 )
 from gnntrain.data.npz_members import open_member
@@ -61,7 +64,7 @@ class PyGBuilder(PublishedBuilder):
         folder, _ = _raw_files(self.published, scratch, download=True)
         return folder
 
-    def read(self, raw_dir: Path) -> HeteroGraphData:
+    def read(self, raw_dir: Path) -> GraphData:
         if self.published.class_name == "Reddit":
             return _read_reddit(raw_dir, self.dataset)
         if self.published.class_name in _GRAPH_SAINT:
@@ -197,14 +200,12 @@ def _labelled_graph(
         task = "binary" if num_classes == 2 else "multiclass"
     return GraphData(
         dataset=dataset,
-        num_nodes=len(labels),
-        src=src,
-        dst=dst,
+        nodes={NODE: NodeData(len(labels), features)},
+        edges={EDGE: EdgeData(src, dst)},
         labels=labels,
         num_classes=num_classes,
         task=task,
         splits=splits,
-        features=features,
         metric=DEFAULT_METRICS[task],
     )
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -94,29 +93,6 @@ class NodeRows:
     choice: FeatureChoice
     rows: Rows
     index: NodeIndex
-
-    def read(self, columns: Columns) -> Rows:
-        """Other columns of the nodes' table, kept as they are written so far, or of its arrays."""
-        if isinstance(columns.table, ArrayTable):  # nothing to parse
-            rows = columns.read()
-            rows = rows.keep(np.isin(rows.rows, self.rows.rows, assume_unique=True))
-        else:
-            rows = columns.select(self.rows)
-        return replace(rows, nodes=np.arange(len(rows)))
-
-
-class NamedMatrix(ArrayTable):
-    """A matrix in memory `[num_rows, n]` whose n columns have names."""
-
-    def __init__(self, path: Path, matrix: AnyArray, names: Sequence[str]) -> None:
-        super().__init__(path, {}, matrix)
-        self.names = tuple(names)
-
-
-def has_names(table: Table) -> bool:
-    """Whether a table's columns have names: without a header they are called by their places."""
-    is_array = isinstance(table, ArrayTable) and not isinstance(table, NamedMatrix)
-    return not is_array and not all(name.isdecimal() for name in table.names)
 
 
 def read_nodes(
@@ -227,7 +203,7 @@ def _choose_features(
     table, places = columns.table, dict(columns.places)
     categorical: set[int] = set()
     doubtful: set[int] = set()
-    if preprocessing is not None and preprocessing.has_names and has_names(table):
+    if preprocessing is not None and preprocessing.has_names and table.has_names:
         order, left_out = _columns_of_model(columns, preprocessing)
         # A name says more than a role that was guessed.
         places = {role: place for role, place in places.items() if place not in order}
@@ -504,7 +480,7 @@ def make_features(
             train,
             missing=spec.missing,
             standardize=spec.standardize,
-            has_names=has_names(table),
+            has_names=table.has_names,
             id_name=None if id_place is None else table.names[id_place],
             key=spec.key,
         )

@@ -86,7 +86,8 @@ def read_targets(
     if given is not None:
         rows = nodes.index.locate(given.read(), bad)
     else:
-        rows = nodes.read(label_columns_within(nodes.rows.source.table, nodes.spec, options))
+        within = label_columns_within(nodes.rows.source.table, nodes.spec, options)
+        rows = within.read_of(nodes.rows)
     if "label" in rows.columns:
         targets = _classes(rows, nodes, options, bad, ask=ask)
     else:

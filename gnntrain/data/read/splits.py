@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import Arrays, ArrayTable, load_all
+from gnntrain.data.array_files import Arrays, ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
 from gnntrain.data.read.columns import (
     id_column,
     ignored_columns,
-    is_array_file,
     named_split,
     split_places,
 )
@@ -147,7 +146,7 @@ def _rows_of_columns(
             )
         if not places:
             return None
-        rows = nodes.read(Columns(source, places, ()))
+        rows = Columns(source, places).read_of(nodes.rows)
     table, of_role = rows.source.table, rows.source.places
     found = {role: table.shown(of_role[role]) for role in _ROLES if role in of_role}
     names = [*found.values()]
