@@ -113,7 +113,7 @@ def bounded(draw: np.uint64, num_values: np.uint64) -> np.uint64:
 
 
 class InEdges(NamedTuple):
-    """The in-edges of all types: the arrays of a `data.fused.FusedCSC`, read-only.
+    """The in-edges of all types: the arrays of a `data.graph.FusedCSC`, read-only.
 
     `ends` is int64 `[2, R]`: source and destination node type of each edge type, by number.
     """
