@@ -78,9 +78,13 @@ def test_blocks_of_columns_do_not_show_in_the_result(
         merge=merge,
         fill_loops=fill_loops,
     )
-    (whole,) = column_blocks(edges, data.target_nodes.num_nodes, min_block_edges=10**9)
-    parts = list(column_blocks(edges, data.target_nodes.num_nodes, min_block_edges=min_block_edges))
-    for name in ("counts", "indices", "inflow", "loop", "weight"):
+    num_nodes = data.target_nodes.num_nodes
+    (whole,) = column_blocks(edges, num_nodes, num_nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csc, "MIN_BLOCK_EDGES", min_block_edges)
+        parts = list(column_blocks(edges, num_nodes, num_nodes))
+    assert whole.num_merged == sum(part.num_merged for part in parts)
+    for name in ("counts", "indices", "norm", "loop", "weight"):
         arrays = [getattr(part, name) for part in parts]
         if arrays[0] is None:
             assert whole.weight is None

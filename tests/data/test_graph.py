@@ -23,7 +23,7 @@ def typed_graph() -> Graph:
     src, dst = np.array([4, 0, 1, 0]), np.array([1, 2, 1, 0])
     return Graph(
         nodes={"author": nodes(5), "paper": nodes(3, labelled=True)},
-        edges={WRITES: in_edges(src, dst, num_src=5, num_dst=3, has_norm=False)},
+        edges={WRITES: in_edges(src, dst, 5, 3)},
         dataset="library",
         task="multiclass",
         metric="accuracy",

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
+from gnntrain.data.array_folder import StoreError, digest_of
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import (
     EdgeData,
@@ -29,7 +30,6 @@ from gnntrain.data.graph import (
     without_reverse,
 )
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import UserError
 from tests.data.oracles import Rows
 from tests.examples import examples

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain.data import store_meta
-from gnntrain.data.arrays import npy_header
+from gnntrain.data import array_folder
+from gnntrain.data.array_folder import StoreError, digest_of, npy_header
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import RunError
 from tests.data.oracles import small_graph
 
@@ -48,13 +47,13 @@ def path(original: Path, tmp_path: Path) -> Path:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the number of files whenever checksums are computed."""
     calls: list[int] = []
-    real = store_meta.checksums
+    real = array_folder.checksums
 
     def counted(files: list[Path]) -> list[str]:
         calls.append(len(files))
         return real(files)
 
-    monkeypatch.setattr(store_meta, "checksums", counted)
+    monkeypatch.setattr(array_folder, "checksums", counted)
     return calls
 
 
@@ -180,7 +179,7 @@ def test_a_store_where_nothing_can_be_noted_still_opens(
 def test_a_file_changed_right_before_the_seal_is_not_trusted_to_stay(
     path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_meta, "_CLOCK_STEP_NS", 3600 * 10**9)
+    monkeypatch.setattr(array_folder, "_CLOCK_STEP_NS", 3600 * 10**9)
     os.utime(path / "features_0.npy")
     StoredGraph.open(path)
     StoredGraph.open(path)
@@ -196,12 +195,12 @@ def test_workers_may_skip_the_check(path: Path, hashed: list[int]) -> None:
 def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_meta, "_HASH_CHUNK", 10)
+    monkeypatch.setattr(array_folder, "_HASH_CHUNK", 10)
     file = tmp_path / "file"
     found = set()
     for content in (bytes(25), bytes(24) + b"\1", b"\1" + bytes(24), bytes(26), b""):
         file.write_bytes(content)
-        found.add(store_meta.checksums([file])[0])
+        found.add(array_folder.checksums([file])[0])
     assert len(found) == 5
 
 

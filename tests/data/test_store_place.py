@@ -150,7 +150,7 @@ def test_an_estimate_of_the_disk_space_is_close(tmp_path: Path) -> None:
     data = small_graph(3000, 20_000, symmetric=True, edge_weight=np.ones(20_000, dtype=np.float32))
     options = PrepareOptions(add_self_loops=True)
     store = write_store(tmp_path / "store", data, options, IDENTITY)
-    needed = build._needed_bytes(data, options)
+    needed = build.needed_bytes(data, options)
     assert store.num_bytes <= needed < 1.3 * store.num_bytes + 2**17
 
 

@@ -31,6 +31,7 @@ from gnntrain.data.array_files import (
     WEIGHT_ARRAYS,
     ArrayTable,
 )
+from gnntrain.data.array_folder import canonical_json
 from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import (
@@ -48,7 +49,6 @@ from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.read.splits import SplitArrays
 from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
-from gnntrain.data.store_meta import canonical_json
 from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.data.tables import Table, refuse_beyond_memory
 from gnntrain.errors import UserError
