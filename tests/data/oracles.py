@@ -110,7 +110,9 @@ def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
 
 def stored_columns(store: StoredGraph) -> Columns:
     """The same, as read from a store."""
-    weight = np.ones(store.num_edges) if store.edge_weight is None else store.edge_weight
+    weight = (
+        np.ones(store.num_edges) if store.only_edges.weight is None else store.only_edges.weight
+    )
     edges = list(zip(store.indices.tolist(), weight.tolist(), strict=True))
     bounds = store.indptr.tolist()
     return [edges[first:last] for first, last in pairwise(bounds)]

@@ -116,8 +116,8 @@ def test_to_undirected_merges_as_pyg_does(tmp_path: Path) -> None:
     )
     order = np.lexsort((edges[0].numpy(), edges[1].numpy()))
     np.testing.assert_array_equal(store.indices, edges[0].numpy()[order])
-    assert store.edge_weight is not None
-    np.testing.assert_allclose(store.edge_weight, weights.numpy()[order], rtol=1e-6)
+    assert store.only_edges.weight is not None
+    np.testing.assert_allclose(store.only_edges.weight, weights.numpy()[order], rtol=1e-6)
 
 
 def test_edges_may_be_any_columns_of_any_integers(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_features_are_rounded_as_torch_rounds(tmp_path: Path, dtype: str) -> Non
     expected = torch.from_numpy(features.astype(np.float32)).to(kind)
     found = torch.from_numpy(store.features.copy())
     found = found.view(torch.bfloat16) if dtype == "bfloat16" else found
-    assert store.feature_dtype == dtype
+    assert store.only_nodes.feature_dtype == dtype
     assert torch.equal(found, expected)
 
 
@@ -318,7 +318,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
         ({"labels": np.zeros(11, dtype=np.int64)}, "labels has shape [11], expected [12]"),
         ({"labels": np.full(12, 0.5)}, "12 labels are not 0 … 2"),
         ({"labels": np.full((12, 3), 2), "task": "multilabel"}, "36 labels are not 0 or 1"),
-        ({"labels": np.array(["a"] * 12)}, "labels is <U1, expected integers"),
+        ({"labels": np.array(["a"] * 12)}, "labels is <U1, expected numbers"),
         ({"task": "binary"}, "num_classes is 3, a binary task has 2"),
         ({"num_nodes": 0}, "num_nodes is 0"),
         ({"dst": np.zeros(3, dtype=np.int32)}, "src has shape [40] and dst [3]"),

@@ -127,7 +127,7 @@ def test_nothing_is_left_where_writing_ends_early(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(writing, "write_description", fail)
+    monkeypatch.setattr(writing, "write_seal", fail)
     with pytest.raises(type(error)):
         write_parts(tmp_path / "out" / "parts", store, np.zeros(12, np.uint8), 1, "random")
     assert not any((tmp_path / "out").iterdir())
