@@ -25,9 +25,8 @@ from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.target_scale import TargetScale
-from tests.data.oracles import graphs, small_graph
+from tests.data.oracles import graphs, small_graph, typed_graphs
 from tests.data.partitioning.oracles import assert_same_graph, cut_edges, stored
-from tests.data.test_hetero_store import typed_graphs
 from tests.examples import examples
 from tests.hetero_graphs import random_hetero_data
 
