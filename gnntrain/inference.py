@@ -51,8 +51,13 @@ from gnntrain.run_store import (
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
-from gnntrain.training.divergence import warn_of_constant
-from gnntrain.training.evaluation import Inferred, SplitMetrics, take_marks, why_estimated
+from gnntrain.training.evaluation import (
+    Inferred,
+    SplitMetrics,
+    take_marks,
+    warn_of_constant,
+    why_estimated,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -178,6 +178,6 @@ def check_both(folder: Path, keys: Keys, expected: Mapping[str, Any]) -> None:
 
 def small_blocks(patch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """Have files read in blocks so small that a small file has several."""
-    patch.setattr("gnntrain.data.text_table._BLOCK_BYTES", num_bytes)
+    patch.setattr("gnntrain.data.table_files._BLOCK_BYTES", num_bytes)
     patch.setattr("gnntrain.data.table_files._BATCH_ROWS", 7)
     patch.setattr("gnntrain.data.array_files._BATCH_ROWS", 7)
