@@ -38,7 +38,7 @@ def prepared_features(
     """
 
     def stored(rows: AnyArray) -> AnyArray:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             values = rows.astype(np.float32, copy=False)
             if lowest is not None:
                 values = values - np.float32(lowest)
