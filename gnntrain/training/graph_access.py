@@ -24,8 +24,7 @@ from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, ask_rows
 from gnntrain.loading.features import stored_rows
 from gnntrain.loading.graph import EdgeTensors
 from gnntrain.loading.read_counts import most_read
-from gnntrain.loading.remote import originals_of
-from gnntrain.loading.sharded import answers_of
+from gnntrain.loading.shared import answers_of, originals_of
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows

@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData, HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
@@ -34,7 +34,6 @@ def small(**changes: Any) -> Data:
 
 def read(data: object, *, labelled: bool = True, **keys: Any) -> GraphData:
     graph = graph_of_object(data, FilesConfig(**keys), labelled=labelled)
-    assert isinstance(graph, GraphData)
     check_graph(graph)
     return graph
 
@@ -287,7 +286,7 @@ def test_streamed_features_have_the_digest_of_their_rows() -> None:
         num_features = 5
 
         def rows(self, start: int, stop: int) -> Any:
-            return random_graph().features[start:stop]
+            return np.asarray(random_graph().target_nodes.features)[start:stop]
 
     kept = random_graph()
     assert content_digest(random_graph(features=Stream())) == content_digest(kept)
@@ -301,10 +300,10 @@ def test_a_data_set_of_a_package_may_be_without_features() -> None:
 def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
     table = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "height": [9.0, 7.0, 8.0, 6.0]})
     trained = read({**small().to_dict(), "x": table}, standardize=standardize)
-    assert trained.feature_names == ("age", "height")
+    assert trained.target_nodes.feature_names == ("age", "height")
     given = {"x": table[["height", "age"]].assign(more=0), "edge_index": EDGES}
     found = predicted(given, trained)
-    assert found.feature_names == ("age", "height")
+    assert found.target_nodes.feature_names == ("age", "height")
     assert rows_of(found) == rows_of(trained)
     # Without names, columns are those of their places.
     assert rows_of(predicted({**given, "x": table.to_numpy()}, trained)) == rows_of(trained)
@@ -313,14 +312,13 @@ def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
 
 
 def predicted(given: object, trained: GraphData) -> GraphData:
-    made_by = trained.preprocessing
+    made_by = trained.target_nodes.preprocessing
     graph = graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
-    assert isinstance(graph, GraphData)
     return graph
 
 
 def rows_of(graph: GraphData) -> Any:
-    features: Any = graph.features
+    features: Any = graph.target_nodes.features
     return (features if isinstance(features, np.ndarray) else features.rows(0, 4)).tolist()
 
 
@@ -507,7 +505,7 @@ FINISHED = [random_graph(), random_hetero_data()]
 
 
 @pytest.mark.parametrize("given", FINISHED, ids=["one type", "typed"])
-def test_a_finished_graph_is_taken_as_it_is(given: HeteroGraphData) -> None:
+def test_a_finished_graph_is_taken_as_it_is(given: GraphData) -> None:
     graph = graph_of_object(given, FilesConfig(name="mine"))
     assert graph.dataset == "mine"
     assert graph.nodes is given.nodes

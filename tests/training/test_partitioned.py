@@ -26,7 +26,7 @@ from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
-from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
+from gnntrain.loading.shared import ROWS, ShardedFeatures, answers_of
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks import nodes as node_tasks
 from gnntrain.training import buffers, graph_access
@@ -91,9 +91,10 @@ def evaluator_of(
     owners = NodeOwners(graph.starts[NODE][[0, *(share.stop for share in shares)]])
     rows = [part.graph.features for part in graph.opened]
     exchange.serve(ROWS, answers_of(rows))
-    cache = RowCache(np.empty(0, np.int64), torch.empty(0, graph.num_features), context)
     access = OwnedParts(graph, context, {NODE: owners}, exchange)
-    features = ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache)
+    local_rows, nothing = [as_tensor(each) for each in rows], torch.empty(0, graph.num_features)
+    first, cached = graph.ranges[NODE].start, np.empty(0, np.int64)
+    features = ShardedFeatures(local_rows, first, nothing, cached, owners, exchange, context)
     places = SharedBuffers(context, path, 2**30)
     return graph, LayerwiseEvaluator(access, places, task=task_of(graph), features={NODE: features})
 
@@ -260,7 +261,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
     num_nodes, num_machines = 100_000, 4
     data = random_graph(num_nodes, 2 * num_nodes)
-    data.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
+    data.only_edges.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
     store = stored(tmp_path / "store", data)
     part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
     write_parts(tmp_path / "parts", store, part_of, num_machines, "random")

@@ -22,7 +22,14 @@ import pyarrow.compute as pc
 
 from gnntrain.config.graph_spec import EdgeSpec, ids_called
 from gnntrain.config.problems import did_you_mean
-from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays, pick, unpack_edges
+from gnntrain.data.array_files import (
+    Arrays,
+    ArrayTable,
+    is_array_file,
+    load_arrays,
+    pick,
+    unpack_edges,
+)
 from gnntrain.data.graph import AnyArray, EdgeData, EdgeType, Int64Array, NodeType, index_dtype
 from gnntrain.data.names import (
     NODE_ARRAYS,
@@ -32,7 +39,7 @@ from gnntrain.data.names import (
     Role,
     is_pandas_index,
 )
-from gnntrain.data.read.columns import is_array_file, open_table, place_of
+from gnntrain.data.read.columns import open_table, place_of
 from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml
 from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table, listed
@@ -132,7 +139,7 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
         elif path.suffix.lower() == GRAPHML_SUFFIX:
             tables.append(open_graphml(path, "edges"))
         else:
-            table = open_table(path, spec.header, options, bad, usual)
+            table = open_table([path], spec.header, options, bad, usual)
             if len(table.names) < 2:
                 raise UserError(f"{path} has only one column.", "It needs two: source and target.")
             tables.append(table)

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
-from gnntrain.data.array_files import ArrayTable, load_all
+from gnntrain.data.array_files import ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import (
-    EDGE,
     NODE,
     SPLITS,
     EdgeData,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeData,
     NodeType,
 )
@@ -29,10 +27,8 @@ from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_
 from gnntrain.data.read.columns import (
     columns_of_nodes,
     has_split,
-    is_array_file,
     label_columns,
     label_columns_within,
-    open_labels,
     open_nodes,
     open_table,
     split_columns,
@@ -54,7 +50,6 @@ from gnntrain.data.read.features import (
     FeatureChoice,
     choose_features,
     describe_features,
-    has_names,
     make_features,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
@@ -99,7 +94,7 @@ def read_graph(
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """Read the tables and arrays of a graph.
 
     Args:
@@ -158,7 +153,7 @@ class _Reader:
     def is_typed(self) -> bool:
         return self.spec.schema is not None
 
-    def read(self) -> HeteroGraphData:
+    def read(self) -> GraphData:
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         self.open_tables()
         node_tables = self.find_types()
@@ -236,32 +231,20 @@ class _Reader:
         summary = self.summary(node_data, edge_data)
         left_out = {**summary.left_out, **bad.left_out}
         phrases = {"labels": targets.phrase, "split": splits.phrase, "left_out": left_out}
-        common: dict[str, Any] = {
-            "dataset": options.name,
-            "labels": targets.labels,
-            "num_classes": targets.num_classes,
-            "task": targets.task,
-            "splits": splits.nodes,
-            "class_names": targets.class_names,
-            "labelled": labelled,
-            "metric": DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
-            "summary": summary.model_copy(update=phrases),
-        }
-        if self.is_typed:
-            return HeteroGraphData(
-                nodes=node_data, edges=edge_data, target=target, reverse=spec.reverse, **common
-            )
-        only_nodes, only_edges = node_data[NODE], edge_data[EDGE]
         return GraphData(
-            num_nodes=only_nodes.num_nodes,
-            src=only_edges.src,
-            dst=only_edges.dst,
-            edge_weight=only_edges.weight,
-            features=only_nodes.features,
-            node_ids=only_nodes.ids,
-            feature_names=only_nodes.feature_names,
-            preprocessing=only_nodes.preprocessing,
-            **common,
+            dataset=options.name,
+            nodes=node_data,
+            edges=edge_data,
+            target=target,
+            labels=targets.labels,
+            num_classes=targets.num_classes,
+            task=targets.task,
+            splits=splits.nodes,
+            class_names=targets.class_names,
+            labelled=labelled,
+            metric=DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
+            summary=summary.model_copy(update=phrases),
+            reverse=spec.reverse,
         )
 
     def files(self, place: str) -> Sequence[Path]:
@@ -292,18 +275,17 @@ class _Reader:
 
         for part in (*spec.nodes.values(), *spec.mixed_nodes):
             if part.files and part.place not in tables:
-                tables[part.place] = open_nodes(self.files(part.place), part, options, bad)
+                tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
         mixed = [tables[part.place] for part in spec.mixed_nodes]
         for part in (*spec.nodes.values(), *spec.types.values()):
             within = [tables[part.place]] if part.place in tables else mixed
             label, split = part.label, part.split
             if labelled and label.files and label.place not in tables:
-                tables[label.place] = open_labels(self.files(label.place), part, options, bad)
+                tables[label.place] = open_nodes(self.files(label.place), part, label, options, bad)
             if labelled and split.files and not isinstance(self.sources[split.place], SplitArrays):
                 files = self.files(split.place)
                 if not is_array_file(files[0]):
-                    opened = [open_table(file, split.header, options, bad) for file in files]
-                    tables[split.place] = Table.of_files(opened)
+                    tables[split.place] = open_table(files, split.header, options, bad)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []
             for asked in part.asked(labelled=labelled):
@@ -408,7 +390,7 @@ class _Reader:
             label_columns_within(table, spec, self.options)
         elsewhere: dict[str, str] = {}  # columns that are no features
         for columns, what in ((labels, "labels"), (split, "splits")):
-            if isinstance(columns, Columns) and has_names(columns.table):
+            if isinstance(columns, Columns) and columns.table.has_names:
                 other = columns.table
                 places = [place for role, place in columns.places.items() if role != "id"]
                 reason = f"{other.path.name} has {what} of this name"

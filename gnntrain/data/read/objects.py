@@ -26,10 +26,9 @@ from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import ArrayTable, densified, edges_of
 from gnntrain.data.conversions import dgl_hint, networkx_hint
-from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, HeteroGraphData, NodeType
+from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
-from gnntrain.data.read.features import NamedMatrix
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.read.splits import SplitArrays
@@ -87,13 +86,13 @@ def graph_of_object(
     *,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """A user's graph from an object.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData` or `HeteroGraphData`. `x` is `[num_nodes, num_features]`;
+            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
             `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
             `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
             `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
@@ -106,7 +105,7 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    is_done, kind = isinstance(given, HeteroGraphData), type(given).__name__
+    is_done, kind = isinstance(given, GraphData), type(given).__name__
     attributes = {} if is_done else _attributes(given, source)
     is_typed = _is_typed(attributes)
     usable = {"task"} if is_done else set(_WHOLE_GRAPH_KEYS)
@@ -121,7 +120,7 @@ def graph_of_object(
                 f"dataset.{key}: {source} is {what}.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
-    if isinstance(given, HeteroGraphData):
+    if isinstance(given, GraphData):
         by_type = (
             {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
         )
@@ -157,7 +156,7 @@ def from_pyg(
     split: int = 0,
     target: NodeType | None = None,
     quantities: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """A PyG `Data` or `HeteroData` of a data set; see `graph_of_object` for what is read.
 
     Args:
@@ -185,7 +184,7 @@ def _read(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph of arrays by PyG's names, or of such mappings by type; see `graph_of_object`."""
     is_typed = _is_typed(attributes)
     nodes, edges = _by_type(attributes, source)
@@ -275,8 +274,7 @@ def _node_tables(
             "Leave num_nodes out, or give x a row for each node.",
         )
     matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
-    names = arrays.columns.get(x_name)
-    table = ArrayTable(path, {}, matrix) if names is None else NamedMatrix(path, matrix, names)
+    table = ArrayTable(path, {}, matrix, names=arrays.columns.get(x_name, ()))
     tables: dict[str, Table | SplitArrays] = {spec.place: table}
     label, split = ColumnSpec(f"{spec.place}.y"), ColumnSpec(f"{spec.place}.split")
     if y is not None:
@@ -307,7 +305,7 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
         raise arrays.wrong(name, y, "labels", hint)
     if is_quantity:
         columns = [f"{name}_{at}" for at in range(y.shape[1])] if y.ndim == 2 else [name]
-        return NamedMatrix(path, y.reshape(len(y), -1), columns)
+        return ArrayTable(path, {}, y.reshape(len(y), -1), names=columns)
     if y.ndim == 2:
         return ArrayTable(path, {}, y)
     if y.dtype.kind == "f" and task == "auto":
@@ -558,7 +556,7 @@ def _array(value: Any, what: str) -> AnyArray:
     return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
 
 
-def content_digest(graph: HeteroGraphData) -> str:
+def content_digest(graph: GraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
     fields = {
         name: getattr(graph, name)
