@@ -313,8 +313,7 @@ def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
 
 def predicted(given: object, trained: GraphData) -> GraphData:
     made_by = trained.target_nodes.preprocessing
-    graph = graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
-    return graph
+    return graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
 
 
 def rows_of(graph: GraphData) -> Any:
