@@ -40,13 +40,7 @@ _MISSING_HINTS = {
 
 
 class FilesBuilder:
-    """Builds a graph from the user's files.
-
-    Args:
-        config: The files and how they are read.
-        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
-        preprocessing: What makes the features of the model that predicts, of a typed graph by node
-            type; None: it is learnt from the files.
+    """Builds a graph from the user's files; `labelled`, `preprocessing`: see `read_graph`.
 
     Raises:
         UserError: Files are not given or not there, or a schema has mistakes.
@@ -142,9 +136,6 @@ class FilesBuilder:
 def _files_of_schema(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[str, list[Path]]:
     """The files of a schema by their places: those of a pattern in natural order, part-2 before
     part-10.
-
-    Raises:
-        UserError: Some are not there.
     """
     problems: list[Problem] = []
     files: dict[str, list[Path]] = {}
