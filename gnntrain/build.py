@@ -272,17 +272,18 @@ def build_layerwise(
     sources = loaders.features
     if isinstance(graph, PartitionedGraph):
         assert loaders.exchange is not None
-        parts = OwnedParts(graph, context, loaders.owners, loaders.exchange)
-        return LayerwiseEvaluator(parts, buffers, task=task, features=sources)
-    edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
-    whole = WholeGraph(graph, context, all_ranks=config.evaluation.ranks == "all", edges=edges)
+        parts = OwnedParts(graph, buffers, sources, loaders.owners, loaders.exchange)
+        return LayerwiseEvaluator(parts, task)
     if on_gpu:
         limit, reads_host = buffers.memory_limit, loaders.kernels.reads_host
         buffers = DeviceBuffers(context, scratch_dir, limit, reads_host=reads_host)
     features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
     if loaders.exchange is None:
         features = {t: source.select() for t, source in sources.items()} if on_gpu else {}
-    return LayerwiseEvaluator(whole, buffers, task=task, features=features or None)
+    edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
+    all_ranks = config.evaluation.ranks == "all"
+    whole = WholeGraph(graph, buffers, features or None, all_ranks=all_ranks, edges=edges)
+    return LayerwiseEvaluator(whole, task)
 
 
 def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,6 +25,7 @@ from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
 
+_Step = TypeVar("_Step")
 _Made = TypeVar("_Made")
 
 MakeSeeds = Callable[[Int64Array, SampleKey, BatchValues], Seeds]
@@ -149,7 +150,7 @@ class Loader(ABC):
 
 
 def prefetched(
-    make: Callable[[int], _Made], steps: range, *, threads: int, prefetch: int
+    make: Callable[[_Step], _Made], steps: Iterable[_Step], *, threads: int, prefetch: int
 ) -> Iterator[_Made]:
     """The results of `make` for each step, in order, computed ahead by background threads.
 

@@ -228,7 +228,7 @@ class MachineRows:
         sources: dict[NodeType, FeatureSource] = {}
         whys = []
         for name, number in numbers.items():
-            cached = most_read_nodes(counts[name], number, sizes[name], context)
+            cached = most_read_nodes(counts[name].between, number, sizes[name], context)
             like = rows_of(self._graph.nodes[name])[:0]
             exchange, owners, call = self._exchange, self._owners[name], f"{ROWS}/{name}"
             cache = fetch_cache(cached, like, owners, exchange, context, call)

@@ -16,7 +16,7 @@ from gnntrain import devices
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted
-from gnntrain.training.measure import resident_bytes
+from gnntrain.training.memory import resident_bytes
 from gnntrain.training.records import EpochRecord, Listener, Pruned, StepProgress
 from gnntrain.training.snapshot import EpochTotals
 

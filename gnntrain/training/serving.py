@@ -24,7 +24,7 @@ from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.remote import DRAW
 from gnntrain.training.callbacks import Callback
-from gnntrain.training.evaluation import Evaluator, SplitMetrics, why_estimated
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.snapshot import EpochTotals
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _POLL_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 
 
-class ServedEvaluator:
+class ServedEvaluator(Evaluator):
     """Has the servers evaluate: the `Evaluator` of a rank that trains.
 
     As a context manager it tells the servers at the end that this rank asks nothing more; not after
@@ -173,7 +173,7 @@ def serve_evaluations(
         control.enter(Phase.EVALUATING, 0)
         try:
             found["metrics"] = evaluator.evaluate(model)
-            found["estimated"] = why_estimated(evaluator)
+            found["estimated"] = evaluator.estimated
         except Interrupted as error:
             if control.is_abandoned:
                 raise

@@ -32,8 +32,7 @@ from gnntrain.training.checkpointing import Checkpointing
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.divergence import DivergenceGuard
 from gnntrain.training.evaluation import Evaluator, SplitMetrics, take_marks
-from gnntrain.training.measure import resident_bytes
-from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
+from gnntrain.training.memory import memory_explained, resident_bytes, training_hint
 from gnntrain.training.records import EpochRecord, FitResult, Listener
 from gnntrain.training.snapshot import (
     EpochTotals,
@@ -279,9 +278,8 @@ class Trainer:
         # Batch-norm statistics differ between ranks; the checkpoint holds rank 0's.
         self.context.synchronize_buffers(self.model)
         where = f"in the evaluation after epoch {self.epoch}"
-        hint = evaluation_hint(self.evaluator, self.context.device)
         try:
-            with memory_explained(lambda: where, hint):
+            with memory_explained(lambda: where, self.evaluator.memory_hint):
                 return self.evaluator.evaluate(self.model)
         except Interrupted:
             # All ranks have met: the epoch's training is saved, its evaluation still due.

@@ -109,11 +109,9 @@ def evaluator_of(
 ) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
     graph = graph_of(folder, context)
     loaders = loaders_of(graph, context, exchange)
-    access = OwnedParts(graph, context, loaders.owners, exchange)
     places = SharedBuffers(context, folder, 2**30)
-    return graph, LayerwiseEvaluator(
-        access, places, task=NodeClassification(graph), features=loaders.features
-    )
+    access = OwnedParts(graph, places, loaders.features, loaders.owners, exchange)
+    return graph, LayerwiseEvaluator(access, NodeClassification(graph))
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
@@ -127,7 +125,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
         nodes = np.concatenate([part.originals["paper"] for part in graph.opened])
         for name, variant in zip(NAMES, VARIANTS, strict=True):
             model = make_model(graph, variant)
-            found = made.outputs(model).clone()
+            found = made.outputs(model)[0].clone()
             answers[name] = torch.from_numpy(nodes), found, made.evaluate(model)
     torch.save(answers, folder / f"{context.rank}.pt")
 
@@ -248,7 +246,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
         num_nodes = sum(map(len, graph.ranges.values()))
         # Others aggregate rows of every edge type into a node type at once.
         for name, variant in zip(NAMES[:8], VARIANTS, strict=False):
-            made.buffers = counted = CountedBuffers(context, folder, 2**30)
+            made.access.buffers = counted = CountedBuffers(context, folder, 2**30)
             model = make_model(graph, variant, num_layers=5)
             made.evaluate(model)
             most[name] = counted.most / (4 * model.hidden_channels * num_nodes)

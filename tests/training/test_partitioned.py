@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import NODE, GraphData
+from gnntrain.data.graph import EDGE, NODE, GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
@@ -26,7 +26,10 @@ from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.errors import Interrupted
+from gnntrain.loading import read_counts
+from gnntrain.loading.remote import TARGETS, norm_call, serve_parts
 from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
+from gnntrain.sampling.remote import DRAW
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks import nodes as node_tasks
 from gnntrain.training import buffers, graph_access
@@ -92,10 +95,12 @@ def evaluator_of(
     rows = [part.graph.features for part in graph.opened]
     exchange.serve(ROWS, answers_of(rows))
     cache = RowCache(np.empty(0, np.int64), torch.empty(0, graph.num_features), context)
-    access = OwnedParts(graph, context, {NODE: owners}, exchange)
+    if graph.opened:
+        serve_parts(exchange, graph.opened)
     features = ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache)
     places = SharedBuffers(context, path, 2**30)
-    return graph, LayerwiseEvaluator(access, places, task=task_of(graph), features={NODE: features})
+    access = OwnedParts(graph, places, {NODE: features}, {NODE: owners}, exchange)
+    return graph, LayerwiseEvaluator(access, task_of(graph))
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
@@ -110,10 +115,11 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
                 model = make_model(graph, variant)
                 if kind == "multiclass":
-                    answers[name] = torch.from_numpy(nodes), evaluator.outputs(model).clone()
+                    answers[name] = torch.from_numpy(nodes), evaluator.outputs(model)[0].clone()
                 answers[kind, name] = evaluator.evaluate(model)
             context.barrier()
-            exchange.withdraw(ROWS)
+            for name in (ROWS, DRAW, TARGETS, norm_call(EDGE)):
+                exchange.withdraw(name)
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
@@ -164,7 +170,7 @@ def stop_rank(context: DistributedContext, folder: Path) -> None:
         with pytest.raises(Interrupted):
             evaluator.evaluate(make_model(graph, VARIANTS[3]))
         # The evaluation serves nothing any more: another one may begin.
-        for name in ("gcn_norm", "h0/node", "h1/node"):
+        for name in ("h0/node", "h1/node"):
             exchange.serve(f"evaluation/{name}", lambda _: [])
     (folder / f"{context.rank}.stopped").touch()
 
@@ -182,7 +188,7 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
 
 def ask_rank(context: DistributedContext, folder: Path) -> None:
     """Note the rows that an evaluation asks for, and those that it asks for once."""
-    graph_access._COUNTED_AT_ONCE = 7
+    graph_access._COUNTED_AT_ONCE = read_counts._NODES_AT_ONCE = 7
     graph_access._MAX_GATHERED_NUMBERS = 40
     asked: dict[str, list[int]] = {}
     with exchange_of(context) as exchange:
@@ -192,7 +198,7 @@ def ask_rank(context: DistributedContext, folder: Path) -> None:
 
         def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
             for owner, (rows,) in arguments.items():
-                first = int(access.owners[NODE].starts[owner])
+                first = int(access._owners[NODE].starts[owner])
                 asked.setdefault(name, []).extend((rows + first).tolist())
             return call(name, arguments)
 

@@ -24,6 +24,7 @@ from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.snapshot import EpochTotals
 from gnntrain.training.trainer import Trainer
@@ -32,7 +33,7 @@ from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
 
-class Scripted:
+class Scripted(Evaluator):
     """An evaluator that gives a fixed validation metric at each call."""
 
     def __init__(self, values: list[float] | None = None) -> None:
