@@ -51,8 +51,12 @@ from gnntrain.run_store import (
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.positive_class import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
-from gnntrain.training.divergence import warn_of_constant
-from gnntrain.training.evaluation import Inferred, SplitMetrics, take_marks
+from gnntrain.training.evaluation import (
+    Inferred,
+    SplitMetrics,
+    take_marks,
+    warn_of_constant,
+)
 
 _log = logging.getLogger(__name__)
 

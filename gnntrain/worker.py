@@ -43,13 +43,12 @@ from gnntrain.run_graph import rank_graph
 from gnntrain.run_store import model_signature, spread_warnings
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.positive_class import positive_phrase
-from gnntrain.training.callbacks import Callback
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.memory import peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.serving import ServedEvaluator, ServerTimes, serve_evaluations
-from gnntrain.training.trainer import Trainer
+from gnntrain.training.trainer import Callback, Trainer
 
 _log = logging.getLogger("gnntrain")
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gnntrain import metrics
 from gnntrain.app import Composed, Composer
@@ -164,9 +165,10 @@ def test_a_plateau_schedule_follows_it() -> None:
     schedule = build_schedule(
         optimizer, config, steps_per_epoch=1, num_steps=9, higher_is_better=False
     )
+    assert isinstance(schedule, ReduceLROnPlateau)
     rates = []
     for value in (0.9, 0.5, 0.5, 0.6, 0.1):
-        schedule.after_evaluation(value)
+        schedule.step(value)
         rates.append(optimizer.param_groups[0]["lr"])
     assert rates == [1.0, 1.0, 1.0, 0.5, 0.5]
 

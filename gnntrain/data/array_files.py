@@ -6,51 +6,30 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy_format
 
-from gnntrain.data.bad_rows import Record
-from gnntrain.data.columns import from_numpy
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.npz_members import read_header
-from gnntrain.data.sparse import unpack_features
-from gnntrain.data.tables import (
-    MAX_COLUMNS,
-    Batch,
-    Role,
-    Table,
-    refuse_beyond_memory,
-    unreadable,
+from gnntrain.data.names import (
+    ADJACENCIES,
+    EDGE_ARRAYS,
+    FEATURE_ARRAYS,
+    ID_ARRAYS,
+    MASK_ARRAYS,
+    NODE_ARRAYS,
 )
+from gnntrain.data.npz_members import read_header
+from gnntrain.data.tables import MAX_COLUMNS, Batch, Record, Table, refuse_beyond_memory, unreadable
 from gnntrain.data.targets import check_split_number
+from gnntrain.data.values import from_numpy
 from gnntrain.errors import UserError
 
 _BATCH_ROWS = 1 << 20
 
 ARRAY_SUFFIXES = (".npy", ".npz", ".pt", ".pth")
-
-MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
-    "train": ("train_mask",),
-    "val": ("val_mask", "valid_mask"),
-    "test": ("test_mask",),
-}
-ID_ARRAYS = ("ids", "id", "node_id")
-FEATURE_ARRAYS = ("features", "feature", "x", "feat")
-LABEL_ARRAYS = ("labels", "label", "y")
-PAIR_ARRAYS = ("edge_index", "edges")
-WEIGHT_ARRAYS = ("edge_weight", "weight", "weights")
-SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
-    "train": ("train_mask", "train", "train_idx"),
-    "val": ("val_mask", "valid_mask", "val", "valid", "val_idx", "valid_idx"),
-    "test": ("test_mask", "test", "test_idx"),
-}
-"""Names of the masks, or lists of nodes, of a split; the first that is there counts."""
-MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
-NODE_ARRAYS = (*ID_ARRAYS, *FEATURE_ARRAYS, *LABEL_ARRAYS, *MASK_ARRAYS)
-_OTHER_ARRAYS = (*NODE_ARRAYS, *PAIR_ARRAYS, *WEIGHT_ARRAYS, "edge_attr")
 
 Arrays = Mapping[str, AnyArray]
 """The arrays of a file by name; the name is "" where a file holds just one without a name."""
@@ -251,7 +230,9 @@ def open_arrays(
         UserError: There is no such array, or the arrays have not one row a node.
     """
     arrays = unpack_features(path, arrays)
-    candidates = {n: a for n, a in arrays.items() if n in names or n not in _OTHER_ARRAYS}
+    candidates = {
+        n: a for n, a in arrays.items() if n in names or n not in (*NODE_ARRAYS, *EDGE_ARRAYS)
+    }
     main = pick_or_only(path, candidates, names)
     main_name = next(name for name, array in candidates.items() if array is main)
     is_features = names is FEATURE_ARRAYS
@@ -276,3 +257,110 @@ def open_arrays(
     if main.ndim == 1 or (main.shape[1] == 1 and not is_features):
         return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
     return ArrayTable(path, columns, main, arrays)
+
+
+_COMPRESSED = ("data", "indices", "indptr", "shape")
+_PARTS = {"csr": _COMPRESSED, "csc": _COMPRESSED, "coo": ("data", "row", "col", "shape")}
+
+
+def unpack_edges(
+    path: Path, arrays: Mapping[str, AnyArray], *, square: bool = True
+) -> Mapping[str, AnyArray]:
+    """A file's arrays; those of a sparse matrix become `edge_index` and perhaps `edge_weight`.
+
+    Raises:
+        UserError: The matrix is broken, or should be square and is not.
+    """
+    matrix = _saved_matrix(path, arrays)
+    return arrays if matrix is None else edges_of(matrix, path, square=square)
+
+
+def unpack_features(path: Path, arrays: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+    """A file's arrays; those of a sparse matrix become the dense array `features`.
+
+    Raises:
+        UserError: The matrix is broken, or takes more than the free memory when it is dense.
+    """
+    matrix = _saved_matrix(path, arrays)
+    return arrays if matrix is None else {"features": densified(matrix, path)}
+
+
+def unpack_graph(path: Path, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """A file's arrays, with its sparse matrices as edges or, by their names, as dense arrays.
+
+    Raises:
+        UserError: A matrix is broken, or takes more than the free memory when it is dense.
+    """
+    if _saved_matrix(path, arrays) is not None:
+        raise UserError(
+            f"{path} holds one sparse matrix, not a whole graph.",
+            "Give it as dataset.edges or as dataset.features.",
+        )
+    unpacked = dict(arrays)
+    for name in [key.removesuffix("_indptr") for key in arrays if key.endswith("_indptr")]:
+        parts = [f"{name}_{part}" for part in _COMPRESSED]
+        if all(part in arrays for part in parts):
+            matrix = _matrix(path, "csr", [unpacked.pop(part) for part in parts])
+            is_graph = name in ADJACENCIES
+            unpacked |= edges_of(matrix, path) if is_graph else {name: densified(matrix, path)}
+    return unpacked
+
+
+def edges_of(matrix: Any, source: Path | str, *, square: bool = True) -> dict[str, AnyArray]:
+    """`edge_index` of an adjacency matrix, and `edge_weight` unless all values are 1.
+
+    Raises:
+        UserError: The matrix should be square and is not.
+    """
+    if square and matrix.shape[0] != matrix.shape[1]:
+        raise UserError(
+            f"{source}: the adjacency matrix has shape {list(matrix.shape)}.",
+            "An adjacency matrix is square: a row and a column a node.",
+        )
+    entries = matrix.tocoo()
+    there = entries.data != 0
+    ends = np.stack([entries.row[there], entries.col[there]]).astype(np.int64)
+    weight = entries.data[there]
+    return {"edge_index": ends} | ({} if (weight == 1).all() else {"edge_weight": weight})
+
+
+def densified(matrix: Any, source: Path | str) -> AnyArray:
+    """A sparse matrix as float32 `[num_rows, num_columns]`.
+
+    Raises:
+        UserError: It takes more than the free memory.
+    """
+    refuse_beyond_memory(source, 4 * matrix.shape[0] * matrix.shape[1])
+    dense: AnyArray = matrix.astype(np.float32).toarray()
+    return dense
+
+
+def _saved_matrix(path: Path, arrays: Mapping[str, AnyArray]) -> Any:
+    """The matrix that `save_npz` wrote; None for a file of other arrays."""
+    if "format" not in arrays or arrays["format"].ndim:
+        return None
+    kind = arrays["format"].astype(str).item()
+    if kind not in _PARTS or any(part not in arrays for part in _PARTS[kind]):
+        raise UserError(
+            f"{path} holds a sparse matrix in the format {kind}.",
+            "Save it as CSR: scipy.sparse.save_npz(path, matrix.tocsr()).",
+        )
+    return _matrix(path, kind, [arrays[part] for part in _PARTS[kind]])
+
+
+def _matrix(path: Path, kind: str, parts: list[AnyArray]) -> Any:
+    import scipy.sparse
+
+    values, *indices, shape = parts
+    try:
+        size = tuple(int(length) for length in shape)
+        if kind == "coo":
+            return scipy.sparse.coo_array((values, tuple(indices)), shape=size)
+        matrix = getattr(scipy.sparse, f"{kind}_array")((values, *indices), shape=size)
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError(
+            f"{path} holds a sparse matrix that is broken: {error}.",
+            "Save it again with scipy.sparse.save_npz.",
+        ) from error
+    return matrix

@@ -15,11 +15,10 @@ import pyarrow as pa
 from pyarrow import ipc, parquet
 from pyarrow import json as arrow_json
 
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, from_texts
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.tables import Table, readable, refuse_beyond_memory
+from gnntrain.data.tables import BadRows, Table, readable, refuse_beyond_memory
 from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, table_suffix
+from gnntrain.data.values import TEXT, from_texts
 from gnntrain.errors import UserError
 
 GRAPHML_SUFFIX = ".graphml"

@@ -36,10 +36,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT
 from gnntrain.data.graph import Int64Array
-from gnntrain.data.tables import MAX_COLUMNS, Batch, Table, readable
+from gnntrain.data.tables import MAX_COLUMNS, BadRows, Batch, Record, Table, readable
+from gnntrain.data.values import TEXT
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")

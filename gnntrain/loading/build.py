@@ -19,7 +19,13 @@ from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.owners import equal_ranges
 from gnntrain.errors import UserError
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
+from gnntrain.loading.features import (
+    FeatureSource,
+    InPlaceFeatures,
+    WholeGraphFeatures,
+    in_place,
+    stored_rows,
+)
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
 from gnntrain.loading.placement import (
@@ -34,7 +40,6 @@ from gnntrain.loading.placement import (
 from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes
 from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
 from gnntrain.loading.sharded import MachineRows
-from gnntrain.loading.wholegraph import WholeGraphFeatures
 from gnntrain.sampling.base import Sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.remote import RemoteSampler
@@ -110,7 +115,7 @@ class LoaderBuilder:
         if owners_draw:
             parts, self.owners = held_parts(graph, exchange)
             originals = originals_of(graph)
-            self._remote = RemoteValues(exchange, self.owners, graph.target, originals)
+            self._remote = RemoteValues(exchange, self.owners, graph.schema, originals)
             if parts:
                 serve_parts(exchange, parts)
         else:
@@ -185,7 +190,6 @@ class LoaderBuilder:
         is_full = self._full_placement is not None
         return FullGraphLoader(
             (self.graph_on_device if is_full else None) or self._copied_graph(),
-            self._graph.schema,
             self.features if self._holds_all_rows else self._copied_rows(),
             plan,
             num_layers=self._config.model.num_layers,

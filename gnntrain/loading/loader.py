@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from gnntrain import devices
-from gnntrain.data.graph import GraphSchema, NodeType
+from gnntrain.data.graph import NodeType
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
-from gnntrain.loading.streams import BatchStream
-from gnntrain.loading.transfer import send_all
+from gnntrain.loading.transfer import BatchStream, send_all
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
@@ -224,7 +223,7 @@ class SampledLoader(Loader):
         self.sampler = sampler
         self.device = values.device if device is None else device
         self._prefetch = prefetch
-        self._stream = BatchStream[Batch](self.device, is_side=self._threads > 0)
+        self._stream = BatchStream(self.device, is_side=self._threads > 0)
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches from the current position to the end of the epoch."""
@@ -268,7 +267,7 @@ class SampledLoader(Loader):
             sample=sample,
         )
         batch.read(needs)  # here, not in the step
-        return batch.sent(self.device) if on_gpu else batch
+        return batch.to(self.device)
 
     def take_reads(self) -> tuple[int, int]:
         """See `Loader.take_reads`."""
@@ -293,7 +292,6 @@ class FullGraphLoader(Loader):
 
     Args:
         graph: The graph on the model's device.
-        schema: Its types.
         features: Source of the feature rows of each node type that has some, which that device
             reads.
         plan: The seeds of the rank.
@@ -306,7 +304,6 @@ class FullGraphLoader(Loader):
     def __init__(
         self,
         graph: GraphTensors,
-        schema: GraphSchema,
         features: Mapping[NodeType, FeatureSource],
         plan: SeedPlan,
         *,
@@ -315,10 +312,10 @@ class FullGraphLoader(Loader):
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
         super().__init__(plan, Phases())
-        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
-        examples = own if len(own) else plan.seeds[:1]
-        seeds = make_seeds(examples, plan.key(0, 0), graph)
-        sizes = schema.num_nodes
+        share = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
+        examples = share if len(share) else plan.seeds[:1]
+        seeds, device = make_seeds(examples, plan.key(0, 0), graph), graph.device
+        sizes = graph.schema.num_nodes
         blocks = {
             name: replace(
                 edges.in_edges(0, sizes[name[2]], (0, len(edges.indices))), norm=edges.norm
@@ -327,15 +324,15 @@ class FullGraphLoader(Loader):
         }
         self._copies_features = needs.edge_index
         self._batch = Batch(
-            n_id_dict={t: torch.arange(size, device=graph.device) for t, size in sizes.items()},
+            n_id_dict={name: torch.arange(size, device=device) for name, size in sizes.items()},
             rows={name: source.select() for name, source in features.items()},
             hops=(Hop(blocks, num_dst=sizes, num_src=sizes),) * num_layers,
-            y=seeds.targets.to(graph.device),
+            y=seeds.targets.to(device),
             batch_size=len(seeds.targets),
-            num_counted=len(own),
+            num_counted=len(share),
             global_batch_size=len(plan.seeds),
-            seed_rows=seeds.nodes[schema.target].to(graph.device),
-            pairs=None if seeds.pairs is None else seeds.pairs.to(graph.device),
+            seed_rows=seeds.nodes[graph.schema.target].to(device),
+            pairs=None if seeds.pairs is None else seeds.pairs.to(device),
         )
         self._batch.read(needs)  # once, not in each epoch
 

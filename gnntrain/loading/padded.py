@@ -87,7 +87,7 @@ class PaddedBatches:
             UserError: The host copies the features, or the largest size is too large.
         """
         sample, values = self._sampler.sample_padded(step.seeds, step.keys), self._loader.values
-        seeds = Seeds({values.target: step.seeds}, values.targets_of(step.seeds))
+        seeds = Seeds({values.schema.target: step.seeds}, values.targets_of(step.seeds))
         return self._loader.fill(sample, seeds, step.num_counted, step.global_batch_size)
 
     def _sent(self, tensor: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import EdgeType, Graph, NodeType
+from gnntrain.data.graph import EdgeType, Graph, GraphSchema, NodeType
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.distributed.context import rank_range
 from gnntrain.distributed.owners import Caller, NodeOwners, RowAnswers, ask_rows, equal_ranges
 from gnntrain.errors import UserError
-from gnntrain.loading.graph import hops_with
-from gnntrain.sampling.block import BlockNeeds, Hop, Sample
+from gnntrain.loading.graph import BatchValues
+from gnntrain.sampling.block import Sample
 from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
 
 if TYPE_CHECKING:
@@ -104,25 +104,36 @@ def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteValues:
-    """The values of nodes of a graph in parts: asked of their owners, see `BatchValues`.
+class RemoteValues(BatchValues):
+    """The values of nodes of a graph in parts: asked of their owners.
 
     Attributes:
         caller: Asks the owners.
         owners: Who holds which nodes of each type.
-        target: The node type that has targets.
+        schema: The types of the graph.
         originals: See `originals_of`.
     """
 
     caller: Caller
     owners: Mapping[NodeType, NodeOwners]
-    target: NodeType
+    schema: GraphSchema
     originals: Mapping[NodeType, Tensor]
     device: torch.device = _HOST
 
     def targets_of(self, seeds: Tensor) -> Tensor:
         """See `BatchValues.targets_of`."""
-        return self._ask(TARGETS, self.target, seeds)
+        return self._ask(TARGETS, self.schema.target, seeds)
+
+    def norms_of(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """See `BatchValues.norms_of`."""
+        return self._ask(norm_call(edge_type), edge_type[0], nodes)
+
+    def degrees_of(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Never: they come with the draws."""
+        raise NotImplementedError
+
+    def weights_of(self, edge_type: EdgeType, edge_ids: Tensor | None) -> None:
+        """None: where there are some, they come with the draws."""
 
     def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
         """See `BatchValues.row_ids`: the original numbers of nodes whose rows a model learns."""
@@ -131,17 +142,6 @@ class RemoteValues:
             name: originals[name][nodes] if name in originals else nodes
             for name, nodes in sample.nodes.items()
         }
-
-    def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
-        """See `BatchValues.filled`; the owners have given weights with the draws, and degrees with
-        those of the last hop, the first here, which has the nodes of all others."""
-        if not sample.hops:
-            return ()
-        widest, norms = sample.hops[0].edges, {}
-        if needs.norm:
-            norms = {t: self._ask(norm_call(t), t[0], sample.nodes[t[0]]) for t in widest}
-        degrees = {name: block.degree for name, block in widest.items() if block.degree is not None}
-        return hops_with(sample, degrees, norms)
 
     def _ask(self, name: str, node_type: NodeType, nodes: Tensor) -> Tensor:
         return as_tensor(ask_rows(self.caller, self.owners[node_type], name, nodes.numpy()))

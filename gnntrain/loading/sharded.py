@@ -24,7 +24,7 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray, Caller, NodeOwners, RowAnswers, ask_rows
 from gnntrain.distributed.shared import shared_tensor
 from gnntrain.errors import RunError
-from gnntrain.loading.features import FeatureSource, ReadCounter, rows_of
+from gnntrain.loading.features import FeatureSource, rows_of
 from gnntrain.loading.pinned import readable_bytes
 from gnntrain.loading.placement import most_cached
 from gnntrain.loading.read_counts import DenseReadCounts, SparseReadCounts, most_read_nodes
@@ -90,7 +90,7 @@ class RowCache:
         return slots
 
 
-class ShardedFeatures:
+class ShardedFeatures(FeatureSource):
     """The rows of all nodes, of which this machine holds a range. Thread-safe.
 
     Args:
@@ -111,13 +111,13 @@ class ShardedFeatures:
         name: str = ROWS,
         device: torch.device = _HOST,
     ) -> None:
+        super().__init__()
         self.waits = devices.is_gpu(device)
         self._device = device
         self._local_rows, self._owners, self._exchange = local_rows, owners, exchange
         self._cache, self._name = cache, name
         first = 0 if exchange.owner is None else owners.starts[exchange.owner]
         self._starts: Int64Array = first + np.cumsum([0, *map(len, local_rows)])
-        self._reads = ReadCounter()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; `nodes` are distinct and not padded.
@@ -139,7 +139,7 @@ class ShardedFeatures:
         matrices = [*self._local_rows, self._cache.rows]
         places[remote[is_cached]] = len(self._local_rows) * _PART_ROWS + slots[is_cached]
         missing = remote[~is_cached]
-        self._reads.add(len(remote) - len(missing), len(remote))
+        self.count(len(remote) - len(missing), len(remote))
         if len(missing):
             grouped = self._owners.group(wanted[missing])
             answers = self._exchange.call(
@@ -162,11 +162,6 @@ class ShardedFeatures:
         copied = selection.read(0, len(selection), self._cache.rows.dtype)
         (sent,) = send_all([copied], self._device)
         return LazyFeatures(sent)
-
-    def take_reads(self) -> tuple[int, int]:
-        """Of the rows of other machines: the reads from the cache, and all reads, since the last
-        call."""
-        return self._reads.take()
 
 
 class MachineRows:

@@ -34,11 +34,10 @@ from gnntrain.models import AnyModel, HeteroGNN
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
-from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.memory import memory_explained, peak_resident_bytes
-from gnntrain.training.snapshot import EpochTotals
-from gnntrain.training.trainer import Trainer
+from gnntrain.training.totals import EpochTotals
+from gnntrain.training.trainer import Callback, Trainer
 
 _ANSWER = "reports.json"
 _NUM_BATCHES = 8
@@ -243,7 +242,7 @@ class StepTimer(Callback):
         synchronize(self._context.device)
         self._seconds.append(time.perf_counter() - self._began)
         if self._context.broadcast(self._is_enough()):
-            trainer.save_checkpoint()
+            trainer.save_checkpoint(at_once=True)
             raise _Enough
         self._began = time.perf_counter()
 

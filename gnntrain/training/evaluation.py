@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from gnntrain.training.forward import OnBatch
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_log = logging.getLogger("gnntrain")
 
 SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
@@ -226,6 +229,16 @@ def split_metrics(
 def take_marks(metrics: Mapping[str, dict[str, float]]) -> tuple[str, ...]:
     """The splits whose metrics are marked with `CONSTANT`, which is removed."""
     return tuple(split for split, found in metrics.items() if found.pop(CONSTANT, 0))
+
+
+def warn_of_constant(splits: Sequence[str], epoch: int) -> None:
+    """Warn that the model of an epoch gives all nodes of these splits the same outputs."""
+    _log.warning(
+        "The model of epoch %d gives all nodes of %s the same outputs: it tells none apart. Try a "
+        "lower trainer.lr, another model.norm or model.activation; or are all features equal?",
+        epoch,
+        ", ".join(splits),
+    )
 
 
 class SampledEvaluator(Evaluator):

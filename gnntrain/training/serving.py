@@ -23,14 +23,13 @@ from gnntrain.loading.sharded import ROWS
 from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.remote import DRAW
-from gnntrain.training.callbacks import Callback
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
-from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.totals import EpochTotals
+from gnntrain.training.trainer import Callback, Trainer
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
     from gnntrain.distributed.messages import Array
-    from gnntrain.training.trainer import Trainer
 
 _EVALUATE, _OUTCOME, _SECONDS, _LEAVE = "evaluate", "outcome", "seconds", "leave"
 _POLL_SECONDS = 2.0

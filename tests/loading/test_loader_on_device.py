@@ -16,7 +16,7 @@ from gnntrain import devices
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
-from gnntrain.loading.streams import tensors_in
+from gnntrain.loading.transfer import tensors_in
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import (

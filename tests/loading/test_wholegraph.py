@@ -13,8 +13,8 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.loading.features import WholeGraphFeatures
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.wholegraph import WholeGraphFeatures
 from tests.graphs import random_graph, stored
 from tests.loading import fake_wholegraph
 from tests.loading.graphs import assert_same, builder, cpu_loader, plan_of

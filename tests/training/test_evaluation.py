@@ -89,7 +89,6 @@ def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
     plan = SeedPlan(np.arange(store.num_nodes), 1)
     loader = FullGraphLoader(
         GraphTensors.of(store, model.needs),
-        store.schema,
         in_place(store),
         plan,
         num_layers=model.num_layers,

@@ -17,7 +17,6 @@ masks called `train_mask`, `val_mask` and `test_mask`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -27,16 +26,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NO_ID, NodeSpec, TableSpec
+from gnntrain.config.graph_spec import NO_ID, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, nearest
 from gnntrain.data import table_files
 from gnntrain.data.array_files import (
     ARRAY_SUFFIXES,
-    FEATURE_ARRAYS,
-    ID_ARRAYS,
-    LABEL_ARRAYS,
-    MASK_ARRAYS,
-    MASK_NAMES,
     Arrays,
     ArrayTable,
     load_all,
@@ -44,37 +38,29 @@ from gnntrain.data.array_files import (
     pick,
     pick_or_only,
 )
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, is_repeated
+from gnntrain.data.names import (
+    COLUMN_NAMES,
+    FEATURE_ARRAYS,
+    ID_ARRAYS,
+    LABEL_ARRAYS,
+    MASK_ARRAYS,
+    MASK_NAMES,
+    PLAIN_MASK_NAMES,
+    USUAL_NAMES,
+    Role,
+    is_pandas_index,
+)
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.tables import Columns, Role, Table, listed
+from gnntrain.data.tables import BadRows, Columns, Table, listed
 from gnntrain.data.text_table import is_number
+from gnntrain.data.values import TEXT, is_repeated
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
-    "id": ("id", "node_id", "node", "nid"),
-    "label": ("label", "labels", "class", "y"),
-    "split": ("split",),
-    "source": ("source", "src", "from"),
-    "target": ("target", "dst", "to"),
-}
-# One such name may be an ordinary feature; two or three of them are masks.
-_PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
-    "train": ("train", "is_train"),
-    "val": ("val", "valid", "is_val", "is_valid"),
-    "test": ("test", "is_test"),
-}
-USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
-"""Names that mark the first line of a text as a header, in lower case."""
-
 # Keys whose names may be patterns.
 _KEYS_OF_PATTERNS = ("feature_columns", "features", "categorical", "ignore")
-
-# An empty name, pandas' name for it, its index in Parquet, a reset index.
-_PANDAS_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__|index|level_0")
 
 
 def is_array_file(path: Path) -> bool:
@@ -89,7 +75,7 @@ def open_nodes(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad:
         UserError: One cannot be read, or has other columns than the first.
     """
     if not is_array_file(paths[0]):
-        return Table.of_files([open_table(path, spec, options, bad) for path in paths])
+        return Table.of_files([open_table(path, spec.header, options, bad) for path in paths])
     return _arrays_of_nodes(paths[0], load_all(paths), FEATURE_ARRAYS, spec, spec.id, options)
 
 
@@ -100,7 +86,8 @@ def open_labels(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad
         UserError: One cannot be read, or has other columns than the first.
     """
     if not is_array_file(paths[0]):
-        return Table.of_files([open_table(path, spec.label, options, bad) for path in paths])
+        names = (*spec.label.header, *(spec.split.columns or ()))
+        return Table.of_files([open_table(path, names, options, bad) for path in paths])
     usual = spec.label.columns or LABEL_ARRAYS
     return _arrays_of_nodes(paths[0], load_all(paths), usual, spec, spec.label.id, options)
 
@@ -248,11 +235,6 @@ def _places_like(table: Table, pattern: str) -> list[int]:
     return [place for place, name in enumerate(table.names) if fnmatchcase(name, plain)]
 
 
-def is_pandas_index(name: str) -> bool:
-    """Whether a column is called as pandas calls an index that it writes or resets."""
-    return _PANDAS_INDEX.fullmatch(name) is not None
-
-
 def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
     """The column of ids of a list of nodes: one called so, or else the first.
 
@@ -265,28 +247,25 @@ def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = Table.of_files(
-        [open_table(path, None, None, bad, COLUMN_NAMES["id"]) for path in paths]
-    )
+    table = Table.of_files([open_table(path, (), None, bad, COLUMN_NAMES["id"]) for path in paths])
     return Columns(table, {"id": 0, **find_column(table, "id")}, [])
 
 
 def open_table(
     path: Path,
-    spec: TableSpec | None,
+    names: Iterable[str],
     options: FilesConfig | None,
     bad: BadRows,
     usual: Collection[str] = USUAL_NAMES,
 ) -> Table:
-    """Open a table; the specification's names and the usual ones mark a header.
+    """Open a table; `names` and the usual ones mark a header.
 
     Raises:
         UserError: It cannot be read.
     """
-    names = {name.lower() for name in (spec.header if spec else ()) if not name.isdecimal()}
-    names.update(usual)
+    marks = {*usual, *(name.lower() for name in names if not name.isdecimal())}
     text = {} if options is None else options.model_dump(include={"header", "decimal", "encoding"})
-    return table_files.open_table([path], bad, names, other_suffixes=ARRAY_SUFFIXES, **text)
+    return table_files.open_table([path], bad, marks, other_suffixes=ARRAY_SUFFIXES, **text)
 
 
 def find_column(
@@ -301,7 +280,7 @@ def find_column(
 def find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
     """The columns of masks: `train_mask` and the like, else two of `train`, `val` and `test`."""
     found = _masks_called(table, MASK_NAMES, ignored)
-    plain = {} if found else _masks_called(table, _PLAIN_MASK_NAMES, ignored)
+    plain = {} if found else _masks_called(table, PLAIN_MASK_NAMES, ignored)
     return plain if len(plain) > 1 else found
 
 
@@ -411,7 +390,7 @@ def _refuse_two_ids(table: Table, index: int, other: int, key: str) -> None:
         UserError: The other one holds whole numbers or texts, each once.
     """
     rows = Columns(table, {}, (), (index, other)).read()
-    first, second = (table.to_plain(rows.others[place], labels=True) for place in (index, other))
+    first, second = (table.to_plain(rows.columns[place], labels=True) for place in (index, other))
     may_be_ids = pa.types.is_integer(second.type) or second.type == TEXT
     is_index = pa.types.is_integer(first.type)
     if not is_index or not may_be_ids or second.null_count or is_repeated(second).any():

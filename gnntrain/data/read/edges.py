@@ -22,36 +22,21 @@ import pyarrow.compute as pc
 
 from gnntrain.config.graph_spec import EdgeSpec, ids_called
 from gnntrain.config.problems import did_you_mean
-from gnntrain.data.array_files import (
+from gnntrain.data.array_files import Arrays, ArrayTable, load_arrays, pick, unpack_edges
+from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
+from gnntrain.data.names import (
     NODE_ARRAYS,
     PAIR_ARRAYS,
     SPLIT_ARRAYS,
     WEIGHT_ARRAYS,
-    Arrays,
-    ArrayTable,
-    load_arrays,
-    pick,
-)
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import (
-    TEXT,
-    from_texts,
-    is_missing_mark,
-    to_plain,
-    without_zero_fractions,
-)
-from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
-from gnntrain.data.read.columns import (
-    is_array_file,
+    Role,
     is_pandas_index,
-    named_column,
-    open_table,
-    place_of,
 )
+from gnntrain.data.read.columns import is_array_file, named_column, open_table, place_of
 from gnntrain.data.read.nodes import NodeIndex
-from gnntrain.data.sparse import unpack_edges
 from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml
-from gnntrain.data.tables import Columns, Role, Rows, Table, listed
+from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table, listed
+from gnntrain.data.values import TEXT, from_texts, is_missing_mark, to_plain, without_zero_fractions
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -133,7 +118,7 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
         elif path.suffix.lower() == GRAPHML_SUFFIX:
             tables.append(open_graphml(path, "edges"))
         else:
-            table = open_table(path, spec, options, bad, _HEADER_NAMES.union(called))
+            table = open_table(path, spec.header, options, bad, _HEADER_NAMES.union(called))
             if len(table.names) < 2:
                 raise UserError(f"{path} has only one column.", "It needs two: source and target.")
             tables.append(table)
@@ -398,7 +383,7 @@ def collect_ids(
             if name is not None:
                 collector.add(name, ids, is_written=is_written)
                 continue
-            for name, mask in _by_value(batch.others[source.types[end]]):
+            for name, mask in _by_value(batch.columns[source.types[end]]):
                 if name in wanted:
                     collector.add(name, ids.filter(pa.array(mask)), is_written=is_written)
 
@@ -537,7 +522,7 @@ def _read_mixed_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> Non
         types, numbers = {}, {}
         for end in _ENDS:
             types[end], numbers[end] = _find_end(source, end, indexes, batch)
-        relations = _trimmed(batch.others[source.relation]).dictionary_encode()
+        relations = _trimmed(batch.columns[source.relation]).dictionary_encode()
         relation = relations.indices.fill_null(-1).to_numpy()
         known = (numbers["source"] >= 0) & (numbers["target"] >= 0) & (relation >= 0)
         bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, indexes))
@@ -561,7 +546,7 @@ def _find_end(
     types, numbers = np.full(len(ids), -1, np.int64), np.full(len(ids), -1, np.int64)
     if end in source.types:
         places = {name: place for place, name in enumerate(indexes)}
-        for name, mask in _by_value(batch.others[source.types[end]]):
+        for name, mask in _by_value(batch.columns[source.types[end]]):
             if name in indexes:
                 types[mask] = places[name]
                 numbers[mask] = indexes[name].find(ids.filter(pa.array(mask)), decimal)
@@ -628,7 +613,7 @@ def read_foreign_key(
 def foreign_ids(rows: Rows, column: str) -> pa.Array:
     """The ids in a column of a node table; null where there is none."""
     table = rows.source.table
-    ids = rows.others[named_column(table, column)[0]]
+    ids = rows.columns[named_column(table, column)[0]]
     if ids.type != TEXT:
         return to_plain(ids)  # of floats, NaN is none
     return pc.if_else(is_missing_mark(ids), pa.scalar(None, TEXT), ids)

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +21,8 @@ import pyarrow as pa
 
 from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import (
-    TEXT,
-    is_finite,
-    number_of,
-    to_categories,
-    to_int64,
-    to_matrix,
-    with_decimal_point,
-)
 from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array
+from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
 from gnntrain.data.preprocessing import (
     Categories,
     Exact,
@@ -42,15 +32,18 @@ from gnntrain.data.preprocessing import (
     RawFeatures,
     warn_of_coarse_columns,
 )
-from gnntrain.data.read.columns import (
-    COLUMN_NAMES,
-    ignored_columns,
-    is_pandas_index,
-    matching_columns,
-    named_column,
-)
+from gnntrain.data.read.columns import ignored_columns, matching_columns, named_column
 from gnntrain.data.summary import first_names
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table
+from gnntrain.data.values import (
+    TEXT,
+    is_finite,
+    number_of,
+    to_categories,
+    to_int64,
+    to_matrix,
+    with_decimal_point,
+)
 from gnntrain.errors import UserError
 
 _logger = logging.getLogger("gnntrain")
@@ -371,7 +364,7 @@ def _holds_row_numbers(table: Table, place: int, nodes: Rows) -> bool:
     A column that pandas calls so for want of a name may count the rows of a larger table, or of
     one in another order; one called `index` must count these rows from 0 or 1.
     """
-    values = table.to_plain(nodes.others[place], labels=True)
+    values = table.to_plain(nodes.columns[place], labels=True)
     if values.type == TEXT:
         values = to_int64(values)
     if not pa.types.is_integer(values.type) or values.null_count or not len(values):
@@ -384,7 +377,7 @@ def _holds_row_numbers(table: Table, place: int, nodes: Rows) -> bool:
 
 def _joined(nodes: Rows, choice: FeatureChoice) -> Rows:
     """Rows whose matrix has the columns of `nodes.source.numbers`, wherever they were read."""
-    widths = nodes.widths or [1] * len(choice.columns.numbers)
+    widths = nodes.widths
     ends = np.cumsum(widths)
     parts: dict[int, tuple[AnyArray, int, Exact]] = {}
     for place, end, width in zip(choice.columns.numbers, ends.tolist(), widths, strict=True):
@@ -392,7 +385,7 @@ def _joined(nodes: Rows, choice: FeatureChoice) -> Rows:
         found = {at - first: nodes.exact[at] for at in range(first, end) if at in nodes.exact}
         parts[place] = nodes.matrix[:, first:end], width, found
     for place in choice.doubtful:
-        column = nodes.others[place]
+        column = nodes.columns[place]
         if column.type == TEXT:
             column = with_decimal_point(column, nodes.source.table.decimal)
         matrix, (width,), exact = to_matrix([column], len(nodes), [None])
@@ -417,9 +410,7 @@ def refuse_text_columns(nodes: Rows, spec: NodeSpec) -> None:
     if finite.all() or isinstance(nodes.source.table, ArrayTable):
         return
     table, found, start = nodes.source.table, dict[str, str](), 0
-    for place, width in zip(
-        nodes.source.numbers, nodes.widths or [1] * len(nodes.source.numbers), strict=True
-    ):
+    for place, width in zip(nodes.source.numbers, nodes.widths, strict=True):
         values = nodes.matrix[:, start : start + width]
         start += width
         wrong = np.isinf(values).any(axis=1)
@@ -466,14 +457,10 @@ def drop_bad_values(nodes: Rows, choice: FeatureChoice, spec: NodeSpec, bad: Bad
     )
     for place in choice.categorical if refuse else ():
         name = choice.columns.table.shown(place)
-        lacks = to_categories(nodes.others[place]).is_null().to_numpy(zero_copy_only=False)
+        lacks = to_categories(nodes.columns[place]).is_null().to_numpy(zero_copy_only=False)
         hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
-        nodes = nodes.drop(np.asarray(lacks, bool), bad, partial(_no_value, name), hint)
+        nodes = nodes.drop(np.asarray(lacks, bool), bad, f"column {name} has no value", hint)
     return nodes
-
-
-def _no_value(name: str, _: Record) -> str:
-    return f"column {name} has no value"
 
 
 def _wrong_number(record: Record, columns: Columns, *, refuse: bool) -> str:
@@ -510,7 +497,7 @@ def make_features(
     Raises:
         UserError: The columns do not fit the model, or a statistic cannot be computed.
     """
-    encoded = {place: to_categories(nodes.others[place]) for place in choice.categorical}
+    encoded = {place: to_categories(nodes.columns[place]) for place in choice.categorical}
     raw = RawFeatures(
         nodes.matrix,
         [
@@ -552,7 +539,7 @@ def _name_of_id(columns: Columns) -> str | None:
 def _feature_columns(nodes: Rows, choice: FeatureChoice) -> list[FeatureColumn]:
     table = choice.columns.table
     numbers = nodes.source.numbers
-    widths = dict(zip(numbers, nodes.widths or [1] * len(numbers), strict=True))
+    widths = dict(zip(numbers, nodes.widths, strict=True))
     return [
         FeatureColumn(name=table.shown(place), width=0, categories=())
         if place in choice.categorical

@@ -20,12 +20,12 @@ from pathlib import Path
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
 from gnntrain.config.problems import nearest
-from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import EDGE, JSON, NODE, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.data.store_place import stores_folder
+from gnntrain.data.tables import BadRows
 from gnntrain.errors import UserError
 from gnntrain.paths import file_names, is_folder
 

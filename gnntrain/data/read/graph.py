@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or
 from gnntrain.data.array_files import ArrayTable, load_all
-from gnntrain.data.bad_rows import BadRows
 from gnntrain.data.graph import (
     EDGE,
     NODE,
@@ -26,13 +24,12 @@ from gnntrain.data.graph import (
     NodeData,
     NodeType,
 )
+from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
 from gnntrain.data.read.columns import (
-    COLUMN_NAMES,
     columns_of_nodes,
     has_split,
     is_array_file,
-    is_pandas_index,
     label_columns,
     label_columns_within,
     open_labels,
@@ -61,11 +58,11 @@ from gnntrain.data.read.features import (
     make_features,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
-from gnntrain.data.read.nodes import TYPE_NAMES, NodeIndex, nodes_by_type, read_nodes
+from gnntrain.data.read.nodes import NodeIndex, nodes_by_type, read_nodes
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import table_in_memory
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import BadRows, Columns, Rows, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
@@ -289,12 +286,8 @@ class _Reader:
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
             problems.extend(unknown_names(asked, there))
 
-        columns_of_types = chain(*(part.header for part in spec.types.values()))
         for part in (*spec.nodes.values(), *spec.mixed_nodes):
             if part.files and part.place not in tables:
-                if part.name is None:
-                    named = (part.id, part.type, *TYPE_NAMES, *columns_of_types)
-                    part = replace(part, header=tuple(name for name in named if name))
                 tables[part.place] = open_nodes(self.files(part.place), part, options, bad)
         mixed = [tables[part.place] for part in spec.mixed_nodes]
         for part in (*spec.nodes.values(), *spec.types.values()):
@@ -305,7 +298,7 @@ class _Reader:
             if labelled and split.files and not isinstance(sources[split.place], SplitArrays):
                 files = self.files(split.place)
                 if not is_array_file(files[0]):
-                    opened = [open_table(file, split, options, bad) for file in files]
+                    opened = [open_table(file, split.header, options, bad) for file in files]
                     tables[split.place] = Table.of_files(opened)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []
@@ -345,7 +338,7 @@ class _Reader:
         specs = dict(spec.nodes)
         found = {name: tables[part.place] for name, part in specs.items() if part.files}
         for mixed in spec.mixed_nodes:
-            by_type = nodes_by_type(tables[mixed.place], mixed, spec.types, self.options, self.bad)
+            by_type = nodes_by_type(tables[mixed.place], mixed, self.options, self.bad)
             for name, (table, part) in by_type.items():
                 if name in specs:
                     raise UserError(

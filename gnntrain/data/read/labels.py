@@ -12,14 +12,13 @@ import pyarrow as pa
 
 from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import TEXT, BoolArray, number_of, to_categories
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns_within
 from gnntrain.data.read.nodes import NodeIndex, utf8
 from gnntrain.data.summary import first_names
-from gnntrain.data.tables import Columns, Rows
+from gnntrain.data.tables import BadRows, Columns, Record, Rows
+from gnntrain.data.values import TEXT, BoolArray, number_of, to_categories
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -161,7 +160,7 @@ def _classes(
             _ask_about_numbers(values[values != -1], where)
         wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
         reason = "label {} is not a whole number from 0 on, or −1 for none"
-        rows = rows.drop_by_field(wrong, bad, "label", reason)
+        rows = rows.drop(wrong, bad, reason, role="label")
         has_label = values[~wrong] != -1
     found = rows.columns["label"].filter(has_label).dictionary_encode()
     classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
@@ -357,12 +356,12 @@ def warn_of_label_leaks(
     # Columns of single numbers, and of categories.
     values: dict[str, AnyArray] = {}
     matrix, first = features.matrix[nodes], 0
-    for column, width in zip(numbers, features.widths or [1] * len(numbers), strict=True):
+    for column, width in zip(numbers, features.widths, strict=True):
         if width == 1:
             values[table.shown(column)] = matrix[:, first]
         first += width
     for column in categorical:
-        codes = to_categories(features.others[column]).indices.fill_null(-1)
+        codes = to_categories(features.columns[column]).indices.fill_null(-1)
         values[table.shown(column)] = codes.to_numpy()[nodes]
     for name, of_column in values.items():
         different, codes = np.unique(of_column, return_inverse=True)

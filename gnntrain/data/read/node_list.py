@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, from_numpy, to_plain
 from gnntrain.data.graph import Graph, Int64Array
-from gnntrain.data.read.columns import COLUMN_NAMES, id_column
+from gnntrain.data.names import COLUMN_NAMES
+from gnntrain.data.read.columns import id_column
 from gnntrain.data.read.nodes import NodeIndex
-from gnntrain.data.tables import unreadable
+from gnntrain.data.tables import BadRows, unreadable
+from gnntrain.data.values import TEXT, from_numpy, to_plain
 from gnntrain.errors import UserError
 
 _NUM_SHOWN = 3

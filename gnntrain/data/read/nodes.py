@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
@@ -11,10 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.config.graph_spec import NodeColumns, NodeSpec, node_spec
+from gnntrain.config.graph_spec import TYPE_NAMES, NodeColumns, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import (
+from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.read.columns import find_id, named_column, place_of
+from gnntrain.data.read.features import (
+    FeatureChoice,
+    drop_bad_values,
+    refuse_text_columns,
+    resolve_indices,
+)
+from gnntrain.data.tables import BadRows, Columns, Rows, Table, listed
+from gnntrain.data.values import (
     TEXT,
     is_missing_mark,
     is_repeated,
@@ -24,22 +31,10 @@ from gnntrain.data.columns import (
     whole_numbers,
     without_zero_fractions,
 )
-from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.read.columns import find_id, named_column, place_of
-from gnntrain.data.read.features import (
-    FeatureChoice,
-    drop_bad_values,
-    refuse_text_columns,
-    resolve_indices,
-)
-from gnntrain.data.tables import Columns, Rows, Table, listed
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
-
-TYPE_NAMES = ("type", "node_type", "label")
-"""Names of the column of node types."""
 
 
 class NodeIndex:
@@ -141,7 +136,7 @@ class NodeIndex:
             UserError: The rows have no ids and are not one a node.
         """
         if "id" in rows.columns:
-            rows = rows.drop_missing("id", bad, "the node id is missing")
+            rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing")
             rows = replace(rows, nodes=self.find(rows.columns["id"], rows.source.table.decimal))
             place = rows.source.places["id"]
             why = lambda row: self.unknown(row[place])  # noqa: E731
@@ -185,7 +180,7 @@ def _count_from_0(ids: pa.Array) -> bool:
 
 def drop_repeated(rows: Rows, ids: pa.Array, bad: BadRows, hint: str = "") -> Rows:
     """The rows whose id was not there further up."""
-    return rows.drop_by_field(is_repeated(ids), bad, "id", "node {} is there already", hint)
+    return rows.drop(is_repeated(ids), bad, "node {} is there already", hint, "id")
 
 
 def utf8(texts: AnyArray) -> AnyArray:
@@ -216,7 +211,7 @@ def read_nodes(
             f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
             "are then the nodes 0, 1, 2, …."
         )
-        nodes = nodes.drop_missing("id", bad, "the node id is missing", hint)
+        nodes = nodes.drop(nodes.is_missing("id"), bad, "the node id is missing", hint)
         nodes = drop_repeated(nodes, nodes.columns["id"], bad, hint)
     choice, nodes = resolve_indices(choice, nodes, spec, required=required)
     refuse_text_columns(nodes, spec)
@@ -238,7 +233,6 @@ def read_nodes(
 def nodes_by_type(
     table: Table,
     mixed: NodeSpec,
-    types: Mapping[str, NodeSpec],
     options: FilesConfig,
     bad: BadRows,
 ) -> dict[str, tuple[Table, NodeSpec]]:
@@ -246,8 +240,7 @@ def nodes_by_type(
 
     Args:
         table: The table.
-        mixed: The columns of ids and types.
-        types: What is said of single types.
+        mixed: The columns of ids and types, and what is said of single types.
         options: What is done to features of the others.
         bad: Takes the rows without a type.
 
@@ -278,16 +271,16 @@ def nodes_by_type(
         )
     places = range(len(table.names))
     rows = Columns(table, {}, (), places).read()
-    column = pc.utf8_trim_whitespace(rows.others[usual].cast(TEXT))
+    column = pc.utf8_trim_whitespace(rows.columns[usual].cast(TEXT))
     column = pc.if_else(pc.equal(column, ""), pa.scalar(None, TEXT), column)
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
-    rows = rows.drop(missing, bad, lambda _: "the node type is missing")
+    rows = rows.drop(missing, bad, "the node type is missing")
     encoded = column.drop_null().dictionary_encode()
     codes = encoded.indices.to_numpy()
     found: dict[str, tuple[Table, NodeSpec]] = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         part = rows.keep(codes == code)
-        spec = types.get(name) or node_spec(
+        spec = mixed.types.get(name) or node_spec(
             name, f"{mixed.place}.types.{name}", NodeColumns(), options
         )
         asked = [column for _, column in (*spec.asked(), *spec.label.asked(), *spec.split.asked())]
@@ -295,11 +288,11 @@ def nodes_by_type(
         unused = {
             table.names[place]: "it has no value in this type's rows"
             for place in places
-            if place not in named and _is_empty(part.others[place])
+            if place not in named and _is_empty(part.columns[place])
         }
         unused[table.names[usual]] = "it holds the node types"
         spec = replace(spec, id=table.names[ids["id"]], unused=unused)
-        found[name] = table.part(part.others, part.rows), spec
+        found[name] = table.part({place: part.columns[place] for place in places}, part.rows), spec
     return found
 
 

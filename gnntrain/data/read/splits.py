@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.config.graph_spec import NodeSpec
-from gnntrain.data.array_files import MASK_NAMES, SPLIT_ARRAYS, Arrays, ArrayTable, load_all
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT
+from gnntrain.data.array_files import Arrays, ArrayTable, load_all
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
 from gnntrain.data.read.columns import (
     id_column,
     ignored_columns,
@@ -24,8 +23,9 @@ from gnntrain.data.read.columns import (
 from gnntrain.data.read.labels import Targets, rows_of_nodes
 from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.summary import split_sizes
-from gnntrain.data.tables import Columns, Role, Rows
+from gnntrain.data.tables import BadRows, Columns, Rows
 from gnntrain.data.targets import check_split_number, draw_split, random_split
+from gnntrain.data.values import TEXT
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -214,28 +214,28 @@ def _assign_columns(
     """
     if "split" in rows.columns:
         if must_have_name:
-            rows = rows.drop_missing("split", bad, "the split is missing")
+            rows = rows.drop(rows.is_missing("split"), bad, "the split is missing")
         codes = _codes(rows, "split", _SPLIT_WORDS)
         wrong = ~rows.is_missing("split") & (codes < 0)
-        rows = rows.drop_by_field(wrong, bad, "split", "split {} is none of train, val, test")
+        rows = rows.drop(wrong, bad, "split {} is none of train, val, test", role="split")
         codes = codes[~wrong]
     else:
         masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
         for mask in masks:
             name = rows.source.table.names[rows.source.places[mask]]
             wrong = _codes(rows, mask, _FLAG_WORDS) < 0
-            rows = rows.drop_by_field(wrong, bad, mask, name + " is {} instead of 0 or 1")
+            rows = rows.drop(wrong, bad, name + " is {} instead of 0 or 1", role=mask)
         flags = np.array([_codes(rows, mask, _FLAG_WORDS) for mask in masks])
         shared = np.asarray(flags.sum(axis=0) > 1)
-        rows = rows.drop(shared, bad, lambda _: "the node is in two splits")
+        rows = rows.drop(shared, bad, "the node is in two splits")
         flags = flags[:, ~shared]
         split_codes = np.array([_MASKS.index(mask) for mask in masks])
         codes = np.where(flags.any(axis=0), split_codes[flags.argmax(axis=0)], -1)
     unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
     if "split" in rows.columns:
-        rows = rows.drop_by_field(unlabelled, bad, "split", "node in split {} has no label")
+        rows = rows.drop(unlabelled, bad, "node in split {} has no label", role="split")
     else:
-        rows = rows.drop(unlabelled, bad, lambda _: "the node is in a split and has no label")
+        rows = rows.drop(unlabelled, bad, "the node is in a split and has no label")
     split_of[rows.nodes] = codes[~unlabelled]
 
 

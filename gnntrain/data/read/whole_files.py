@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnntrain.config.graph_spec import spec_of_files
-from gnntrain.data.array_files import load_arrays
-from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.array_files import load_arrays, unpack_graph
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.read.graph import read_graph
-from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.table_files import GRAPHML_SUFFIX
-from gnntrain.data.tables import refuse_beyond_memory, unreadable
+from gnntrain.data.tables import BadRows, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
