@@ -32,6 +32,7 @@ from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.node_classification import Labels
@@ -271,8 +272,10 @@ def build_layerwise(
     buffers = build_buffers(config, context, scratch_dir)
     sources = loaders.features
     if isinstance(graph, PartitionedGraph):
-        assert loaders.exchange is not None
-        parts = OwnedParts(graph, buffers, sources, loaders.owners, loaders.exchange)
+        shared, exchange = loaders.values, loaders.exchange
+        assert isinstance(shared, SharedGraph)
+        assert exchange is not None
+        parts = OwnedParts(graph, buffers, sources, shared, exchange)
         return LayerwiseEvaluator(parts, task)
     if on_gpu:
         limit, reads_host = buffers.memory_limit, loaders.kernels.reads_host

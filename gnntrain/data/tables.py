@@ -1,9 +1,8 @@
 """Tables of a user's graph, read once from front to back, a batch of rows at a time.
 
-A table has named columns, whatever file it is: delimited text (`gnntrain.data.text_table`), what
-Arrow reads (`gnntrain.data.table_files`) or arrays (`gnntrain.data.array_files`). `Columns` are
-those that are read of it, with their uses; `Rows` are what was read; `BadRows` collects the rows
-that cannot be used.
+A table has named columns, whatever file it is: text or what Arrow reads
+(`gnntrain.data.table_files`), or arrays (`gnntrain.data.array_files`). `Columns` are those that are
+read, with their uses; `Rows` are what was read; `BadRows` collects the rows that cannot be used.
 """
 
 from __future__ import annotations
@@ -67,9 +66,6 @@ class Table:
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
         decimal: Decimal mark of the numbers.
         heading: The fields of a text's first line that was not seen to be a header.
-
-    Raises:
-        UserError: There are too many columns, or two have one name.
     """
 
     unit: Literal["line", "row"] = "row"
@@ -97,11 +93,7 @@ class Table:
 
     @staticmethod
     def of_files(tables: Sequence[Table]) -> Table:
-        """Tables of the same columns as one; the first one's path stands for all in messages.
-
-        Raises:
-            UserError: One has other columns than the first.
-        """
+        """Tables of the same columns as one; the first one's path stands for all in messages."""
         first = tables[0]
         for table in tables:
             if table.names != first.names:
@@ -122,11 +114,15 @@ class Table:
         part._held = columns, rows, int(rows[-1]) + 1 if len(rows) else 0
         return part
 
-    def batches(self, places: Sequence[int]) -> Iterator[Batch]:
-        """Read the columns at `places` from front to back; those of text files are texts.
+    @property
+    def has_names(self) -> bool:
+        """Whether its columns have names: without a header they are called by their places."""
+        return not all(name.isdecimal() for name in self.names)
 
-        Raises:
-            UserError: A file cannot be read.
+    def batches(self, places: Sequence[int]) -> Iterator[Batch]:
+        """Read the columns at `places` from front to back: at least one batch.
+
+        Columns of text files are texts.
         """
         if self._held is not None:
             yield self._held
@@ -193,7 +189,7 @@ class Table:
         return self.names[place] or str(place)
 
     def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
-        """A whole column as int64, text or, of `labels`, float64 (see `columns.to_plain`)."""
+        """A whole column as int64, text or, of `labels`, float64 (see `values.to_plain`)."""
         if self.unit == "line" and column.type == TEXT:
             return from_texts(column, labels=labels, decimal=self.decimal)
         return to_plain(column, labels=labels)
@@ -201,7 +197,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table and their roles.
+    """Columns of a table and their uses.
 
     Attributes:
         table: The table.
@@ -213,7 +209,7 @@ class Columns:
 
     table: Table
     places: Mapping[Role, int]
-    numbers: Sequence[int]
+    numbers: Sequence[int] = ()
     others: Sequence[int] = ()
 
     @property
@@ -229,57 +225,49 @@ class Columns:
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
         """Read the columns in batches of `num_rows` rows or more, but for the last: at least one.
 
-        Raises:
-            UserError: The file cannot be read.
+        Those with a role are as they are written.
         """
-        places = self.all_places
         widths: list[int | None] = [None] * len(self.numbers)
         held: list[Batch] = []  # until a list is there that tells a column's width
         group: list[Rows] = []
-        for batch in self.table.batches(places):
+        for batch in self.table.batches(self.all_places):
             held.append(batch)
             for i, place in enumerate(self.numbers):
                 if widths[i] is None and not pa.types.is_null(batch[0][place].type):
                     widths[i] = width_of(batch[0][place])
-            if None in widths:
-                continue
-            group += [self._rows(*some, widths) for some in held]
-            held.clear()
-            if sum(map(len, group)) >= num_rows:
-                yield _concatenate(group)
-                group = []
-        group += [self._rows(*some, widths) for some in held]
+            if None not in widths:
+                group += [self._rows(some, widths) for some in held]
+                held.clear()
+                if sum(map(len, group)) >= num_rows:
+                    yield _concatenate(group)
+                    group = []
+        group += [self._rows(some, widths) for some in held]
         if group:
             yield _concatenate(group)
 
     def read(self) -> Rows:
-        """Read the columns as a whole, those with a role as `to_plain` makes them.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
+        """Read the columns as a whole, those with a role as `to_plain` makes them."""
         array = self.table.array(self.numbers)
-        if array is not None:
-            rows = _concatenate(list(replace(self, numbers=()).batches()))
-            widths = [1] * len(self.numbers)
-            return self._finished(replace(rows, source=self, matrix=array, widths=widths))
-        return self._finished(_concatenate(list(self.batches())))
+        if array is None:
+            return self._finished(_concatenate(list(self.batches())))
+        rows = _concatenate(list(replace(self, numbers=()).batches()))
+        widths = [1] * len(self.numbers)
+        return self._finished(replace(rows, source=self, matrix=array, widths=widths))
 
-    def select(self, rows: Rows) -> Rows:
-        """As `read`, of rows that were read with these columns among the `others`."""
-        columns = {place: rows.columns[place] for place in self.all_places}
-        found = self._rows(columns, rows.rows, rows.end, [None] * len(self.numbers))
-        return self._finished(replace(found, nodes=rows.nodes))
+    def read_of(self, nodes: Rows) -> Rows:
+        """As `read`, of the rows that are nodes; columns that were read with them are not again."""
+        places = self.all_places
+        if nodes.columns.keys() >= {*places}:
+            batch = {place: nodes.columns[place] for place in places}, nodes.rows, nodes.end
+            rows = self._finished(self._rows(batch, [None] * len(self.numbers)))
+        else:
+            rows = self.read()
+            rows = rows.keep(np.isin(rows.rows, nodes.rows, assume_unique=True))
+        return replace(rows, nodes=np.arange(len(rows)))
 
-    def _rows(
-        self,
-        columns: Mapping[int, pa.Array],
-        rows: Int64Array,
-        end: int,
-        widths: Sequence[int | None],
-    ) -> Rows:
-        decimal = self.table.decimal
-        numbers = [with_decimal_point(columns[place], decimal) for place in self.numbers]
+    def _rows(self, batch: Batch, widths: Sequence[int | None]) -> Rows:
+        columns, rows, end = batch
+        numbers = [with_decimal_point(columns[at], self.table.decimal) for at in self.numbers]
         with readable(self.table.path):
             matrix, known, exact = to_matrix(numbers, len(rows), widths)
         by_key: dict[Role | int, pa.Array] = {r: columns[at] for r, at in self.places.items()}
@@ -294,8 +282,7 @@ class Columns:
                 for role in self.places
             }
             marks = missing_marks(rows.columns["label"]) if "label" in plain else {}
-        columns = {**rows.columns, **plain}
-        return replace(rows, columns=columns, missing_marks=marks)
+        return replace(rows, columns={**rows.columns, **plain}, missing_marks=marks)
 
 
 @dataclass(frozen=True)
@@ -394,63 +381,49 @@ class BadRows:
     Args:
         policy: "error": `report` raises with the first rows and the total. "skip": the rows
             are left out and `report` warns with the same text.
-        source: What the rows are of, also an attribute; the key of the policy is told of
-            `dataset=files` alone.
+        source: What the rows are of; the key of the policy is told of `dataset=files` alone.
+
+    Attributes:
+        left_out: For the summary: the rows of each file that were left out, and why.
     """
 
     def __init__(self, policy: Literal["error", "skip"], source: str = "dataset=files") -> None:
         self._policy = policy
         self.source = source
-        self._left_out: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
+        self.left_out: dict[str, str] = {}
+        self._total: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # since the last report, as are the others
         self._shown: list[tuple[Path, int, str]] = []
         self._hints: dict[str, None] = {}
 
-    def add(
-        self,
-        source: Table,
-        rows: Int64Array,
-        reason: Reason,
-        hint: str = "",
-    ) -> None:
-        """Note rows (numbers that `source` understands); `reason` says why, from the fields."""
-        if not len(rows):
-            return
-        for file, here in source.by_file(np.sort(rows)):
+    def add(self, table: Table, rows: Int64Array, reason: Reason, hint: str = "") -> None:
+        """Note rows by their numbers in the table."""
+        for file, here in table.by_file(np.sort(rows)) if len(rows) else ():
             self._counts[file.path.name] += len(here)
             shown = here[: _NUM_SHOWN - len(self._shown)]
-            for number, record in file.read_fields(shown) if len(shown) else []:
+            for number, record in file.read_fields(shown) if len(shown) else ():
                 why = reason if isinstance(reason, str) else reason(record)
                 report = f"  {file.path} {file.unit} {number}: {why}"
                 self._shown.append((file.path, number, report))
                 has_digit = any(field[:1].isdigit() for field in record)
                 if file.unit == "line" and number == 1 and not has_digit:
                     self._hints["If line 1 holds column names, set dataset.header=true."] = None
-        if hint:
+        if hint and len(rows):
             self._hints[hint] = None
 
-    @property
-    def left_out(self) -> dict[str, str]:
-        """For the summary: the rows of each file that were left out, and why."""
-        return {f"{count:,} rows of {name}": "bad" for name, count in self._left_out.items()}
-
     def report(self) -> None:
-        """Report the bad rows added so far, if any.
-
-        Raises:
-            UserError: There are bad rows and the policy is "error".
-        """
+        """Raise a UserError that lists the bad rows added so far, or warn with the same text."""
         if not self._counts:
             return
         total = self._counts.total()
         counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
         rows = "1 bad row" if total == 1 else f"{total} bad rows"
         found = f"{self.source}: {rows} ({counts})."
-        lines = [report for _, _, report in sorted(self._shown)]
-        if total > _NUM_SHOWN:
-            lines.insert(0, f"The first {_NUM_SHOWN}:")
-        self._left_out += self._counts
+        first = [f"The first {_NUM_SHOWN}:"] if total > _NUM_SHOWN else []
+        lines = first + [report for _, _, report in sorted(self._shown)]
         hints = list(self._hints)
+        self._total += self._counts
+        self.left_out = {f"{n:,} rows of {name}": "bad" for name, n in self._total.items()}
         for noted in (self._counts, self._shown, self._hints):
             noted.clear()
         # The hint stands before the ten rows.

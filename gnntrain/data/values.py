@@ -55,6 +55,15 @@ def number_of(field: str, decimal: str = ".") -> float | None:
         return None
 
 
+def is_number(field: str, decimal: str = ".") -> bool:
+    """Whether a field reads as a number, `nan` and `inf` included."""
+    try:
+        float(field.replace(decimal, "."))
+    except ValueError:
+        return False
+    return True
+
+
 def from_numpy(array: AnyArray) -> pa.Array:
     """A one-dimensional array of numbers, truth values (as 0 and 1) or texts; NaN is null."""
     if array.dtype.kind == "S":

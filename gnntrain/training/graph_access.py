@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
@@ -23,8 +24,7 @@ from gnntrain.distributed.owners import NodeOwners, ask_rows
 from gnntrain.loading.features import FeatureSource, stored_rows
 from gnntrain.loading.graph import EdgeTensors
 from gnntrain.loading.read_counts import most_read_nodes
-from gnntrain.loading.remote import norm_call, originals_of
-from gnntrain.loading.sharded import RowCache, ShardedFeatures, answers_of
+from gnntrain.loading.shared import SharedGraph, answers_of, originals_of
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows
@@ -223,50 +223,62 @@ class WholeGraph(GraphAccess):
         return matrix
 
 
-class SortedRows(RowCache):
-    """A cache of rows that is found by bisection: a hash table would be made anew for each layer,
-    and take memory.
-
-    Args:
-        nodes: int64 `[n]`, ascending.
-        rows: `[n, width]`, theirs.
-    """
-
-    def __init__(self, nodes: Int64Array, rows: Tensor) -> None:
-        self._nodes, self.rows = nodes, rows
-
-    def find(self, nodes: Int64Array) -> Int64Array:
-        """See `RowCache.find`."""
-        slots = np.searchsorted(self._nodes, nodes)
-        slots[slots == len(self._nodes)] = -1
-        if len(self._nodes):
-            slots[self._nodes[slots] != nodes] = -1
-        return slots
-
-
-class OwnedRows(ShardedFeatures):
+class OwnedRows(FeatureSource):
     """A layer's rows: this machine's in a matrix, some of other machines in a cache, the rest with
     their owners.
 
     Args:
         local: The rows of the machine's nodes, float32.
+        nodes: These nodes.
         owners: Who holds which nodes.
         exchange: Asks them.
         call: The name of the call that asks for rows.
-        cache: Rows of other machines.
+        cache: Nodes of other machines, int64 `[n]` ascending, and their rows `[n, width]`; one copy
+            a machine.
     """
 
     def __init__(
         self,
         local: Tensor,
+        nodes: range,
         owners: NodeOwners,
         exchange: Exchange,
         call: str,
-        cache: SortedRows | None = None,
+        cache: tuple[Int64Array, Tensor] | None = None,
     ) -> None:
-        cache = cache or SortedRows(np.empty(0, np.int64), local[:0])
-        super().__init__([local], owners, exchange, cache, call)
-        self.local, self.call = local, call
+        super().__init__()
+        self.local, self.call, self._nodes = local, call, nodes
+        self._owners, self._exchange, self._cache = owners, exchange, cache
+
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`; copied."""
+        assert nodes is not None
+        assert size is None
+        wanted = nodes.cpu().numpy()
+        out = torch.empty(len(wanted), self.local.shape[1])
+        is_far = (wanted < self._nodes.start) | (wanted >= self._nodes.stop)
+        here = np.flatnonzero(~is_far)
+        out[here] = self.local[wanted[here] - self._nodes.start]
+        if self._cache is not None and len(self._cache[0]):
+            # By bisection: a hash table would be made anew for each layer, and take memory.
+            cached, rows = self._cache
+            slots = np.searchsorted(cached, wanted).clip(max=len(cached) - 1)
+            hits = np.flatnonzero(cached[slots] == wanted)
+            out[hits] = rows[slots[hits]]
+            is_far[hits] = False
+        far = np.flatnonzero(is_far)
+        if len(far):
+            out[far] = self.ask(wanted[far])
+        return LazyFeatures(out)
+
+    def ask(self, nodes: Int64Array) -> Tensor:
+        """The rows of `nodes` as their owners answer."""
+        return as_tensor(ask_rows(self._exchange, self._owners, self.call, nodes))
+
+    def with_cache(self, nodes: Int64Array, rows: Tensor) -> OwnedRows:
+        """The same rows, with those of some nodes of other machines at hand."""
+        given = self.local, self._nodes, self._owners, self._exchange, self.call
+        return OwnedRows(*given, (nodes, rows))
 
 
 class OwnedParts(GraphAccess):
@@ -279,8 +291,8 @@ class OwnedParts(GraphAccess):
     Args:
         graph: The graph; the machine's parts are open.
         buffers, features: See `GraphAccess`.
-        owners: Who holds which nodes of each type: a machine those of its parts.
-        exchange: Asks other machines, and answers them; they serve norms.
+        shared: Says who holds which nodes of each type: a machine those of its parts.
+        exchange: Asks other machines, and answers them.
     """
 
     is_partitioned = True
@@ -290,26 +302,26 @@ class OwnedParts(GraphAccess):
         graph: PartitionedGraph,
         buffers: SharedBuffers,
         features: Mapping[NodeType, LazyFeatures | FeatureSource],
-        owners: Mapping[NodeType, NodeOwners],
+        shared: SharedGraph,
         exchange: Exchange,
     ) -> None:
         context, ranks = buffers.context, buffers.context.machine_ranks
         place = context.rank - ranks[0]
         super().__init__(graph, buffers, features, graph.opened, place, len(ranks))
         self.nodes = graph.ranges
-        self._owners, self._exchange = owners, exchange
+        self._shared, self._exchange = shared, exchange
         self._served: set[str] = set()
         self._dropped: set[str] = set()
-        self._caches: dict[str, SortedRows] = {}
+        self._caches: dict[str, Tensor] = {}
         self._cached_nodes: dict[NodeType, Int64Array] = {}
 
     def norm(self, nodes: Tensor | None) -> Tensor:
         """See `GraphAccess.norm`."""
         assert nodes is not None, "no machine holds the norms of all nodes"
         (edge_type,) = self.schema.edge_types
-        call, owners = norm_call(edge_type), self._owners[self.schema.target]
-        norm = ask_rows(self._exchange, owners, call, nodes.cpu().numpy())
-        return as_tensor(norm).to(self.context.device)
+        norm = self._shared.read("norm", edge_type, nodes.cpu())
+        assert norm is not None
+        return norm.to(self.context.device)
 
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> OwnedRows:
         """See `GraphAccess.publish`."""
@@ -320,25 +332,25 @@ class OwnedParts(GraphAccess):
         if self._parts:
             self._exchange.serve(call, answers_of([matrix.numpy()]))
             self._served.add(call)
-        return OwnedRows(matrix, self._owners[node_type], self._exchange, call)
+        owners = self._shared.owners[node_type]
+        return OwnedRows(matrix, self.nodes[node_type], owners, self._exchange, call)
 
     def cached(self, node_type: NodeType, rows: Rows) -> Rows:
         """See `GraphAccess.cached`: each of the machine's ranks asks for a part of those rows."""
         if not isinstance(rows, OwnedRows):
             return rows
-        owners, call, width = self._owners[node_type], rows.call, rows.local.shape[1]
+        nodes, call, width = self.cached_nodes(node_type), rows.call, rows.local.shape[1]
         if call not in self._caches:
-            nodes, context = self.cached_nodes(node_type), self.context
-            matrix = self.buffers.matrix(f"cached {call}", len(nodes), width)
+            matrix, context = self.buffers.matrix(f"cached {call}", len(nodes), width), self.context
             ranks = context.machine_ranks
             share = rank_range(len(nodes), context.rank - ranks[0], len(ranks))
             step = most_gathered(width)
             for start in range(share.start, share.stop, step):
                 some = slice(start, min(start + step, share.stop))
-                matrix[some] = as_tensor(ask_rows(self._exchange, owners, call, nodes[some]))
+                matrix[some] = rows.ask(nodes[some])
             context.machine_barrier()
-            self._caches[call] = SortedRows(nodes, matrix)
-        return OwnedRows(rows.local, owners, self._exchange, call, self._caches[call])
+            self._caches[call] = matrix
+        return rows.with_cache(nodes, self._caches[call])
 
     def cached_nodes(self, node_type: NodeType) -> Int64Array:
         """The nodes of other machines that most in-edges of this machine's nodes come from, as many

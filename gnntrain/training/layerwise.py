@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, takewhile
@@ -15,7 +16,6 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.devices import is_gpu, set_current
 from gnntrain.loading.features import stored_rows
-from gnntrain.loading.loader import prefetched
 from gnntrain.models import GNN, AnyModel, HeteroGNN
 from gnntrain.models.hetero import HeteroConv, SourceKey
 from gnntrain.models.mlp import edgeless
@@ -377,7 +377,7 @@ class LayerwiseEvaluator(Evaluator):
             sources[edge] = self.access.cached(edge[0], self._source(layer, edge))
 
         def make(chunk: tuple[int, int]) -> View:
-            set_current(self._context.device)  # in a thread
+            set_current(self._context.device)  # of the thread
             blocks, rows = {}, {}
             for edge, source in sources.items():
                 blocks[edge], rows[edge] = self._in_edges_and_rows(layer, edge, source, *chunk)
@@ -386,7 +386,7 @@ class LayerwiseEvaluator(Evaluator):
 
         is_local = all(isinstance(rows, Tensor | LazyFeatures) for rows in sources.values())
         chunks = self._chunks(node_type, layer.widest)
-        return prefetched(make, chunks, threads=0 if is_local else 1, prefetch=1)
+        return map(make, chunks) if is_local else prefetched(make, chunks)
 
     def _source(self, layer: Layer, edge_type: EdgeType) -> Rows:
         """The rows of all source nodes that an edge type aggregates."""
@@ -537,6 +537,21 @@ def layers_of(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Lay
         layers.append(layer)
         widths = dict.fromkeys(node_types, hidden)
     return layers
+
+
+def prefetched(
+    make: Callable[[tuple[int, int]], View], chunks: Iterable[tuple[int, int]]
+) -> Iterator[View]:
+    """What `make` returns for each chunk, in order, made one chunk ahead by a thread."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting: Future[View] | None = None
+        for chunk in chunks:
+            ahead = thread.submit(make, chunk)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = ahead
+        if waiting is not None:
+            yield waiting.result()
 
 
 def renumbered(block: Block) -> tuple[Tensor, Block]:

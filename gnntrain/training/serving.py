@@ -19,7 +19,7 @@ import torch
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import Phase
 from gnntrain.errors import Interrupted, RunError, signal_of
-from gnntrain.loading.sharded import ROWS
+from gnntrain.loading.shared import ROWS
 from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.remote import DRAW

@@ -24,7 +24,7 @@ from gnntrain.errors import RunError
 from gnntrain.loading.features import in_place
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import FullGraphLoader, SeedPlan
-from gnntrain.loading.sharded import ROWS, ShardedFeatures, answers_of, fetch_cache
+from gnntrain.loading.shared import ROWS, ShardedFeatures, answers_of
 from gnntrain.models import GNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
@@ -249,8 +249,10 @@ def evaluate_sharded(context: DistributedContext, folder: Path) -> None:
     answers: dict[str, Any] = {}
     with open_exchange(context, owners=ranks, host=context.host, timeout=60) as exchange:
         exchange.serve(ROWS, answers_of([rows[own]]))
-        cache = fetch_cache(np.array([3, 50]), torch.from_numpy(rows), owners, exchange, context)
-        features = ShardedFeatures([torch.from_numpy(rows[own])], owners, exchange, cache)
+        cached, local_rows = np.array([3, 50]), torch.from_numpy(rows[own])
+        features = ShardedFeatures(
+            [local_rows], own.start, local_rows, cached, owners, exchange, context
+        )
         for who, all_ranks in (("all", True), ("one", False)):
             evaluator = layerwise(
                 store,

@@ -28,6 +28,7 @@ from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.tasks import NodeClassification
@@ -110,7 +111,9 @@ def evaluator_of(
     graph = graph_of(folder, context)
     loaders = loaders_of(graph, context, exchange)
     places = SharedBuffers(context, folder, 2**30)
-    access = OwnedParts(graph, places, loaders.features, loaders.owners, exchange)
+    shared = loaders.values
+    assert isinstance(shared, SharedGraph)
+    access = OwnedParts(graph, places, loaders.features, shared, exchange)
     return graph, LayerwiseEvaluator(access, NodeClassification(graph))
 
 

@@ -16,20 +16,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import EDGE, NODE, GraphData
+from gnntrain.config import FeaturesConfig
+from gnntrain.data.graph import NODE, GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.owners import AnyArray, NodeOwners
+from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading import read_counts
-from gnntrain.loading.remote import TARGETS, norm_call, serve_parts
-from gnntrain.loading.sharded import ROWS, RowCache, ShardedFeatures, answers_of
-from gnntrain.sampling.remote import DRAW
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks import nodes as node_tasks
 from gnntrain.training import buffers, graph_access
@@ -91,15 +89,9 @@ def evaluator_of(
     shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
     own = shares[context.machine]
     graph = PartitionedGraph.open(path, range(own.start, own.stop))
-    owners = NodeOwners(graph.starts[NODE][[0, *(share.stop for share in shares)]])
-    rows = [part.graph.features for part in graph.opened]
-    exchange.serve(ROWS, answers_of(rows))
-    cache = RowCache(np.empty(0, np.int64), torch.empty(0, graph.num_features), context)
-    if graph.opened:
-        serve_parts(exchange, graph.opened)
-    features = ShardedFeatures([as_tensor(each) for each in rows], owners, exchange, cache)
-    places = SharedBuffers(context, path, 2**30)
-    access = OwnedParts(graph, places, {NODE: features}, {NODE: owners}, exchange)
+    shared = SharedGraph(graph, exchange, context, in_parts=True)
+    features = shared.features(FeaturesConfig(cache_ratio=0.0), lambda _: [])
+    access = OwnedParts(graph, SharedBuffers(context, path, 2**30), features, shared, exchange)
     return graph, LayerwiseEvaluator(access, task_of(graph))
 
 
@@ -108,18 +100,17 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_EDGES = 20
     node_tasks._MAX_SLICE_NUMBERS = 18
     answers: dict[Any, Any] = {}
-    with exchange_of(context) as exchange:
-        for kind in KINDS:
+    for kind in KINDS:
+        with exchange_of(context) as exchange:
             graph, evaluator = evaluator_of(folder / kind / "parts", exchange, context)
             nodes = np.concatenate([part.originals[NODE] for part in graph.opened])
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
                 model = make_model(graph, variant)
                 if kind == "multiclass":
-                    answers[name] = torch.from_numpy(nodes), evaluator.outputs(model)[0].clone()
+                    rows = evaluator.outputs(model)[0].clone()
+                    answers[name] = torch.from_numpy(nodes), rows
                 answers[kind, name] = evaluator.evaluate(model)
             context.barrier()
-            for name in (ROWS, DRAW, TARGETS, norm_call(EDGE)):
-                exchange.withdraw(name)
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
@@ -198,7 +189,7 @@ def ask_rank(context: DistributedContext, folder: Path) -> None:
 
         def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
             for owner, (rows,) in arguments.items():
-                first = int(access._owners[NODE].starts[owner])
+                first = int(access._shared.owners[NODE].starts[owner])
                 asked.setdefault(name, []).extend((rows + first).tolist())
             return call(name, arguments)
 
@@ -266,7 +257,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
     num_nodes, num_machines = 100_000, 4
     data = random_graph(num_nodes, 2 * num_nodes)
-    data.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
+    data.only_edges.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
     store = stored(tmp_path / "store", data)
     part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
     write_parts(tmp_path / "parts", store, part_of, num_machines, "random")

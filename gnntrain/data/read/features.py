@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -81,26 +80,6 @@ class FeatureChoice:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-class NamedMatrix(ArrayTable):
-    """A matrix in memory whose columns have names.
-
-    Args:
-        path: What it is called.
-        matrix: `[num_rows, n]` numbers.
-        names: The n names.
-    """
-
-    def __init__(self, path: Path, matrix: AnyArray, names: Sequence[str]) -> None:
-        super().__init__(path, {}, matrix)
-        self.names = tuple(names)
-
-
-def has_names(table: Table) -> bool:
-    """Whether a table's columns have names: without a header they are called by their places."""
-    is_array = isinstance(table, ArrayTable) and not isinstance(table, NamedMatrix)
-    return not is_array and not all(name.isdecimal() for name in table.names)
-
-
 def choose_features(
     columns: Columns,
     spec: NodeSpec,
@@ -124,7 +103,7 @@ def choose_features(
         UserError: A name is that of a column with another use, or no column is left.
     """
     table = columns.table
-    if preprocessing is not None and preprocessing.has_names and has_names(table):
+    if preprocessing is not None and preprocessing.has_names and table.has_names:
         return _columns_of_model(columns, preprocessing)
     if isinstance(table, ArrayTable):
         asked = {
@@ -517,7 +496,7 @@ def make_features(
             train,
             missing=spec.missing,
             standardize=spec.standardize,
-            has_names=has_names(choice.columns.table),
+            has_names=choice.columns.table.has_names,
             id_name=_name_of_id(choice.columns),
             key=spec.key,
         )

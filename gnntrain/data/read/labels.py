@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.graph_spec import NodeSpec
-from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns_within
@@ -102,7 +101,7 @@ def read_targets(
         rows = index.locate(given.read(), bad)
     else:
         within = label_columns_within(features.source.table, spec, options)
-        rows = rows_of_nodes(within, features)
+        rows = within.read_of(features)
     if options.task == "regression":
         targets = _quantities(rows, index, spec, bad)
     elif "label" in rows.columns:
@@ -121,16 +120,6 @@ def read_targets(
     phrase = f"; {num_missing:,} of {index.num_nodes:,} nodes have none"
     phrase += f" ({listed})" if marks else ""
     return replace(targets, phrase=targets.phrase + phrase)
-
-
-def rows_of_nodes(columns: Columns, features: Rows) -> Rows:
-    """Other columns of the features file, of the rows that are nodes."""
-    if isinstance(columns.table, ArrayTable):  # nothing to parse
-        rows = columns.read()
-        rows = rows.keep(np.isin(rows.rows, features.rows, assume_unique=True))
-    else:
-        rows = columns.select(features)
-    return replace(rows, nodes=np.arange(len(rows)))
 
 
 def _classes(

@@ -262,7 +262,7 @@ def nodes_by_type(
             f"Name the column of node types as {mixed.key('type')}, or give each node type an "
             "entry of its own.",
         )
-    ids = find_id(table, mixed.id, mixed.key("id"), passed_over={usual})
+    ids = find_id(table, mixed, mixed, {usual})
     if not ids:
         raise UserError(
             f"{table.path}: it is not plain which column holds the node ids; it has "

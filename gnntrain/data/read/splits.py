@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.config.graph_spec import NodeSpec
-from gnntrain.data.array_files import Arrays, ArrayTable, load_all
+from gnntrain.data.array_files import Arrays, ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
-from gnntrain.data.read.columns import (
-    id_column,
-    ignored_columns,
-    is_array_file,
-    named_split,
-    split_places,
-)
-from gnntrain.data.read.labels import Targets, rows_of_nodes
+from gnntrain.data.read.columns import id_column, ignored_columns, named_split, split_places
+from gnntrain.data.read.labels import Targets
 from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.summary import split_sizes
 from gnntrain.data.tables import BadRows, Columns, Rows
@@ -167,7 +161,7 @@ def _rows_of_columns(
                 f"{spec.split.key('column')}={named[0]}: no file has such a column.",
                 "Give the name of a column of the labels or the features file.",
             )
-        rows = rows_of_nodes(Columns(table, places, ()), features)
+        rows = Columns(table, places).read_of(features)
     source = rows.source
     found = {r: source.table.shown(source.places[r]) for r in _ROLES if r in source.places}
     shown = " and ".join(found.values())

@@ -7,25 +7,22 @@ Formats that can only be read by running code are refused, with the lines that c
 from __future__ import annotations
 
 import re
-import warnings
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnntrain.config.graph_spec import spec_of_files
-from gnntrain.data.array_files import load_arrays, unpack_graph
+from gnntrain.data.array_files import TORCH_SUFFIXES, load_arrays, load_torch, unpack_graph
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
+from gnntrain.data.graph import EDGE, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.table_files import GRAPHML_SUFFIX
-from gnntrain.data.tables import BadRows, refuse_beyond_memory, unreadable
+from gnntrain.data.tables import BadRows, unreadable
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-TORCH_SUFFIXES = (".pt", ".pth")
 _SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)
 
 
@@ -35,7 +32,7 @@ def read_whole_graph(
     *,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph in a file.
 
     Args:
@@ -73,7 +70,6 @@ def load_saved(path: Path) -> Any:
     Raises:
         UserError: It is something else, damaged, or does not fit in memory.
     """
-    import torch
     from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
     from torch_geometric.data import Data, EdgeAttr, HeteroData, TensorAttr
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
@@ -91,15 +87,7 @@ def load_saved(path: Path) -> Any:
     clear_safe_globals()
     add_safe_globals([Data, HeteroData, *parts, *attributes])
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
-        with (
-            # Else indices beyond a matrix would be read.
-            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
-            warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
-        ):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        return load_torch(path)
     except UserError:
         raise
     except OSError as error:
