@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.build import _needed_bytes
+from gnntrain.data.build import needed_bytes
 from gnntrain.data.graph import NODE, GraphData, PrepareOptions
 from gnntrain.errors import RunError
 from gnntrain.loading.graph import EdgeTensors
@@ -113,5 +113,5 @@ def test_the_disk_space_of_more_than_2_31_edges_is_added_up_exactly() -> None:
         splits={name: np.empty(0, np.int64) for name in ("train", "val", "test")},
         features=None,
     )
-    both_ways = _needed_bytes(data, PrepareOptions(to_undirected=True))
+    both_ways = needed_bytes(data, PrepareOptions(to_undirected=True))
     assert 0 <= both_ways - 2 * 4 * num_edges < 100_000

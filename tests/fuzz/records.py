@@ -19,8 +19,8 @@ from hypothesis.strategies import SearchStrategy
 
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import Config, TrainerConfig, from_dict
+from gnntrain.data.array_folder import digest_of
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import digest_of
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
