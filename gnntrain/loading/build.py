@@ -233,7 +233,7 @@ class LoaderBuilder:
             num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
             for nodes in self._presampled(num_epochs):
                 counts.add(nodes[self._graph.target].cpu().numpy())
-            cached = as_tensor(most_read_nodes(counts, placement.num_cached, num_nodes))
+            cached = as_tensor(most_read_nodes(counts.between, placement.num_cached, num_nodes))
         return {
             name: place_features(name, rows, placement, self._context, cached)
             for name, rows in stored_rows(self._graph).items()

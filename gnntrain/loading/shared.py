@@ -272,7 +272,7 @@ class SharedGraph(BatchValues):
                     of_type.add(read[(read < local.start) | (read >= local.stop)])
         sources: dict[NodeType, FeatureSource] = {}
         for name, number in numbers.items():
-            cached = most_read_nodes(counts[name], number, sizes[name], context)
+            cached = most_read_nodes(counts[name].between, number, sizes[name], context)
             like, call = rows_of(graph.nodes[name])[:0], f"{ROWS}/{name}"
             rows = [as_tensor(local).view(like.dtype) for local in self._rows[name]]
             first, owners = self._local[name].start, self.owners[name]
