@@ -12,7 +12,7 @@ from gnntrain.data.graph import (
     Edges,
     EdgeType,
     Graph,
-    HeteroGraphData,
+    GraphData,
     IntArray,
     NodeData,
     Nodes,
@@ -49,7 +49,7 @@ def in_edges(
     )
 
 
-def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -> HeteroGraphData:
+def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -> GraphData:
     """Papers to classify, their authors, and venues without features; with reverse edges.
 
     Some nodes are isolated, one paper is a hub, edges are repeated, a paper cites itself.
@@ -80,10 +80,10 @@ def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -
         "splits": {"train": train, "val": val, "test": test},
         "reverse": True,
     }
-    return HeteroGraphData(**(values | changes))
+    return GraphData(**(values | changes))
 
 
-def hetero_graph(data: HeteroGraphData | None = None) -> Graph:
+def hetero_graph(data: GraphData | None = None) -> Graph:
     """The graph in memory, without a store."""
     data = data or random_hetero_data()
     lists = dict(data.edges)

@@ -101,7 +101,7 @@ def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> N
 def test_the_disk_space_of_more_than_2_31_edges_is_added_up_exactly() -> None:
     num_edges = 2**33
     ends = np.broadcast_to(np.int32(0), (num_edges,))
-    data = GraphData(
+    data = GraphData.of_arrays(
         dataset="large",
         num_nodes=5,
         src=ends,

@@ -31,7 +31,7 @@ from gnntrain.data.graph import (
     AnyArray,
     EdgeType,
     Float32Array,
-    HeteroGraphData,
+    GraphData,
     Int64Array,
     NodeType,
     PrepareOptions,
@@ -105,7 +105,7 @@ def open_or_build(
     cache_dir: Path,
     identity: Callable[[], Mapping[str, JSON]],
     options: PrepareOptions,
-    builder: Callable[[], HeteroGraphData],
+    builder: Callable[[], GraphData],
 ) -> OpenedStore:
     """Open the store of a graph and `options` under `cache_dir`, building it where needed.
 
@@ -158,7 +158,7 @@ class _OtherFiles(Exception):
 
 
 def write_store(
-    path: Path, data: HeteroGraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
 ) -> StoredGraph:
     """Build the store at `path` from `data`, replacing a store there.
 
@@ -193,7 +193,7 @@ def _try_open(
 
 def _write(
     path: Path,
-    data: HeteroGraphData,
+    data: GraphData,
     options: PrepareOptions,
     identity: Mapping[str, JSON],
     identity_now: Callable[[], Mapping[str, JSON]],
@@ -225,7 +225,7 @@ def _write(
 
 def _write_arrays(
     directory: Path,
-    data: HeteroGraphData,
+    data: GraphData,
     options: PrepareOptions,
     lowest: Mapping[NodeType, float] | None,
 ) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
@@ -321,7 +321,7 @@ def _append_columns(
     return with_loops(norm, loop)
 
 
-def _edge_lists(data: HeteroGraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
+def _edge_lists(data: GraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
     """The given edges of each edge type, the reverse ones included."""
     both_ways, loops = options.to_undirected, options.add_self_loops
     lists = {}
@@ -341,7 +341,7 @@ def _stored_names(names: AnyArray) -> AnyArray:
     return names.astype(names.dtype if names.dtype.kind == "S" else np.int64, copy=False)
 
 
-def _stored_labels(data: HeteroGraphData) -> AnyArray:
+def _stored_labels(data: GraphData) -> AnyArray:
     if data.task == "multilabel":
         return data.labels.astype(np.uint8)
     if data.task == "continuous":
@@ -356,7 +356,7 @@ def _stored_labels(data: HeteroGraphData) -> AnyArray:
 
 def _write_meta(
     directory: Path,
-    data: HeteroGraphData,
+    data: GraphData,
     options: PrepareOptions,
     identity: Mapping[str, JSON],
     arrays: Mapping[str, ArrayMeta],
@@ -398,7 +398,7 @@ def _write_meta(
     return read_meta(directory)
 
 
-def _needed_bytes(data: HeteroGraphData, options: PrepareOptions) -> int:
+def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     """Bytes on disk, with all edges counted, also those to be merged."""
     sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
     an_index, a_feature = index_dtype(max(sizes.values())), stored_feature_dtype(options)

@@ -14,7 +14,7 @@ from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
     EdgeData,
-    HeteroGraphData,
+    GraphData,
     IntArray,
     NodeData,
     NodeType,
@@ -26,7 +26,7 @@ _NUM_SHOWN = 5
 _CHUNK_VALUES = 1 << 20
 
 
-def check_graph(data: HeteroGraphData) -> None:
+def check_graph(data: GraphData) -> None:
     """Raise one `UserError` that names everything wrong with `data`.
 
     Features that are streamed are checked as they are written, by `feature_problems`.
@@ -82,7 +82,7 @@ def _is_not_finite(values: AnyArray) -> AnyArray:
     return ~np.isfinite(values)
 
 
-def _find_problems(data: HeteroGraphData) -> Iterator[str]:
+def _find_problems(data: GraphData) -> Iterator[str]:
     if data.target not in data.nodes:
         yield f"the target type {_no_type(data.target, data)}"
         return
@@ -122,7 +122,7 @@ def _find_problems(data: HeteroGraphData) -> Iterator[str]:
     yield from _name_problems("class_names", data.class_names, data.num_classes)
 
 
-def _no_type(name: NodeType, data: HeteroGraphData) -> str:
+def _no_type(name: NodeType, data: GraphData) -> str:
     hint = did_you_mean(name, data.nodes)
     return f"{name!r} is no node type" + (f" ({hint})" if hint else "")
 
@@ -162,7 +162,7 @@ def _edge_problems(edges: EdgeData, num_src: int, num_dst: int) -> Iterator[str]
         yield from wrong_values(weight, _is_not_finite, "edge weights are not finite", "edge")
 
 
-def _label_problems(data: HeteroGraphData) -> Iterator[str]:
+def _label_problems(data: GraphData) -> Iterator[str]:
     labels, num_classes = data.labels, data.num_classes
     multilabel = data.task == "multilabel"
     is_class = data.task in ("multiclass", "binary")
@@ -193,7 +193,7 @@ def _is_unlabelled(labels: AnyArray) -> AnyArray:
     return np.asarray((labels == -1) | (labels != labels))
 
 
-def _split_problems(data: HeteroGraphData) -> Iterator[str]:
+def _split_problems(data: GraphData) -> Iterator[str]:
     if sorted(data.splits) != sorted(SPLITS):
         yield f"splits are {', '.join(map(repr, data.splits))}, expected {', '.join(SPLITS)}"
         return
@@ -228,7 +228,7 @@ def _duplicate_problems(name: str, ids: IntArray) -> Iterator[str]:
         yield f"split {name} repeats {len(repeated)} nodes (first: {first})"
 
 
-def _unlabelled_problems(data: HeteroGraphData, name: str, ids: IntArray) -> Iterator[str]:
+def _unlabelled_problems(data: GraphData, name: str, ids: IntArray) -> Iterator[str]:
     if (
         data.task == "multilabel"
         or len(data.labels) != data.target_nodes.num_nodes

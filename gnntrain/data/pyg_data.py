@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gnntrain.config.published import Published
-from gnntrain.data.graph import SPLITS, AnyArray, GraphData, HeteroGraphData, index_dtype
+from gnntrain.data.graph import SPLITS, AnyArray, GraphData, index_dtype
 from gnntrain.data.npz_members import open_member
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
 from gnntrain.data.summary import DataSummary
@@ -51,7 +51,7 @@ class PyGBuilder(PublishedBuilder):
         folder, _ = _raw_files(self.published, scratch, download=True)
         return folder
 
-    def read(self, raw_dir: Path) -> HeteroGraphData:
+    def read(self, raw_dir: Path) -> GraphData:
         if self.published.class_name == "Reddit":
             return _read_reddit(raw_dir, self.dataset)
         if self.published.class_name in _GRAPH_SAINT:

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from gnntrain.data.fused import FusedCSC
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
     EdgeType,
     FeatureDtype,
+    FusedCSC,
     FusedEdges,
     Graph,
     Int64Array,

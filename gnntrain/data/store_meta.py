@@ -120,7 +120,7 @@ class GraphMeta(Meta):
 
     @property
     def is_homogeneous(self) -> bool:
-        """See `HeteroGraphData.is_homogeneous`."""
+        """See `GraphData.is_homogeneous`."""
         names = [kind.name for kind in self.node_types], [kind.name for kind in self.edge_types]
         return names == ([NODE], [EDGE])
 

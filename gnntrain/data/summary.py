@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 if TYPE_CHECKING:
-    from gnntrain.data.graph import AnyArray, Graph, HeteroGraphData, PrepareOptions
+    from gnntrain.data.graph import AnyArray, Graph, GraphData, PrepareOptions
 
 EDGES_ALONE = "models of typed graphs read edges alone"
 """The reason why features, weights and times of typed edges are left out."""
@@ -52,7 +52,7 @@ class DataSummary(BaseModel):
         return [(label, text) for label, text in lines if text]
 
 
-def summary_of(data: HeteroGraphData, options: PrepareOptions) -> DataSummary:
+def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
     """The summary of a graph's builder, completed from the arrays and `options`."""
     given = data.summary or DataSummary()
     widths = {name: nodes.num_features for name, nodes in data.nodes.items()}
@@ -111,7 +111,7 @@ def first_names(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
 
 
-def _labels(data: HeteroGraphData) -> str:
+def _labels(data: GraphData) -> str:
     """Kind, number, names or ranges of the labels, and how many nodes have none."""
     given = () if data.class_names is None else data.class_names.tolist()
     names = [name.decode() if isinstance(name, bytes) else name for name in given]

@@ -10,13 +10,17 @@ from gnntrain.config import Config, PluginConfig
 from gnntrain.config.models import model_names, model_section
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import (
+    EDGE,
+    NODE,
     SPLITS,
     AnyArray,
+    EdgeData,
     FeatureRows,
     Graph,
     GraphData,
     Int64Array,
     IntArray,
+    NodeData,
     index_dtype,
 )
 from gnntrain.errors import UserError
@@ -44,15 +48,12 @@ def labelled_graph(
         task = "binary" if num_classes == 2 else "multiclass"
     return GraphData(
         dataset=dataset,
-        num_nodes=len(labels),
-        src=src,
-        dst=dst,
+        nodes={NODE: NodeData(len(labels), features)},
+        edges={EDGE: EdgeData(src, dst, edge_weight)},
         labels=labels,
         num_classes=num_classes,
         task=task,
         splits=splits,
-        features=features,
-        edge_weight=edge_weight,
         metric=DEFAULT_METRICS[task],
     )
 

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import (
     FanOuts,

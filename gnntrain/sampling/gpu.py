@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import FusedCSC
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds

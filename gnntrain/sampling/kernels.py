@@ -266,7 +266,7 @@ def draw_hop(
     """`draw_edges_of_type` for each edge type in turn; updates `num_nodes`.
 
     Args:
-        indices, first_edge: The in-edges, see `data.fused.FusedCSC`.
+        indices, first_edge: The in-edges, see `data.graph.FusedCSC`.
         ends: `[2, R]`: source and destination node type of each edge type.
         key: Of the hop.
         fan_outs: `[R]`.

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.distributed.owners import Caller, GroupedNodes, NodeOwners, joined
 from gnntrain.errors import RunError
 from gnntrain.sampling.base import (

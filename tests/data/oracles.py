@@ -35,7 +35,7 @@ def small_graph(num_nodes: int = 12, num_edges: int = 40, seed: int = 0, **other
         },
         "features": rng.standard_normal((num_nodes, 5)).astype(np.float32),
     }
-    return GraphData(**(fields | other))
+    return GraphData.of_arrays(**(fields | other))
 
 
 class Rows:
@@ -66,7 +66,7 @@ def graphs(draw: st.DrawFn) -> GraphData:
     ids = draw(st.permutations(range(num_nodes)))
     first, second = sorted(draw(st.tuples(st.integers(1, num_nodes), st.integers(1, num_nodes))))
     labels = draw(st.lists(st.integers(0, 2), min_size=num_nodes, max_size=num_nodes))
-    return GraphData(
+    return GraphData.of_arrays(
         dataset="drawn",
         num_nodes=num_nodes,
         src=ends[:, 0],
@@ -87,21 +87,22 @@ def graphs(draw: st.DrawFn) -> GraphData:
 
 def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
     """In-neighbours and weights of every node, sorted by id, duplicates in input order."""
-    weight = np.ones(len(data.src)) if data.edge_weight is None else data.edge_weight
-    edges = list(zip(data.src.tolist(), data.dst.tolist(), weight.tolist(), strict=True))
-    if data.symmetric or options.to_undirected:
+    given = data.only_edges
+    weight = np.ones(len(given.src)) if given.weight is None else given.weight
+    edges = list(zip(given.src.tolist(), given.dst.tolist(), weight.tolist(), strict=True))
+    if given.symmetric or options.to_undirected:
         edges = [e for s, d, w in edges for e in ((s, d, w), (d, s, w))]
     if options.to_undirected:
         total: dict[tuple[int, int], float] = {}
         for s, d, w in edges:
             total[s, d] = total.get((s, d), 0.0) + w
         edges = [(s, d, w) for (s, d), w in total.items()]
-        if data.edge_weight is None:
+        if given.weight is None:
             edges = [(s, d, 1.0) for s, d, _ in edges]
     if options.add_self_loops:
         with_loop = {s for s, d, _ in edges if s == d}
-        edges += [(v, v, 1.0) for v in range(data.num_nodes) if v not in with_loop]
-    columns: Columns = [[] for _ in range(data.num_nodes)]
+        edges += [(v, v, 1.0) for v in range(data.target_nodes.num_nodes) if v not in with_loop]
+    columns: Columns = [[] for _ in range(data.target_nodes.num_nodes)]
     for s, d, w in edges:
         columns[d].append((s, w))
     return [sorted(column, key=lambda edge: edge[0]) for column in columns]

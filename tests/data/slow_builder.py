@@ -27,6 +27,8 @@ def _open_or_build(cache: Path, log: Path, seconds: float) -> None:
     def builder() -> GraphData:
         with log.open("a") as file:
             file.write(f"{os.getpid()}\n")
-        return small_graph(features=Rows(small_graph().features, lambda _: time.sleep(seconds)))
+        return small_graph(
+            features=Rows(small_graph().target_nodes.features, lambda _: time.sleep(seconds))
+        )
 
     open_or_build(cache, lambda: IDENTITY, PrepareOptions(), builder)

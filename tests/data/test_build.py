@@ -70,9 +70,16 @@ def test_columns_norm_and_splits_are_those_of_the_oracle(
 def test_blocks_of_columns_do_not_show_in_the_result(
     data: GraphData, min_block_edges: int, merge: bool, fill_loops: bool
 ) -> None:
-    edges = EdgeList(data.src, data.dst, data.edge_weight, True, merge=merge, fill_loops=fill_loops)
-    (whole,) = column_blocks(edges, data.num_nodes, min_block_edges=10**9)
-    parts = list(column_blocks(edges, data.num_nodes, min_block_edges=min_block_edges))
+    edges = EdgeList(
+        data.only_edges.src,
+        data.only_edges.dst,
+        data.only_edges.weight,
+        True,
+        merge=merge,
+        fill_loops=fill_loops,
+    )
+    (whole,) = column_blocks(edges, data.target_nodes.num_nodes, min_block_edges=10**9)
+    parts = list(column_blocks(edges, data.target_nodes.num_nodes, min_block_edges=min_block_edges))
     for name in ("counts", "indices", "inflow", "loop", "weight"):
         arrays = [getattr(part, name) for part in parts]
         if arrays[0] is None:
@@ -99,8 +106,10 @@ def test_to_undirected_merges_as_pyg_does(tmp_path: Path) -> None:
     weight = np.random.default_rng(1).random(40).astype(np.float32)
     data = small_graph(edge_weight=weight)
     store = built(tmp_path, data, PrepareOptions(to_undirected=True))
-    given_edges = torch.from_numpy(np.stack([data.src, data.dst])).long()
-    edges, weights = to_undirected(given_edges, torch.from_numpy(weight), data.num_nodes)
+    given_edges = torch.from_numpy(np.stack([data.only_edges.src, data.only_edges.dst])).long()
+    edges, weights = to_undirected(
+        given_edges, torch.from_numpy(weight), data.target_nodes.num_nodes
+    )
     order = np.lexsort((edges[0].numpy(), edges[1].numpy()))
     np.testing.assert_array_equal(store.indices, edges[0].numpy()[order])
     assert store.edge_weight is not None
@@ -109,10 +118,12 @@ def test_to_undirected_merges_as_pyg_does(tmp_path: Path) -> None:
 
 def test_edges_may_be_any_columns_of_any_integers(tmp_path: Path) -> None:
     data = small_graph()
-    table = np.stack([data.src, data.dst], axis=1)
+    table = np.stack([data.only_edges.src, data.only_edges.dst], axis=1)
     plain = stored_columns(built(tmp_path / "a", data))
     strided = small_graph(src=table[:, 0], dst=table[:, 1])
-    swapped = small_graph(src=data.src.astype(">i4"), dst=data.dst.astype(np.uint8))
+    swapped = small_graph(
+        src=data.only_edges.src.astype(">i4"), dst=data.only_edges.dst.astype(np.uint8)
+    )
     assert stored_columns(built(tmp_path / "b", strided)) == plain
     assert stored_columns(built(tmp_path / "c", swapped)) == plain
 

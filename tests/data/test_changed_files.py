@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from gnntrain.cli import main
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import OpenedStore
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store
@@ -140,7 +140,7 @@ def replacing(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], None]) ->
     numbers: list[int] = []
     build = FilesBuilder.build
 
-    def read_then_change(self: FilesBuilder) -> HeteroGraphData:
+    def read_then_change(self: FilesBuilder) -> GraphData:
         numbers.append(len(numbers) + 1)
         try:
             return build(self)

@@ -16,7 +16,7 @@ from pyarrow import feather
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import NODE, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import NODE, GraphData, PrepareOptions
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from tests.data.files import build, check, check_both, refusal, save, told, write
@@ -56,13 +56,13 @@ def with_index(table: pd.DataFrame, suffix: str) -> Any:
     )
 
 
-def preprocessing_of(data: HeteroGraphData) -> Preprocessing:
+def preprocessing_of(data: GraphData) -> Preprocessing:
     made_by = data.nodes[NODE].preprocessing
     assert made_by is not None
     return made_by
 
 
-def again(data: HeteroGraphData, keys: dict[str, Any]) -> dict[str, Any]:
+def again(data: GraphData, keys: dict[str, Any]) -> dict[str, Any]:
     """What is read of a graph to predict for, with the features of the training's graph."""
     return told(build(keys, labelled=False, preprocessing=data.nodes[NODE].preprocessing))
 
@@ -431,7 +431,7 @@ def test_very_many_columns_that_are_left_out_are_counted(tmp_path: Path) -> None
 KEYS: dict[str, Any] = {"categorical": ["kind"], "missing": "mean", "standardize": True}
 
 
-def trained(folder: Path) -> tuple[HeteroGraphData, pd.DataFrame]:
+def trained(folder: Path) -> tuple[GraphData, pd.DataFrame]:
     table = nodes(a=[1.0, None, 3, 8, 100, None, 7, 9], kind=list("xyxyxzxy"), note=IDS)
     return build({**paths(folder, table), **KEYS, "ignore": ["note"]}), table
 

@@ -91,7 +91,7 @@ def graph() -> Graph:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the graph as a builder gives it."""
     made = graph()
-    data = GraphData(
+    data = GraphData.of_arrays(
         dataset="expected",
         num_nodes=NUM_NODES,
         src=made.edge_index[0],

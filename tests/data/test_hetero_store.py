@@ -22,7 +22,7 @@ from gnntrain.data.graph import (
     EdgeData,
     EdgeType,
     Graph,
-    HeteroGraphData,
+    GraphData,
     NodeData,
     PrepareOptions,
     reverse_type,
@@ -39,11 +39,11 @@ PLAIN = PrepareOptions()
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
-def built(path: Path, data: HeteroGraphData, options: PrepareOptions = PLAIN) -> StoredGraph:
+def built(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> StoredGraph:
     return write_store(path / "store", data, options, {"dataset": data.dataset})
 
 
-def refusal(path: Path, data: HeteroGraphData) -> str:
+def refusal(path: Path, data: GraphData) -> str:
     """The message with which the graph is refused; nothing is left on disk."""
     with pytest.raises(UserError) as caught:
         built(path, data)
@@ -64,7 +64,7 @@ def edges_of(graph: Graph) -> dict[EdgeType, list[tuple[int, int]]]:
 
 
 def expected_edges(
-    data: HeteroGraphData, options: PrepareOptions
+    data: GraphData, options: PrepareOptions
 ) -> dict[EdgeType, list[tuple[int, int]]]:
     """A slow oracle of `edges_of`."""
     result: dict[EdgeType, list[tuple[int, int]]] = {}
@@ -87,7 +87,7 @@ def expected_edges(
 
 
 @st.composite
-def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
+def typed_graphs(draw: st.DrawFn) -> GraphData:
     """Typed graphs of one to three node types, with and without given reverse types."""
     sizes = {name: draw(st.integers(1, 8)) for name in "abc"[: draw(st.integers(1, 3))]}
     name = st.sampled_from(sorted(sizes))
@@ -104,7 +104,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
         edges[kind] = EdgeData(np.array(ends[0], dtype), np.array(ends[1], dtype))
     target = draw(name)
     widths = {key: draw(st.integers(0, 3)) for key in sizes}
-    return HeteroGraphData(
+    return GraphData(
         dataset="drawn",
         nodes={
             key: NodeData(size, np.full((size, widths[key]), 0.5) if widths[key] else None)
@@ -129,7 +129,7 @@ def typed_graphs(draw: st.DrawFn) -> HeteroGraphData:
     st.builds(PrepareOptions, to_undirected=st.booleans(), add_self_loops=st.booleans()),
 )
 def test_edges_are_those_of_the_oracle(
-    tmp_path_factory: pytest.TempPathFactory, data: HeteroGraphData, options: PrepareOptions
+    tmp_path_factory: pytest.TempPathFactory, data: GraphData, options: PrepareOptions
 ) -> None:
     store = built(tmp_path_factory.mktemp("stores"), data, options)
     assert edges_of(store) == expected_edges(data, options)

@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from gnntrain.config import FilesConfig
 from gnntrain.data.checks import check_graph
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData, HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
@@ -48,7 +48,7 @@ def test_ids_attributes_without_use_and_masks_are_told() -> None:
     assert "dataset.weight_column=edge_attr" in graph.summary.left_out["edge_attr"]
     assert "train_mask" in graph.summary.split
     assert "edge_index" in graph.summary.edges
-    assert graph.edge_weight is None
+    assert graph.only_edges.weight is None
     assert graph.splits["train"].tolist() == [0, 1]
     assert graph.splits["val"].tolist() == [2, 3]
     assert graph.splits["test"].tolist() == []
@@ -90,8 +90,8 @@ def test_edge_weights_are_read_by_name_or_where_they_are_asked_for() -> None:
         (small(edge_attr=weight), "edge_attr"),
     ):
         graph = read(data, weight_column=column)
-        assert graph.edge_weight is not None
-        assert graph.edge_weight.tolist() == weight.tolist()
+        assert graph.only_edges.weight is not None
+        assert graph.only_edges.weight.tolist() == weight.tolist()
         assert graph.summary is not None
         assert f"weight column {column or 'edge_weight'}" in graph.summary.edges
     with pytest.raises(UserError, match="weight_column"):
@@ -103,18 +103,25 @@ def test_the_rows_of_adj_t_are_targets(layout: torch.layout) -> None:
     dense = torch.zeros(4, 4)
     dense[EDGES[1], EDGES[0]] = torch.tensor([1.0, 2.0, 3.0, 4.0])
     graph = read(small(edge_index=None, adj_t=dense.to_sparse(layout=layout)))
-    weight = graph.edge_weight
+    weight = graph.only_edges.weight
     assert weight is not None
-    found = set(zip(graph.src.tolist(), graph.dst.tolist(), weight.tolist(), strict=True))
+    found = set(
+        zip(
+            graph.only_edges.src.tolist(),
+            graph.only_edges.dst.tolist(),
+            weight.tolist(),
+            strict=True,
+        )
+    )
     assert found == {(0, 1, 1.0), (1, 2, 2.0), (2, 3, 3.0), (3, 0, 4.0)}
 
 
 def test_ids_of_numbers_and_texts_are_kept() -> None:
-    assert read({**small().to_dict(), "ids": [0, 1, 2, 3]}).node_ids is None
-    numbers = read(small(node_id=torch.tensor([9, 7, 8, 6]))).node_ids
+    assert read({**small().to_dict(), "ids": [0, 1, 2, 3]}).target_nodes.ids is None
+    numbers = read(small(node_id=torch.tensor([9, 7, 8, 6]))).target_nodes.ids
     assert numbers is not None
     assert numbers.tolist() == [9, 7, 8, 6]
-    texts = read({**small().to_dict(), "ids": ["a", "b", "c", "é"]}).node_ids
+    texts = read({**small().to_dict(), "ids": ["a", "b", "c", "é"]}).target_nodes.ids
     assert texts is not None
     assert [text.decode() for text in texts.tolist()] == ["a", "b", "c", "é"]
 
@@ -193,8 +200,11 @@ def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
     shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
     with pytest.raises(UserError, match="rows of x"):
         read(shuffled)
-    assert read(small(ids=torch.tensor([1, 0, 3, 2]))).src.tolist() == EDGES[0].tolist()
-    assert read({**shuffled, "ids": np.array([10, 20, 30, 40])}).src.tolist() == EDGES[0].tolist()
+    assert read(small(ids=torch.tensor([1, 0, 3, 2]))).only_edges.src.tolist() == EDGES[0].tolist()
+    assert (
+        read({**shuffled, "ids": np.array([10, 20, 30, 40])}).only_edges.src.tolist()
+        == EDGES[0].tolist()
+    )
 
 
 def test_lists_of_nodes_may_be_columns_of_pandas() -> None:
@@ -211,8 +221,8 @@ def test_columns_of_several_types_of_numbers_and_of_texts_are_read() -> None:
     x = pd.DataFrame({"age": [1, 2, 3, 4], "debt": [0.5, 1, 2, 3], "is_new": [True] * 4})
     kind = pd.Series(list("abab"), dtype=object)
     graph = read({"x": x.astype({"age": "Int64"}), "y": kind, "edge_index": EDGES})
-    assert isinstance(graph.features, np.ndarray)
-    assert np.array_equal(graph.features, x.astype(np.float32))
+    assert isinstance(graph.target_nodes.features, np.ndarray)
+    assert np.array_equal(graph.target_nodes.features, x.astype(np.float32))
     assert graph.class_names is not None
     assert graph.class_names.tolist() == [b"a", b"b"]
     assert graph.labels.tolist() == [0, 1, 0, 1]
@@ -325,7 +335,7 @@ def test_the_graphs_of_ogb_are_read() -> None:
     }
     split = {name: {"paper": ids} for name, ids in nodes.items()}
     hetero = graph_of_object(OGBDataset(typed, {"paper": y}, split), FilesConfig())
-    assert isinstance(hetero, HeteroGraphData)
+    assert isinstance(hetero, GraphData)
     check_graph(hetero)
     assert hetero.target == "paper"
     assert hetero.nodes["author"].num_nodes == 5
@@ -353,7 +363,7 @@ def test_streamed_features_have_the_digest_of_their_rows() -> None:
         num_features = 5
 
         def rows(self, start: int, stop: int) -> Any:
-            return random_graph().features[start:stop]
+            return np.asarray(random_graph().target_nodes.features)[start:stop]
 
     kept = random_graph()
     assert content_digest(random_graph(features=Stream())) == content_digest(kept)
@@ -367,10 +377,10 @@ def test_a_data_set_of_a_package_may_be_without_features() -> None:
 def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
     table = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "height": [9.0, 7.0, 8.0, 6.0]})
     trained = read({**small().to_dict(), "x": table}, standardize=standardize)
-    assert trained.feature_names == ("age", "height")
+    assert trained.target_nodes.feature_names == ("age", "height")
     given = {"x": table[["height", "age"]].assign(more=0), "edge_index": EDGES}
     found = predicted(given, trained)
-    assert found.feature_names == ("age", "height")
+    assert found.target_nodes.feature_names == ("age", "height")
     assert rows_of(found) == rows_of(trained)
     # Without names, columns are those of their places.
     assert rows_of(predicted({**given, "x": table.to_numpy()}, trained)) == rows_of(trained)
@@ -379,14 +389,14 @@ def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
 
 
 def predicted(given: object, trained: GraphData) -> GraphData:
-    made_by = trained.preprocessing
+    made_by = trained.target_nodes.preprocessing
     graph = graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
     assert isinstance(graph, GraphData)
     return graph
 
 
 def rows_of(graph: GraphData) -> Any:
-    features: Any = graph.features
+    features: Any = graph.target_nodes.features
     return (features if isinstance(features, np.ndarray) else features.rows(0, 4)).tolist()
 
 
@@ -575,7 +585,7 @@ FINISHED = [random_graph(), random_hetero_data()]
 
 
 @pytest.mark.parametrize("given", FINISHED, ids=["one type", "typed"])
-def test_a_finished_graph_is_taken_as_it_is(given: HeteroGraphData) -> None:
+def test_a_finished_graph_is_taken_as_it_is(given: GraphData) -> None:
     graph = graph_of_object(given, FilesConfig(name="mine"))
     assert graph.dataset == "mine"
     assert graph.nodes is given.nodes

@@ -20,7 +20,7 @@ from scipy import sparse
 from gnntrain.config import Config, FilesConfig, SyntheticConfig, from_dict
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import SPLITS, EdgeType, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import SPLITS, EdgeType, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.planning.size import expected_bytes
 from tests.data import files
@@ -62,7 +62,7 @@ def write(folder: Path, contents: dict[str, Any] | None = None, schema: object =
 
 def build(
     folder: Path, contents: dict[str, Any], schema: object, target: str | None = None, **keys: Any
-) -> HeteroGraphData:
+) -> GraphData:
     return files.build({"schema": write(folder, contents, schema), **keys}, target)
 
 
@@ -70,7 +70,7 @@ def refusal(folder: Path, contents: dict[str, Any], schema: object, **keys: Any)
     return files.refusal({"schema": write(folder, contents, schema), **keys})
 
 
-def edges_of(data: HeteroGraphData) -> dict[str, list[tuple[Any, Any]]]:
+def edges_of(data: GraphData) -> dict[str, list[tuple[Any, Any]]]:
     """The edges by the ids of their ends, in their order."""
     ids = {name: ids_of(nodes) for name, nodes in data.nodes.items()}
     return {
@@ -82,7 +82,7 @@ def edges_of(data: HeteroGraphData) -> dict[str, list[tuple[Any, Any]]]:
     }
 
 
-def check(data: HeteroGraphData, expected: dict[str, Any]) -> None:
+def check(data: GraphData, expected: dict[str, Any]) -> None:
     """Ids, features or their names by type, edges, labels, splits; of each those that are given."""
     found: dict[str, Any] = {
         "ids": {name: ids_of(nodes) for name, nodes in data.nodes.items()},

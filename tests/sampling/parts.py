@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import Edges, EdgeType, NodeType
+from gnntrain.data.graph import Edges, EdgeType, FusedCSC, NodeType
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.sampling.base import FanOuts, Int64Array
 from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws, RemoteSampler

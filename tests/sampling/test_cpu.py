@@ -14,8 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import NODE
+from gnntrain.data.graph import NODE, FusedCSC
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample

@@ -14,8 +14,7 @@ from gnntrain import plugins
 from gnntrain.build import sampler_in_words
 from gnntrain.config import from_dict
 from gnntrain.config.names import SAMPLER_NAMES
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE
+from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.errors import UserError
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds, sampler_class

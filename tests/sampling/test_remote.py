@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE
+from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.distributed.owners import NodeOwners, RowAnswers, ask_rows
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import remote

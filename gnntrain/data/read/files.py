@@ -21,7 +21,7 @@ from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
 from gnntrain.config.problems import nearest
 from gnntrain.data.file_digests import identified
-from gnntrain.data.graph import EDGE, JSON, NODE, HeteroGraphData
+from gnntrain.data.graph import EDGE, JSON, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
 from gnntrain.data.store_meta import digest_of
 from gnntrain.data.store_place import stores_folder
@@ -120,7 +120,7 @@ class FilesBuilder:
             "reading": _READING,
         }
 
-    def build(self) -> HeteroGraphData:
+    def build(self) -> GraphData:
         """Read the files.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,11 @@ from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import (
-    EDGE,
     NODE,
     SPLITS,
     EdgeData,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeData,
     NodeType,
 )
@@ -96,7 +94,7 @@ def read_graph(
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """Read the tables and arrays of a graph.
 
     Args:
@@ -155,7 +153,7 @@ class _Reader:
     def is_typed(self) -> bool:
         return self.spec.schema is not None
 
-    def read(self) -> HeteroGraphData:
+    def read(self) -> GraphData:
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         self.open_tables()
         node_tables = self.find_types()
@@ -233,32 +231,20 @@ class _Reader:
         summary = self.summary(node_data, edge_data)
         left_out = {**summary.left_out, **bad.left_out}
         phrases = {"labels": targets.phrase, "split": splits.phrase, "left_out": left_out}
-        common: dict[str, Any] = {
-            "dataset": options.name,
-            "labels": targets.labels,
-            "num_classes": targets.num_classes,
-            "task": targets.task,
-            "splits": splits.nodes,
-            "class_names": targets.class_names,
-            "labelled": labelled,
-            "metric": DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
-            "summary": summary.model_copy(update=phrases),
-        }
-        if self.is_typed:
-            return HeteroGraphData(
-                nodes=node_data, edges=edge_data, target=target, reverse=spec.reverse, **common
-            )
-        only_nodes, only_edges = node_data[NODE], edge_data[EDGE]
         return GraphData(
-            num_nodes=only_nodes.num_nodes,
-            src=only_edges.src,
-            dst=only_edges.dst,
-            edge_weight=only_edges.weight,
-            features=only_nodes.features,
-            node_ids=only_nodes.ids,
-            feature_names=only_nodes.feature_names,
-            preprocessing=only_nodes.preprocessing,
-            **common,
+            dataset=options.name,
+            nodes=node_data,
+            edges=edge_data,
+            target=target,
+            labels=targets.labels,
+            num_classes=targets.num_classes,
+            task=targets.task,
+            splits=splits.nodes,
+            class_names=targets.class_names,
+            labelled=labelled,
+            metric=DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
+            summary=summary.model_copy(update=phrases),
+            reverse=spec.reverse,
         )
 
     def files(self, place: str) -> Sequence[Path]:

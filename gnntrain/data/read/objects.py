@@ -26,7 +26,7 @@ from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import ArrayTable, densified, edges_of
 from gnntrain.data.conversions import LIBRARY_HINTS
-from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, HeteroGraphData, NodeType
+from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.read.graph import read_graph
@@ -86,13 +86,13 @@ def graph_of_object(
     *,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """A user's graph from an object.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData` or `HeteroGraphData`. `x` is `[num_nodes, num_features]`;
+            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
             `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
             `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
             `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
@@ -105,7 +105,7 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    is_done, kind = isinstance(given, HeteroGraphData), type(given).__name__
+    is_done, kind = isinstance(given, GraphData), type(given).__name__
     attributes = {} if is_done else _attributes(given, source)
     is_typed = _is_typed(attributes)
     usable = {"task"} if is_done else set(_WHOLE_GRAPH_KEYS)
@@ -120,7 +120,7 @@ def graph_of_object(
                 f"dataset.{key}: {source} is {what}.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
-    if isinstance(given, HeteroGraphData):
+    if isinstance(given, GraphData):
         by_type = (
             {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
         )
@@ -156,7 +156,7 @@ def from_pyg(
     split: int = 0,
     target: NodeType | None = None,
     quantities: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """A PyG `Data` or `HeteroData` of a data set; see `graph_of_object` for what is read.
 
     Args:
@@ -184,7 +184,7 @@ def _read(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph of arrays by PyG's names, or of such mappings by type; see `graph_of_object`."""
     is_typed = _is_typed(attributes)
     nodes, edges = _by_type(attributes, source)
@@ -555,7 +555,7 @@ def _array(value: Any, what: str) -> AnyArray:
     return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
 
 
-def content_digest(graph: HeteroGraphData) -> str:
+def content_digest(graph: GraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
     fields = {
         name: getattr(graph, name)

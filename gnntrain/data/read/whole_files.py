@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gnntrain.config.graph_spec import spec_of_files
 from gnntrain.data.array_files import TORCH_SUFFIXES, load_arrays, load_torch, unpack_graph
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
+from gnntrain.data.graph import EDGE, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.table_files import GRAPHML_SUFFIX
@@ -32,7 +32,7 @@ def read_whole_graph(
     *,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph in a file.
 
     Args:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from hypothesis import given
 
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning import build
@@ -54,7 +54,7 @@ def test_a_typed_graph_is_cut_as_one_graph(tmp_path: Path, method: Method) -> No
 
 @examples(40)
 @given(typed_graphs())
-def test_the_union_has_all_edges_of_all_types(data: HeteroGraphData) -> None:
+def test_the_union_has_all_edges_of_all_types(data: GraphData) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = stored(Path(folder) / "store", data)
         ends = np.cumsum([0, *(len(nodes) for nodes in store.nodes.values())]).tolist()

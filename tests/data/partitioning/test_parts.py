@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data import store_meta
-from gnntrain.data.graph import NODE, SPLITS, HeteroGraphData
+from gnntrain.data.graph import NODE, SPLITS, GraphData
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph, PartitionError
 from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.writing import write_parts
@@ -38,9 +38,9 @@ PART_OF = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 0], np.uint8)
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> tuple[HeteroGraphData, list[int]]:
+def partitions(draw: st.DrawFn) -> tuple[GraphData, list[int]]:
     """A graph, and a part for each of its nodes; no part is empty."""
-    data: HeteroGraphData = draw(st.one_of(graphs(), typed_graphs()))
+    data: GraphData = draw(st.one_of(graphs(), typed_graphs()))
     num_nodes = sum(nodes.num_nodes for nodes in data.nodes.values())
     num_parts = draw(st.integers(1, min(num_nodes, 12)))
     others = [draw(st.integers(0, num_parts - 1)) for _ in range(num_nodes - num_parts)]
@@ -50,7 +50,7 @@ def partitions(draw: st.DrawFn) -> tuple[HeteroGraphData, list[int]]:
 @examples(150)
 @given(partitions())
 def test_the_parts_are_the_graph_with_its_nodes_renamed(
-    drawn: tuple[HeteroGraphData, list[int]],
+    drawn: tuple[GraphData, list[int]],
 ) -> None:
     data, parts_of_nodes = drawn
     part_of = np.array(parts_of_nodes, np.uint8)
