@@ -459,7 +459,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         ["features.jsonl"],
     ),
     **{
-        f"a sparse matrix with the {part} {value}": (
+        f"a sparse matrix with the {part} {value!r}": (
             {"edges.npz": CSR | {part: np.array(value)}}, {}, ["edges.npz"],
         )
         for part, *values in (
