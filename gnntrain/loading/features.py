@@ -70,12 +70,8 @@ class FeatureSource(ABC):
 
 
 class InPlaceFeatures(FeatureSource):
-    """Rows that the device reads in place: no copy, no synchronisation.
-
-    Args:
-        rows: Of all nodes of the graph.
-        device: Which reads them.
-    """
+    """The rows of all nodes of the graph, which the device reads in place: no copy, no
+    synchronisation."""
 
     waits = False
 
@@ -107,13 +103,10 @@ class InPlaceFeatures(FeatureSource):
         return super().take_reads()
 
 
-def in_place(graph: Graph) -> dict[NodeType, FeatureSource]:
-    """The rows where a CPU reads them: on the store's mapped pages, which all ranks of a machine
-    share."""
-    return {
-        name: InPlaceFeatures(LazyFeatures(rows), _HOST)
-        for name, rows in stored_rows(graph).items()
-    }
+def in_place(graph: Graph, device: torch.device = _HOST) -> dict[NodeType, FeatureSource]:
+    """All rows on a device; on a CPU on the store's pages, which all ranks of a machine share."""
+    rows = {name: stored.to(device) for name, stored in stored_rows(graph).items()}
+    return {name: InPlaceFeatures(LazyFeatures(own), device) for name, own in rows.items()}
 
 
 class CopiedFeatures(FeatureSource):
@@ -169,11 +162,8 @@ class WholeGraphFeatures(FeatureSource):
 
     A gather (`pip install pylibwholegraph-cu13`) sends node ids to the GPUs that hold the rows, and
     rows back, by NCCL: over NVLink within a machine, over the network between machines. Making this
-    is a collective, and so is `select`: all ranks call it equally often, and in one thread each.
-
-    Args:
-        rows: `[num_nodes, num_features]`, the store's, of which a rank reads its part.
-        context: This rank; torch's process group must be that of all ranks.
+    from the store's rows is a collective of all ranks, and so is `select`: all call it equally
+    often, and in one thread each.
     """
 
     def __init__(self, rows: Tensor, context: DistributedContext) -> None:

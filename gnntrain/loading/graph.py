@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ _HOST = torch.device("cpu")
 _INT32_MAX = 2**31 - 1
 
 
+ValueName = Literal["targets", "norm", "degree", "weight"]
+
+
 class BatchValues(ABC):
     """Gives a mini-batch's targets, weights, degrees and norms.
 
@@ -31,47 +35,42 @@ class BatchValues(ABC):
     device: torch.device
 
     @abstractmethod
+    def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
+        """The targets of nodes of a type; or, of an edge type, the norms of sources, the degrees of
+        destinations in the whole graph, or the weights of edges, see `Block`. None: there are none,
+        or the sampler gives them."""
+
     def targets_of(self, seeds: Tensor) -> Tensor:
         """The targets of nodes (int64 `[n]`), see `Task.targets`."""
-
-    @abstractmethod
-    def norms_of(self, edge_type: EdgeType, nodes: Tensor) -> Tensor | None:
-        """The norms of sources, see `Block.norm`; None: the edge type has none."""
-
-    @abstractmethod
-    def degrees_of(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """The in-edges of destinations in the whole graph, float32."""
-
-    @abstractmethod
-    def weights_of(self, edge_type: EdgeType, edge_ids: Tensor | None) -> Tensor | None:
-        """The weights of edges, float32; None: all are 1, or the model does not read them."""
+        targets = self.read("targets", self.schema.target, seeds)
+        assert targets is not None
+        return targets
 
     def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
         """The nodes of each type as a model's rows for them are numbered."""
         return sample.nodes
 
     def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
-        """The sample's hops with the weights, degrees and norms that the model reads.
-
-        Where owners have drawn, blocks have their weights, and those of the first hop their
-        degrees, already.
-        """
+        """The sample's hops with the weights, degrees and norms that the model reads. Where owners
+        have drawn, blocks have weights, and those of the first hop degrees, already."""
         norms: dict[EdgeType, Tensor | None] = {}
-        degrees: dict[EdgeType, Tensor] = {}
+        degrees: dict[EdgeType, Tensor | None] = {}
         # The first hop has the nodes of all others.
         for name, block in sample.hops[0].edges.items() if sample.hops else ():
+            degrees[name] = block.degree
             if needs.norm:
-                norms[name] = self.norms_of(name, sample.nodes[name[0]])
-            if block.degree is not None:
-                degrees[name] = block.degree
-            elif needs.degree:
-                degrees[name] = self.degrees_of(name, sample.nodes[name[2]][: block.num_dst])
+                norms[name] = self.read("norm", name, sample.nodes[name[0]])
+            if needs.degree and block.degree is None:
+                nodes = sample.nodes[name[2]][: block.num_dst]
+                degrees[name] = self.read("degree", name, nodes)
 
         def filled(name: EdgeType, block: Block) -> Block:
-            norm, degree, weight = norms.get(name), degrees.get(name), block.weight
+            norm, degree, weight = norms.get(name), degrees[name], block.weight
+            if needs.weight and weight is None:
+                weight = self.read("weight", name, block.edge_ids)
             return replace(
                 block,
-                weight=self.weights_of(name, block.edge_ids) if weight is None else weight,
+                weight=weight,
                 degree=None if degree is None else degree[: block.num_dst],
                 norm=None if norm is None else norm[: block.num_src],
                 edge_ids=None,  # they stay in the sample, which does not move to a GPU
@@ -102,13 +101,10 @@ class EdgeTensors:
     weight: Tensor | None = None
 
     def in_edges(self, start: int, stop: int, ends: tuple[int, int] | None = None) -> Block:
-        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
+        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources;
+        without norms, and with views of the edges where possible.
 
-        Its edges are views where possible. Norms are left to the caller.
-
-        Args:
-            start, stop: See above.
-            ends: `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
+        `ends` are `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
         """
         first, last = ends or self.indptr[[start, stop]].tolist()
         sources = self.indices[first:last]
@@ -159,12 +155,9 @@ class GraphTensors(BatchValues):
         indices: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> GraphTensors:
-        """Put a graph's arrays on a device.
+        """A graph's arrays, those that the model reads, on the device that makes batches.
 
         Args:
-            graph: The graph.
-            needs: The fields that the model reads.
-            device: The device that makes batches.
             indices: Those of the only edge type, in memory that the device can read; None: copy
                 them to the device.
             targets: By node, on the CPU; None: the graph's labels.
@@ -191,26 +184,17 @@ class GraphTensors(BatchValues):
         (edges,) = self.edges.values()
         return edges
 
-    def targets_of(self, seeds: Tensor) -> Tensor:
-        """See `BatchValues.targets_of`."""
-        return take(self.targets, seeds)
-
-    def norms_of(self, edge_type: EdgeType, nodes: Tensor) -> Tensor | None:
-        """See `BatchValues.norms_of`."""
-        norm = self.edges[edge_type].norm
-        return None if norm is None else take(norm, nodes)
-
-    def degrees_of(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """See `BatchValues.degrees_of`."""
-        return self.edges[edge_type].degrees(nodes)
-
-    def weights_of(self, edge_type: EdgeType, edge_ids: Tensor | None) -> Tensor | None:
-        """See `BatchValues.weights_of`."""
-        weight = self.edges[edge_type].weight
-        if weight is None:
+    def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
+        """See `BatchValues.read`."""
+        if name == "targets":
+            values: Tensor | None = self.targets
+        else:
+            edges = self.edges[of]
+            values = {"norm": edges.norm, "degree": edges.indptr, "weight": edges.weight}[name]
+        if values is None:
             return None
-        assert edge_ids is not None, "a weighted model's sampler must give edge ids"
-        return take(weight, edge_ids)
+        assert ids is not None, "a weighted model's sampler must give edge ids"
+        return edges.degrees(ids) if name == "degree" else take(values, ids)
 
 
 def node_seeds(examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:

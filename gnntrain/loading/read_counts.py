@@ -6,6 +6,8 @@ advance predicts reads better than degrees do: reads depend on the training node
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -60,9 +62,7 @@ class SparseReadCounts:
         return counts
 
     def _merge(self) -> None:
-        if not self._pending:
-            return
-        pending = np.concatenate(self._pending)
+        pending = np.concatenate([self._nodes[:0], *self._pending])
         self._pending.clear()
         reads = np.concatenate([self._reads, np.ones_like(pending)])
         nodes, number = np.unique(np.concatenate([self._nodes, pending]), return_inverse=True)
@@ -74,32 +74,28 @@ class SparseReadCounts:
 
 
 def most_read_nodes(
-    counts: DenseReadCounts | SparseReadCounts,
+    reads_between: Callable[[int, int], Int64Array],
     num_rows: int,
     num_nodes: int,
     context: DistributedContext | None = None,
 ) -> Int64Array:
-    """The `num_rows` nodes that were read most. Of those read equally often, the first ones.
+    """The `num_rows` nodes that were read most, ascending; of those read equally often the first.
 
-    Args:
-        counts: This rank's.
-        num_rows: The same on all ranks of the machine.
-        num_nodes: Of the graph.
-        context: Sum the reads of the ranks of its machine: collective among these; None: those of
-            this rank alone.
-
-    Returns:
-        int64 `[n]`, ascending, the same on these ranks; fewer than `num_rows` if fewer were read.
+    `reads_between` gives this rank's reads of each node of a range, as `DenseReadCounts.between`.
+    With `context` the reads of its machine's ranks are summed: collective among these, and the same
+    on all of them. Fewer nodes if fewer were read. int64 `[n]`.
     """
     most, most_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
-        reads = counts.between(start, min(start + _NODES_AT_ONCE, num_nodes))
+        stop = min(start + _NODES_AT_ONCE, num_nodes)
+        reads = reads_between(start, stop)
         if context is not None:
             reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
         read = np.flatnonzero(reads)
         most, most_reads = np.append(most, read + start), np.append(most_reads, reads[read])
-        kept = most_read(most_reads, num_rows)
-        most, most_reads = most[kept], most_reads[kept]
+        if stop == num_nodes or len(most) > 2 * num_rows:  # sorting each time would take long
+            kept = most_read(most_reads, num_rows)
+            most, most_reads = most[kept], most_reads[kept]
     return most
 
 
