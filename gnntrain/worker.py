@@ -44,8 +44,8 @@ from gnntrain.run_store import model_signature, spread_warnings
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.positive_class import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
-from gnntrain.training.evaluation import Evaluator, why_estimated
-from gnntrain.training.measure import peak_resident_bytes
+from gnntrain.training.evaluation import Evaluator
+from gnntrain.training.memory import peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
 from gnntrain.training.serving import ServedEvaluator, ServerTimes, serve_evaluations
 from gnntrain.training.trainer import Callback, Trainer
@@ -215,7 +215,7 @@ def _fit(
                 peak_rss=peak or peak_resident_bytes(),
                 peak_gpu=peak_memory(context.device),
                 initial_weights=_plain(initial),
-                estimated=why_estimated(trainer.evaluator),
+                estimated=trainer.evaluator.estimated,
             )
             unwritten = _write(summary, run)
             for listener in listeners:

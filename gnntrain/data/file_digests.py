@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.atomic_io import atomic_write
+from gnntrain.data.array_folder import checksums
 from gnntrain.data.graph import JSON
-from gnntrain.data.store_meta import checksums
 from gnntrain.errors import UserError
 
 _INDEX = ".files.json"

@@ -76,23 +76,24 @@ class SparseReadCounts:
 
 
 def most_read_nodes(
-    between: Callable[[int, int], Int64Array],
+    reads_between: Callable[[int, int], Int64Array],
     num_rows: int,
     num_nodes: int,
     context: DistributedContext | None = None,
 ) -> Int64Array:
     """The `num_rows` nodes (or fewer) that were read most, ascending; of those read equally often
-    the first. `between` gives the reads of a range of nodes. With `context` those of all ranks of
+    the first. `reads_between` gives the reads of a range of nodes. With `context` those of all ranks of
     its machine are summed: collective among these."""
     most, most_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
-        reads = between(start, min(start + _NODES_AT_ONCE, num_nodes))
+        reads = reads_between(start, min(start + _NODES_AT_ONCE, num_nodes))
         if context is not None:
             reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
         read = np.flatnonzero(reads)
         most, most_reads = np.append(most, read + start), np.append(most_reads, reads[read])
-        kept = most_read(most_reads, num_rows)
-        most, most_reads = most[kept], most_reads[kept]
+        if stop == num_nodes or len(most) > 2 * num_rows:  # sorting each time would take long
+            kept = most_read(most_reads, num_rows)
+            most, most_reads = most[kept], most_reads[kept]
     return most
 
 

@@ -38,6 +38,7 @@ from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
+    Evaluator,
     Inferred,
     SampledEvaluator,
     SplitMetrics,
@@ -61,7 +62,7 @@ _ALL_AT_ONCE = "the model reads all nodes at once, more than a rank's memory can
 _MORE = "the model reads more of the graph than the in-neighbours of its hops"
 
 
-class ModuleEvaluator:
+class ModuleEvaluator(Evaluator):
     """Evaluates a plain PyG module, and computes its outputs for all nodes.
 
     Args:
@@ -73,10 +74,11 @@ class ModuleEvaluator:
         plans: The seeds of each split, divided among the ranks, for evaluation in batches.
         num_layers: Hops to go where the module tells no number of its own.
 
-    Attributes:
-        estimated: Why the outputs are not those of the forward pass over the whole graph; "" if
-            they are. Known after the first evaluation.
     """
+
+    memory_hint = (
+        "Lower evaluation.memory_limit or evaluation.batch_size, or set evaluation=sampled."
+    )
 
     def __init__(
         self,
@@ -93,7 +95,6 @@ class ModuleEvaluator:
         self._plans, self._num_layers = plans, num_layers
         # Hops that each layer reads; none: the whole graph at once.
         self._hops: Sequence[int] | None = None
-        self.estimated = ""
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""

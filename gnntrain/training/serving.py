@@ -23,7 +23,7 @@ from gnntrain.loading.shared import ROWS
 from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.remote import DRAW
-from gnntrain.training.evaluation import Evaluator, SplitMetrics, why_estimated
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
 
@@ -36,7 +36,7 @@ _POLL_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 
 
-class ServedEvaluator:
+class ServedEvaluator(Evaluator):
     """Has the servers evaluate: the `Evaluator` of a rank that trains.
 
     As a context manager it tells the servers at the end that this rank asks nothing more; not after
@@ -172,7 +172,7 @@ def serve_evaluations(
         control.enter(Phase.EVALUATING, 0)
         try:
             found["metrics"] = evaluator.evaluate(model)
-            found["estimated"] = why_estimated(evaluator)
+            found["estimated"] = evaluator.estimated
         except Interrupted as error:
             if control.is_abandoned:
                 raise

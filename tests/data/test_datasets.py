@@ -175,7 +175,7 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         raw_layouts.write_graph_saint(root / "raw", multilabel=multilabel)
     ours = build(name, tmp_path)
     stock = getattr(torch_geometric.datasets, str(published.class_name))(str(root))[0]
-    theirs: Any = from_pyg(stock, name)
+    theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
     assert len(ours.only_edges.src) == len(theirs.only_edges.src)
     np.testing.assert_array_equal(features_of(ours), features_of(theirs))
@@ -403,10 +403,10 @@ def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> 
         y=torch.tensor([[0], [-1], [1], [2]]),
         num_nodes=4,
     )
-    data: Any = from_pyg(graph, "tiny")
-    assert data.features is None
-    assert data.edge_weight is not None
-    assert data.edge_weight.tolist() == [0.5, 1.0, 2.0]
+    data = from_pyg(graph, "tiny")
+    assert data.target_nodes.features is None
+    assert data.only_edges.weight is not None
+    assert data.only_edges.weight.tolist() == [0.5, 1.0, 2.0]
     assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
     assert data.labels.tolist() == [0, -1, 1, 2]
 

@@ -252,8 +252,8 @@ def test_edges_without_direction_are_in_graphml_in_both(tmp_path: Path) -> None:
     store = prepare_store(config).store
     assert store.indptr.tolist() == [0, 1, 3, 4, 5]
     assert store.indices.tolist() == [1, 0, 3, 2, 1]
-    assert store.edge_weight is not None
-    assert set(store.edge_weight.tolist()) == {2.5}
+    assert store.only_edges.weight is not None
+    assert set(store.only_edges.weight.tolist()) == {2.5}
     assert store.node_ids is not None
     assert store.node_ids.tolist() == [b"n0", b"n1", b"n2", b"n3"]
     assert store.class_names == ["a", "b"]

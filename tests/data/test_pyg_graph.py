@@ -38,7 +38,7 @@ def test_tensors_are_given_whole_or_by_index(tmp_path: Path, name: str | None) -
     assert view.get_tensor_size(name, "x") == (60, 5)
     assert view.get_tensor(name, "z", None) is None
     weights = view.get_tensor(EDGE, "edge_weight", None)
-    np.testing.assert_array_equal(weights, store.edge_weight)
+    np.testing.assert_array_equal(weights, store.only_edges.weight)
 
 
 def test_edges_are_given_in_csc_layout_under_either_name(tmp_path: Path) -> None:

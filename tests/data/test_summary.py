@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,59 +24,71 @@ from tests.hetero_graphs import random_hetero_data
 PLAIN = PrepareOptions()
 
 
-def test_classes_their_names_and_nodes_without_one() -> None:
-    labels = np.array([0, 1, 2, -1] * 15)
-    names = np.array([b"red", "grün".encode(), b"blue"])
-    read = summary_of(random_graph(labels=labels, class_names=names), PLAIN)
-    assert "3 classes: red, grün, blue" in read.labels
-    assert "15 of 60 nodes" in read.labels
+def summary(**graph: Any) -> DataSummary:
+    task = graph.pop("task", "multiclass")
+    return summary_of(replace(random_graph(**graph), task=task), PLAIN)
 
 
-def test_labels_as_numbers_with_gaps_count_as_missing() -> None:
-    labels = np.array([0.0, 1.0, np.nan] * 20)
-    read = summary_of(random_graph(labels=labels, num_classes=2, task="binary"), PLAIN)
-    assert "20 of 60 nodes" in read.labels
+def quantities(count: int) -> Any:
+    values = np.full((60, count), 3.0, np.float32)
+    values[0] = 1.5
+    values[1, -1] = np.nan
+    return values
 
 
-def test_no_more_than_ten_names_are_shown() -> None:
-    names = [f"f{i}" for i in range(11)]
-    read = summary_of(random_graph(num_features=11, feature_names=names), PLAIN)
-    assert "11" in read.features
-    assert "f9" in read.features
-    assert "f10" not in read.features
-
-
-def test_quantities_have_ranges_and_gaps() -> None:
-    values = np.full((60, 2), 3.0, np.float32)
-    values[0], values[1, 1] = [1.5, -2.0], np.nan
-    graph = random_graph()
-    graph.task, graph.labels, graph.num_classes = "continuous", values, 2
-    graph.class_names = np.array([b"income", b"rate"])
-    words = summary_of(graph, PLAIN).labels
-    assert "income from 1.5 to 3" in words
-    assert "rate from -2 to 3" in words
-    assert "1 of 60 nodes" in words
-
-
-def test_a_quantity_that_no_node_has_is_no_error() -> None:
-    graph = random_graph(labels=np.full((60, 1), np.nan, np.float32), num_classes=1)
-    graph.task = "continuous"
-    assert "60 of 60 nodes" in summary_of(graph, PLAIN).labels
+@pytest.mark.parametrize(
+    ("graph", "key", "parts"),
+    [
+        (
+            {
+                "labels": np.array([0, 1, 2, -1] * 15),
+                "class_names": np.array([b"red", "grün".encode(), b"blue"]),
+            },
+            "labels",
+            ["3 classes: red, grün, blue", "15 of 60 nodes"],
+        ),
+        (
+            {"labels": np.array([0.0, 1.0, np.nan] * 20), "num_classes": 2, "task": "binary"},
+            "labels",
+            ["2 classes", "20 of 60 nodes"],
+        ),
+        (
+            {
+                "labels": quantities(2),
+                "task": "continuous",
+                "num_classes": 2,
+                "class_names": np.array([b"income", b"rate"]),
+            },
+            "labels",
+            ["2 quantities: income from 1.5 to 3, rate from 1.5 to 3", "1 of 60 nodes"],
+        ),
+        (
+            {"labels": quantities(1) * np.nan, "task": "continuous", "num_classes": 1},
+            "labels",
+            ["a quantity: 0", "60 of 60 nodes"],
+        ),
+        (
+            {"num_features": 11, "feature_names": [f"f{i}" for i in range(11)]},
+            "features",
+            ["11 a node: f0, f1", "f9, …"],
+        ),
+        ({"features": None}, "features", ["none"]),
+        ({"symmetric": True}, "edges", ["240 given", "both directions"]),
+    ],
+)
+def test_what_the_arrays_say(graph: dict[str, Any], key: str, parts: list[str]) -> None:
+    text = getattr(summary(**graph), key)
+    assert all(part in text for part in parts)
 
 
 def test_edges_and_features_as_they_are_stored() -> None:
     options = PrepareOptions(
-        to_undirected=True,
-        add_self_loops=True,
-        normalize_features=True,
-        feature_dtype="float16",
+        to_undirected=True, add_self_loops=True, normalize_features=True, feature_dtype="float16"
     )
-    weight = np.ones(240, np.float32)
-    read = summary_of(random_graph(edge_weight=weight), options)
+    read = summary_of(random_graph(edge_weight=np.ones(240, np.float32)), options)
     assert all(word in read.edges for word in ("240", "weighted", "both directions", "self-loops"))
     assert "sum of 1" in read.features
     assert "float16" in read.features
-    assert "both directions" in summary_of(random_graph(symmetric=True), PLAIN).edges
 
 
 def test_a_builders_own_words_stay_and_gaps_are_filled() -> None:
@@ -125,7 +137,7 @@ def own_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     }
     config = from_dict(
         {
-            "dataset": {"name": "files", "store_dir": str(folder / "stores"), **files},
+            "dataset": {"name": "files", "store_dir": str(folder), "to_undirected": True, **files},
             "trainer": {"epochs": 1, "gpus": 0},
             "model": {"hidden_channels": 4},
             "run": {"dir": str(folder / "run")},
@@ -144,23 +156,12 @@ def test_a_run_tells_what_was_read_everywhere(own_run: tuple[Path, dict[str, Any
     read = from_plain(told["data"])
     assert read is not None
     assert "3 classes" in read.labels
+    assert read.edges.count("both directions") == 1  # the reader and the store could say it
     card = (export(folder / "run", folder / "model").path / "README.md").read_text()
     page = html.unescape(write_report([folder / "run"], folder / "r.html").read_text())
     for _, phrase in read.lines():
         assert phrase in card
         assert phrase in page
-
-
-def test_a_direction_is_told_once_whoever_described_the_edges(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("source,target\n0,1\n1,2\n")
-    (tmp_path / "x.csv").write_text(
-        "id,f,label\n" + "".join(f"{i},{i}.5,{i % 2}\n" for i in range(9))
-    )
-    files = {"edges": str(tmp_path / "e.csv"), "features": str(tmp_path / "x.csv")}
-    dataset = {"name": "files", "store_dir": str(tmp_path), "to_undirected": True, **files}
-    told = prepare(from_dict({"dataset": dataset}))["data"]["edges"]
-    assert told.count("both directions") == 1
-    assert "column source" in told
 
 
 def test_a_typed_graph_names_its_types() -> None:
@@ -173,7 +174,7 @@ def test_a_typed_graph_names_its_types() -> None:
 
 
 def test_loops_are_told_only_where_edges_stay_within_a_type() -> None:
-    data, loops = random_hetero_data(), dataclasses.replace(PLAIN, add_self_loops=True)
+    data, loops = random_hetero_data(), replace(PLAIN, add_self_loops=True)
     assert "self-loops" in summary_of(data, loops).edges
     data.edges = {name: ends for name, ends in data.edges.items() if name[0] != name[2]}
     assert "self-loops" not in summary_of(data, loops).edges

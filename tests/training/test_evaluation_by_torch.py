@@ -86,7 +86,7 @@ def test_metrics_are_the_cpus_and_the_memory_is_given_back(
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
         assert found[split] == pytest.approx(metrics)
-    assert ours.buffers._matrices == {}
+    assert ours.access.buffers._matrices == {}
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)

@@ -129,7 +129,7 @@ def test_metrics_are_the_hosts_and_the_memory_is_given_back(
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
         assert found[split] == pytest.approx(metrics)
-    assert ours.buffers._matrices == {}
+    assert ours.access.buffers._matrices == {}
 
 
 def test_layers_beyond_the_memory_limit_go_to_disk(

@@ -21,7 +21,7 @@ from gnntrain.models.registry import model_class
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.graph_access import SummedOffsets, chunks
+from gnntrain.training.graph_access import chunks, edges_before
 from gnntrain.training.layerwise import LayerwiseEvaluator as HeteroLayerwiseEvaluator
 from tests.evaluators import layerwise
 from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
@@ -152,7 +152,7 @@ def test_evaluation_leaves_the_mode_and_gives_the_memory_back(tmp_path: Path) ->
     metrics = ours.evaluate(model)
     assert model.training
     assert metrics.keys() == {"train", "val", "test"}
-    assert ours.buffers._matrices == {}
+    assert ours.access.buffers._matrices == {}
 
 
 class Noted(SharedBuffers):
@@ -201,10 +201,10 @@ def test_types_that_the_outputs_do_not_depend_on_are_skipped(
 
 def test_one_chunk_is_bounded_in_rows_and_in_edges_of_all_types() -> None:
     graph = hetero_graph()
-    offsets = SummedOffsets([graph.edges[e] for e in graph.schema.into("paper")], SIZES["paper"])
-    degrees = [offsets[v + 1] - offsets[v] for v in range(SIZES["paper"])]
+    before = edges_before(graph, "paper")
+    degrees = [before(v + 1) - before(v) for v in range(SIZES["paper"])]
     assert sum(degrees) == sum(len(graph.edges[e]) for e in graph.schema.into("paper"))
-    cuts = list(chunks(offsets, 0, SIZES["paper"], 6, 30))
+    cuts = list(chunks(before, 0, SIZES["paper"], 6, 30))
     assert [v for a, b in cuts for v in range(a, b)] == list(range(SIZES["paper"]))
     for a, b in cuts:
         assert b - a <= 6

@@ -28,6 +28,7 @@ from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.models import HeteroGNN
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.tasks import NodeClassification
@@ -109,11 +110,11 @@ def evaluator_of(
 ) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
     graph = graph_of(folder, context)
     loaders = loaders_of(graph, context, exchange)
-    access = OwnedParts(graph, context, loaders.owners, exchange)
     places = SharedBuffers(context, folder, 2**30)
-    return graph, LayerwiseEvaluator(
-        access, places, task=NodeClassification(graph), features=loaders.features
-    )
+    shared = loaders.values
+    assert isinstance(shared, SharedGraph)
+    access = OwnedParts(graph, places, loaders.features, shared, exchange)
+    return graph, LayerwiseEvaluator(access, NodeClassification(graph))
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
@@ -127,7 +128,7 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
         nodes = np.concatenate([part.originals["paper"] for part in graph.opened])
         for name, variant in zip(NAMES, VARIANTS, strict=True):
             model = make_model(graph, variant)
-            found = made.outputs(model).clone()
+            found = made.outputs(model)[0].clone()
             answers[name] = torch.from_numpy(nodes), found, made.evaluate(model)
     torch.save(answers, folder / f"{context.rank}.pt")
 
@@ -248,7 +249,7 @@ def measure_rank(context: DistributedContext, folder: Path) -> None:
         num_nodes = sum(map(len, graph.ranges.values()))
         # Others aggregate rows of every edge type into a node type at once.
         for name, variant in zip(NAMES[:8], VARIANTS, strict=False):
-            made.buffers = counted = CountedBuffers(context, folder, 2**30)
+            made.access.buffers = counted = CountedBuffers(context, folder, 2**30)
             model = make_model(graph, variant, num_layers=5)
             made.evaluate(model)
             most[name] = counted.most / (4 * model.hidden_channels * num_nodes)

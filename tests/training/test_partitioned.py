@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnntrain.compute.features import as_tensor
+from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import NODE, GraphData
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.writing import write_parts
@@ -24,9 +24,10 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.owners import AnyArray, NodeOwners
+from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
-from gnntrain.loading.shared import ROWS, ShardedFeatures, answers_of
+from gnntrain.loading import read_counts
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks import nodes as node_tasks
 from gnntrain.training import buffers, graph_access
@@ -88,15 +89,10 @@ def evaluator_of(
     shares = [rank_range(num_parts, machine, num_machines) for machine in range(num_machines)]
     own = shares[context.machine]
     graph = PartitionedGraph.open(path, range(own.start, own.stop))
-    owners = NodeOwners(graph.starts[NODE][[0, *(share.stop for share in shares)]])
-    rows = [part.graph.features for part in graph.opened]
-    exchange.serve(ROWS, answers_of(rows))
-    access = OwnedParts(graph, context, {NODE: owners}, exchange)
-    local_rows, nothing = [as_tensor(each) for each in rows], torch.empty(0, graph.num_features)
-    first, cached = graph.ranges[NODE].start, np.empty(0, np.int64)
-    features = ShardedFeatures(local_rows, first, nothing, cached, owners, exchange, context)
-    places = SharedBuffers(context, path, 2**30)
-    return graph, LayerwiseEvaluator(access, places, task=task_of(graph), features={NODE: features})
+    shared = SharedGraph(graph, exchange, context, in_parts=True)
+    features = shared.features(FeaturesConfig(cache_ratio=0.0), lambda _: [])
+    access = OwnedParts(graph, SharedBuffers(context, path, 2**30), features, shared, exchange)
+    return graph, LayerwiseEvaluator(access, task_of(graph))
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
@@ -104,17 +100,17 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_EDGES = 20
     node_tasks._MAX_SLICE_NUMBERS = 18
     answers: dict[Any, Any] = {}
-    with exchange_of(context) as exchange:
-        for kind in KINDS:
+    for kind in KINDS:
+        with exchange_of(context) as exchange:
             graph, evaluator = evaluator_of(folder / kind / "parts", exchange, context)
             nodes = np.concatenate([part.originals[NODE] for part in graph.opened])
             for name, variant in zip(VARIANT_NAMES, VARIANTS, strict=True):
                 model = make_model(graph, variant)
                 if kind == "multiclass":
-                    answers[name] = torch.from_numpy(nodes), evaluator.outputs(model).clone()
+                    rows = evaluator.outputs(model)[0].clone()
+                    answers[name] = torch.from_numpy(nodes), rows
                 answers[kind, name] = evaluator.evaluate(model)
             context.barrier()
-            exchange.withdraw(ROWS)
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
@@ -165,7 +161,7 @@ def stop_rank(context: DistributedContext, folder: Path) -> None:
         with pytest.raises(Interrupted):
             evaluator.evaluate(make_model(graph, VARIANTS[3]))
         # The evaluation serves nothing any more: another one may begin.
-        for name in ("gcn_norm", "h0/node", "h1/node"):
+        for name in ("h0/node", "h1/node"):
             exchange.serve(f"evaluation/{name}", lambda _: [])
     (folder / f"{context.rank}.stopped").touch()
 
@@ -183,7 +179,7 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
 
 def ask_rank(context: DistributedContext, folder: Path) -> None:
     """Note the rows that an evaluation asks for, and those that it asks for once."""
-    graph_access._COUNTED_AT_ONCE = 7
+    graph_access._COUNTED_AT_ONCE = read_counts._NODES_AT_ONCE = 7
     graph_access._MAX_GATHERED_NUMBERS = 40
     asked: dict[str, list[int]] = {}
     with exchange_of(context) as exchange:
@@ -193,7 +189,7 @@ def ask_rank(context: DistributedContext, folder: Path) -> None:
 
         def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
             for owner, (rows,) in arguments.items():
-                first = int(access.owners[NODE].starts[owner])
+                first = int(access._shared.owners[NODE].starts[owner])
                 asked.setdefault(name, []).extend((rows + first).tolist())
             return call(name, arguments)
 

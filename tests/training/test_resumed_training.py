@@ -130,7 +130,9 @@ def test_a_run_broken_off_anywhere_ends_bit_for_bit_as_one_that_was_not(
     whole = make(store, tmp_path / "whole", **keys)
     whole.fit()
     last_step = whole.result.records[-1].step
-    for step in range(2, last_step + 1):
+    # The first kind of run at every step; the others within, at the end and at the start of epochs.
+    steps = range(2, last_step + 1)
+    for step in steps if keys.get("scheduler") == "cosine" else steps[::3]:
         directory = tmp_path / str(step)
         interrupted(make(store, directory, listener=Interrupting(step=step), **keys))
         again = resumed(store, directory, **keys)

@@ -15,7 +15,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.models import GNN, SAGE, AnyModel
 from gnntrain.training import serving
-from gnntrain.training.evaluation import SplitMetrics
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.serving import (
     ServedEvaluator,
     packed_weights,
@@ -53,7 +53,7 @@ def model(value: float) -> GNN:
     return made
 
 
-class Evaluating:
+class Evaluating(Evaluator):
     """An evaluator that answers with a weight."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:

@@ -20,11 +20,11 @@ from pathlib import Path
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
 from gnntrain.config.problems import nearest
+from gnntrain.data.array_folder import digest_of
 from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import EDGE, JSON, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
-from gnntrain.data.store_meta import digest_of
-from gnntrain.data.store_place import stores_folder
+from gnntrain.data.stores import stores_folder
 from gnntrain.data.tables import BadRows
 from gnntrain.errors import UserError
 from gnntrain.paths import file_names, is_folder

@@ -25,6 +25,7 @@ from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import ArrayTable, densified, edges_of
+from gnntrain.data.array_folder import canonical_json
 from gnntrain.data.conversions import dgl_hint, networkx_hint
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
@@ -32,7 +33,6 @@ from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.read.splits import SplitArrays
-from gnntrain.data.store_meta import canonical_json
 from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
 from gnntrain.errors import UserError
