@@ -82,11 +82,12 @@ def most_read_nodes(
     context: DistributedContext | None = None,
 ) -> Int64Array:
     """The `num_rows` nodes (or fewer) that were read most, ascending; of those read equally often
-    the first. `reads_between` gives the reads of a range of nodes. With `context` those of all ranks of
-    its machine are summed: collective among these."""
+    the first. `reads_between` gives the reads of a range of nodes. With `context` those of all
+    ranks of its machine are summed: collective among these."""
     most, most_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
-        reads = reads_between(start, min(start + _NODES_AT_ONCE, num_nodes))
+        stop = min(start + _NODES_AT_ONCE, num_nodes)
+        reads = reads_between(start, stop)
         if context is not None:
             reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
         read = np.flatnonzero(reads)
