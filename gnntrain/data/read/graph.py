@@ -70,14 +70,7 @@ Sources = Mapping[str, Sequence[Path] | Table | SplitArrays]
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The nodes of a type, read.
-
-    Attributes:
-        spec: What is said of them.
-        choice: The columns of features.
-        rows: A row a node.
-        index: From ids to numbers.
-    """
+    """The nodes of a type, read: a row a node, of which `choice` names the features."""
 
     spec: NodeSpec
     choice: FeatureChoice
@@ -126,12 +119,8 @@ class _Reader:
     Attributes:
         known: The preprocessing of a model by node type.
         tables: The tables by their places.
-        specs: What is said of each node type.
-        target: The node type to learn.
         labels: Columns of labels that are not in the nodes' table.
         split: Splits that are not in the nodes' table.
-        nodes: The nodes of each type.
-        edges: The tables of edges.
     """
 
     spec: GraphSpec
@@ -258,11 +247,7 @@ class _Reader:
         return (self.known or {}).get(name)
 
     def open_tables(self) -> None:
-        """Open all tables, but for arrays of splits and of edges.
-
-        Raises:
-            UserError: One cannot be read, or columns are named that are not there: all of them.
-        """
+        """Open all tables, but for arrays of splits and of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
         tables |= {
@@ -309,11 +294,7 @@ class _Reader:
             raise spec.error(problems)
 
     def find_types(self) -> dict[NodeType, Table]:
-        """Find the node types; the tables of those that have one.
-
-        Raises:
-            UserError: A type is in two tables, or one is named that is not there.
-        """
+        """Find the node types; the tables of those that have one."""
         spec, specs, labelled = self.spec, self.specs, self.labelled
         specs |= spec.nodes
         tables = {name: self.tables[part.place] for name, part in specs.items() if part.files}
@@ -377,11 +358,7 @@ class _Reader:
         raise UserError(f"{schema}: no node type has a label.", hint)
 
     def nodes_of_table(self, name: NodeType, table: Table) -> _Nodes:
-        """The nodes of a type that has a table.
-
-        Raises:
-            UserError: The table cannot be read, or its columns are not known.
-        """
+        """The nodes of a type that has a table."""
         spec, of_model = self.specs[name], self.of_model(name)
         labels, split = (self.labels, self.split) if name == self.target else (None, None)
         is_learnt = name == self.target and self.labelled
@@ -424,11 +401,7 @@ class _Reader:
         return _Nodes(spec, choice, rows, index)
 
     def read_nodes_of_edges(self) -> None:
-        """Add the nodes of the types that have no table: the ids at the ends of their edges.
-
-        Raises:
-            UserError: A type has none.
-        """
+        """Add the nodes of the types that have no table: the ids at the ends of their edges."""
         schema = self.spec.schema or Path()
         without = [name for name in self.specs if name not in self.nodes]
         collector = IdCollector(self.options.decimal)
