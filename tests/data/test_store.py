@@ -292,7 +292,7 @@ def test_a_file_name_that_leaves_the_directory_is_refused(path: Path, name: str)
         (lambda m: m["arrays"]["labels"].update(shape=[11]), "labels as int32 [11]"),
         (lambda m: m["arrays"]["split_val"].update(shape=[]), "split_val as int64 []"),
         (lambda m: m["node_types"][0].update(num_nodes=10**6), "indptr as int64 [13]"),
-        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 [50]"),
+        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 ["),
         (lambda m: m.update(task="regression"), "task: "),
         (lambda m: m.update(node_types=[]), "node_types: "),
         (lambda m: m.pop("identity"), "identity: "),

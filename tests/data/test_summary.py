@@ -136,7 +136,7 @@ def test_what_is_no_summary_is_none(plain: object) -> None:
 def test_a_run_tells_what_was_read_everywhere(tmp_path: Path) -> None:
     """Of a user's own files: in what `prepare` and `train` return, in the run, card and report."""
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         "features": rng.normal(size=(60, 3)).astype(np.float32),
         "edges": rng.integers(0, 60, (240, 2)),
         "labels": rng.integers(0, 3, 60),
