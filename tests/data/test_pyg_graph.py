@@ -15,9 +15,6 @@ from tests.data.test_graph import WRITES, typed_graph
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import random_hetero_data
 
-PLANETOID = Path(__file__).parents[3] / "shared" / "data" / "planetoid"
-needs_cora = pytest.mark.skipif(not PLANETOID.is_dir(), reason="Cora's raw files are not here")
-
 
 @pytest.mark.parametrize("name", [None, NODE])
 def test_tensors_are_given_whole_or_by_index(tmp_path: Path, name: str | None) -> None:
