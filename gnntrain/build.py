@@ -24,8 +24,7 @@ from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, fan_outs_text
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.target_scale import TargetScale
-from gnntrain.data.targets import refuse_other_labels, refuse_other_types
+from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
 from gnntrain.devices import seed_generators
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.limits import total_memory

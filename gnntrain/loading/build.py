@@ -54,9 +54,8 @@ class LoaderBuilder:
     parts and are asked for in-neighbours, rows and targets: batches are made in host memory then.
 
     Args:
-        config: The whole configuration.
+        config, context: The whole configuration, and this rank.
         graph: The graph. In parts, its targets are the parts' labels.
-        context: This rank.
         needs: The fields that the model reads.
         plan: The training examples.
         targets: By node of the target type, see `Task.targets`.

@@ -62,7 +62,9 @@ class SparseReadCounts:
         return counts
 
     def _merge(self) -> None:
-        pending = np.concatenate([self._nodes[:0], *self._pending])
+        if not self._pending:
+            return
+        pending = np.concatenate(self._pending)
         self._pending.clear()
         reads = np.concatenate([self._reads, np.ones_like(pending)])
         nodes, number = np.unique(np.concatenate([self._nodes, pending]), return_inverse=True)
@@ -79,12 +81,9 @@ def most_read_nodes(
     num_nodes: int,
     context: DistributedContext | None = None,
 ) -> Int64Array:
-    """The `num_rows` nodes that were read most, ascending; of those read equally often the first.
-
-    `reads_between` gives this rank's reads of each node of a range, as `DenseReadCounts.between`.
-    With `context` the reads of its machine's ranks are summed: collective among these, and the same
-    on all of them. Fewer nodes if fewer were read. int64 `[n]`.
-    """
+    """The `num_rows` nodes (or fewer) that were read most, ascending; of those read equally often
+    the first. `reads_between` gives the reads of a range of nodes. With `context` those of all
+    ranks of its machine are summed: collective among these."""
     most, most_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
         stop = min(start + _NODES_AT_ONCE, num_nodes)

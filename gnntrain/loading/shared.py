@@ -228,9 +228,10 @@ class SharedGraph(BatchValues):
         self._rows: dict[NodeType, list[AnyArray]] = {}
         for name, width in self.schema.num_features.items():
             if width > 0:
-                local = slice(self._local[name].start, self._local[name].stop)
-                whole = [] if in_parts else [graph.nodes[name].features[local]]
-                self._rows[name] = whole or [part.graph.nodes[name].features for part in parts]
+                local, nodes = self._local[name], graph.nodes[name]
+                self._rows[name] = [part.graph.nodes[name].features for part in parts]
+                if not in_parts:
+                    self._rows[name] = [nodes.features[local.start : local.stop]]
                 exchange.serve(f"{ROWS}/{name}", answers_of(self._rows[name]))
 
     def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:

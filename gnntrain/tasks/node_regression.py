@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.devices import accelerator, float_type
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
 from gnntrain.tasks.base import Column, Columns

@@ -400,13 +400,16 @@ def test_task_target_chooses_among_several_labelled_types(tmp_path: Path) -> Non
 def test_another_graph_is_prepared_as_the_trained_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    papers = "id,kind,pages\n10,long,8\n20,short,9\n30,long,13\n"
-    schema = changed(paper={"categorical": ["kind"]})
+    papers = "id,kind,pages,editor\n10,long,8,a1\n20,short,9,\n30,long,13,a2\n"
+    schema = changed(paper={"categorical": ["kind"], "foreign_keys": {"editor": "author"}})
     data = build(tmp_path, {"papers": papers}, schema, standardize=True)
     made_by = {name: nodes.preprocessing for name, nodes in data.nodes.items()}
     new = tmp_path / "new"
     new.mkdir()
-    texts = {"authors": "h,author_id,area\n9,z,ml\n", "papers": "pages,id,kind\n10,5,new\n"}
+    texts = {
+        "authors": "h,author_id,area\n9,z,ml\n",
+        "papers": "pages,id,kind,editor\n10,5,new,z\n",
+    }
     write(new, {**texts, "writes": "z,5\n"})
     keys = {"schema": str(tmp_path / "graph.yaml"), "root": str(new), "standardize": True}
     known: dict[str, Any] = {"labelled": False, "preprocessing": made_by}
@@ -415,8 +418,11 @@ def test_another_graph_is_prepared_as_the_trained_one(
     assert not again.labelled
     assert again.target == "author"
     np.testing.assert_allclose(features_of(again.nodes["paper"]), [[0, 0, 0]], atol=1e-6)
-    assert edges_of(again) == {"author/writes/paper": [("z", 5)]}
-    save(new / "papers.csv", "id,kind\n5,new\n")
+    assert edges_of(again) == {
+        "author/writes/paper": [("z", 5)],
+        "paper/editor/author": [(5, "z")],
+    }
+    save(new / "papers.csv", "id,kind,editor\n5,new,z\n")
     assert "pages" in files.refusal(keys, **known)
     plain = {"features": str(new / "papers.csv"), "edges": str(new / "writes.csv")}
     assert "typed graph" in files.refusal(plain, **known)

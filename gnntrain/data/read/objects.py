@@ -26,7 +26,7 @@ from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import ArrayTable, densified, edges_of
 from gnntrain.data.array_folder import canonical_json
-from gnntrain.data.conversions import dgl_hint, networkx_hint
+from gnntrain.data.conversions import LIBRARY_HINTS
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
@@ -447,11 +447,10 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
     if isinstance(given, list | tuple | Dataset):
         return _as_given(given[0], source)
     kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    hints = {"networkx": networkx_hint, "dgl": dgl_hint}
-    hint = hints.get(kind.partition(".")[0])
+    hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
     raise UserError(
         f"{source} is a {kind.removeprefix('builtins.')}.",
-        hint() if hint else "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index).",
+        LIBRARY_HINTS.get(kind.partition(".")[0], hint),
     )
 
 
