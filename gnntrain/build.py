@@ -34,8 +34,8 @@ from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.shared import SharedGraph
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.tasks.node_classification import Labels
-from gnntrain.tasks.positive_class import positive_class
+from gnntrain.tasks.base import Labels
+from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, SampledEvaluator
 from gnntrain.training.graph_access import OwnedParts, WholeGraph

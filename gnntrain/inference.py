@@ -49,7 +49,7 @@ from gnntrain.run_store import (
     refuse_other_types,
 )
 from gnntrain.selfcheck import kernel_choice
-from gnntrain.tasks.positive_class import positive_name
+from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
 from gnntrain.training.evaluation import (
     Inferred,

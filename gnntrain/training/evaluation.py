@@ -19,7 +19,7 @@ from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
 from gnntrain.tasks import Columns, Task
 from gnntrain.tasks.base import ComputedRows, SplitSlice
-from gnntrain.training.forward import OnBatch
+from gnntrain.training.forward import OnBatch, evaluating
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,16 +266,11 @@ class SampledEvaluator(Evaluator):
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         module = OnBatch(model)
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             return self._context.broadcast(
                 {split: self._split(module, self.loaders[split]) for split in SPLITS}
             )
-        finally:
-            model.train(was_training)
 
-    @torch.no_grad()
     def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
         """The split's metrics on rank 0; empty on other ranks."""
         found: list[SplitSlice] = []
@@ -290,5 +285,4 @@ class SampledEvaluator(Evaluator):
                 targets = batch.y.cpu()
                 found.append(SplitSlice(torch.arange(len(outputs)), outputs, targets))
         self._context.meet()
-        whole = SplitSlice(*map(torch.cat, zip(*found, strict=True))) if found else None
-        return split_metrics(self._task, [whole or SplitSlice.empty(self._task)], self._context)
+        return split_metrics(self._task, [SplitSlice.joined(found, self._task)], self._context)

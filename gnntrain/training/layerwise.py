@@ -22,6 +22,7 @@ from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
 from gnntrain.training.evaluation import Evaluator, Inferred, SplitMetrics, exact_metrics
+from gnntrain.training.forward import evaluating
 from gnntrain.training.graph_access import GraphAccess, OwnedRows, Rows, most_gathered
 
 Stages = Sequence[Sequence[EdgeType]]
@@ -252,7 +253,6 @@ class LayerwiseEvaluator(Evaluator):
         assert isinstance(rows, Tensor)
         return Inferred(self._task, self.access.graph, outputs.cpu(), rows.cpu())
 
-    @torch.no_grad()
     def outputs(self, model: AnyModel, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
         """The model's outputs for the machine's nodes of the target type, float32
         `[n, num_outputs]`; and for `embed` the rows of all nodes of that type that enter the last
@@ -264,24 +264,22 @@ class LayerwiseEvaluator(Evaluator):
         assert isinstance(model, GNN | HeteroGNN)
         schema, buffers = self.access.schema, self.access.buffers
         typed = OneTypeModel(model, schema, embed) if isinstance(model, GNN) else model
-        was_training = model.training
-        model.eval()
         try:
-            layers = layers_of(typed, self._context.device)
-            buffers.begin(self._needed(typed, layers, embed))
-            if isinstance(typed, OneTypeModel) and typed.has_states:
-                gnn, target = typed.model, schema.target
-                typed.states = self._matrix(target, "states", gnn.jk_channels)
-                if embed and gnn.jk == "max":
-                    typed.embeddings = typed.states
-                elif embed:
-                    width = gnn.embedding_channels
-                    typed.embeddings = self._matrix(target, "embeddings", width)
-            return self._by_layer(typed, layers, embed)
+            with evaluating(model):
+                layers = layers_of(typed, self._context.device)
+                buffers.begin(self._needed(typed, layers, embed))
+                if isinstance(typed, OneTypeModel) and typed.has_states:
+                    gnn, target = typed.model, schema.target
+                    typed.states = self._matrix(target, "states", gnn.jk_channels)
+                    if embed and gnn.jk == "max":
+                        typed.embeddings = typed.states
+                    elif embed:
+                        width = gnn.embedding_channels
+                        typed.embeddings = self._matrix(target, "embeddings", width)
+                return self._by_layer(typed, layers, embed)
         finally:
             buffers.release("states")
             self.access.end()
-            model.train(was_training)
 
     def _by_layer(
         self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool

@@ -221,12 +221,11 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         "'-100' is not a whole number from 0 on, or −1 for none",
     ),
     "-1 in a mask": (
-        small(y=torch.tensor([0, 1, -1, 1]), train_mask=torch.ones(4, dtype=torch.bool)),
-        "node '2' in split train has no label",
+        small(y=torch.tensor([0, 1, -1, 1]), train_mask=ALL), "'2' in split train has no label",
     ),
     "-1 in a list of nodes": (
         small(y=torch.tensor([0, 1, -1, 1]), train_idx=torch.tensor([0, 1, 2])),
-        "node '2' in split train has no label",
+        "'2' in split train has no label",
     ),
     "columns of other indices": (
         {**small().to_dict(), "x": TABLE[["x"]], "y": TABLE["y"].sort_index()},
@@ -240,30 +239,18 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "edges below": (small(edge_index=EDGES - 1), "-1"),
     "weights below 0": (small(edge_weight=torch.tensor([1.0, -2, 0, 1])), "-2"),
     "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
-    "mask of another length": (small(train_mask=torch.ones(3, dtype=torch.bool)), "train_mask"),
+    "mask of another length": (small(train_mask=ALL[:3]), "train_mask"),
     "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),
-    "a node twice in a split": (
-        small(train=torch.tensor([0, 1, 0, 1])),
-        "train row 2: node '0' is there already",
-    ),
+    "a node twice in a split": (small(train=torch.tensor([0, 1, 0, 1])), "train row 2: node '0'"),
     "a split beyond": (small(train_idx=torch.tensor([4])), "train_idx"),
-    "empty training split": (
-        small(test_mask=torch.ones(4, dtype=torch.bool)),
-        "no array called train",
-    ),
-    "splits that overlap": (
-        small(
-            train_mask=torch.ones(4, dtype=torch.bool), test_mask=torch.ones(4, dtype=torch.bool)
-        ),
-        "in another split, too",
-    ),
+    "empty training split": (small(test_mask=ALL), "no array called train"),
+    "splits that overlap": (small(train_mask=ALL, test_mask=ALL), "in another split, too"),
     "an id twice": (small(ids=torch.tensor([1, 1, 2, 3])), "ids"),
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
     "adjacency that is not square": (
-        small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()),
-        "square",
+        small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()), "square",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -247,6 +247,10 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
          "edges": {"a/to/b": [(0, 1), (2, 2)], "c/in/a": [(0, 1), (1, 1)]}, "labels": [0, 1, 0],
          "splits": [[0, 1], [2], []]},
     ),
+    "two ends and a number, without names": (
+        {"writes": "a1,10,0.5\na2,10,2\na3,30,1\n007,20,1\n"}, SCHEMA,
+        {"edges": {"author/writes/paper": EVERY_PAPER}, "left_out": ["author/writes/paper.2"]},
+    ),
     "columns, weights and arrays of edges": (
         {"writes": "author_id,row,weight\na1,0,1\n",
          "cites.npz": {"edge_index": np.array([[0, 1], [1, 2]]), "edge_attr": np.ones((2, 3))}},

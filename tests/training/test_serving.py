@@ -20,6 +20,7 @@ from gnntrain.training.serving import (
     ServedEvaluator,
     packed_weights,
     serve_evaluations,
+    served_evaluator,
     unpack_weights,
 )
 from tests.distributed.exchanges import exchanges
@@ -77,7 +78,7 @@ def with_server(
         serving = pool.submit(
             serve_evaluations, model(0.0), Evaluating(before), server, DistributedContext(), 1
         )
-        with ServedEvaluator(trainer, DistributedContext()) as evaluator:
+        with served_evaluator(trainer, DistributedContext()) as evaluator:
             found = train(evaluator)
         serving.result(20)
     return found
@@ -123,7 +124,7 @@ def test_servers_end_by_the_signal_that_ended_training() -> None:
         )
         for trainer in trainers:
             assert not serving.done()
-            with pytest.raises(Interrupted), ServedEvaluator(trainer, DistributedContext()):
+            with pytest.raises(Interrupted), served_evaluator(trainer, DistributedContext()):
                 raise Interrupted(signal.SIGHUP)
         with pytest.raises(Interrupted) as caught:
             serving.result(20)
