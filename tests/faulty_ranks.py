@@ -14,9 +14,9 @@ from typing import Any
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.job import Job
 from gnntrain.loading.loader import SampledLoader
-from gnntrain.training import checkpointing
+from gnntrain.training import checkpoint
 from gnntrain.training.graph_access import WholeGraph
-from gnntrain.training.step import PlainStep
+from gnntrain.training.update import Update
 from gnntrain.worker import train_rank
 
 PLACES = ("start", "sampling", "all-reduce", "evaluation", "checkpoint")
@@ -50,11 +50,11 @@ def break_down(place: str, what: str) -> None:
         patch(SampledLoader, "_batch", what)
     elif place == "all-reduce":
         # Ended from aside, while the main thread exchanges gradients with the others.
-        patch(PlainStep, "__call__", what, from_aside=True)
+        patch(Update, "__call__", what, from_aside=True)
     elif place == "evaluation":
         patch(WholeGraph, "in_edges", what)
     else:
-        patch(checkpointing, "save_checkpoint", what)
+        patch(checkpoint, "save_checkpoint", what)
 
 
 def patch(owner: Any, name: str, what: str, *, from_aside: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import GraphData, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.metrics import DEFAULT_METRICS
 
@@ -47,9 +47,9 @@ def random_graph(
         "splits": {"train": train, "val": val, "test": test},
         "metric": _METRICS[task],
     }
-    return GraphData(**(values | changes))
+    return GraphData.of_arrays(**(values | changes))
 
 
-def stored(path: Path, data: HeteroGraphData | None = None, **options: Any) -> StoredGraph:
+def stored(path: Path, data: GraphData | None = None, **options: Any) -> StoredGraph:
     """The graph in a store at `path`."""
     return write_store(path, data or random_graph(), PrepareOptions(**options), {"name": "random"})

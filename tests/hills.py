@@ -23,7 +23,7 @@ CODE = """
         labels[rng.random((240, 2)) < 0.1] = np.nan
         has = np.flatnonzero(~np.isnan(labels).all(axis=1))
         splits = {"train": has[:120], "val": has[120:170], "test": has[170:]}
-        return GraphData(
+        return GraphData.of_arrays(
             dataset="hills", num_nodes=240, src=src, dst=dst, labels=labels, num_classes=2,
             task="continuous", splits=splits, features=x, metric=METRIC,
             class_names=np.array([b"height", b"slope"]),

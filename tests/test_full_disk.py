@@ -12,7 +12,7 @@ import torch
 from gnntrain.errors import RunError
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.tasks import NodeClassification
-from gnntrain.training import checkpointing
+from gnntrain.training import checkpoint
 from tests.disks import full_disk
 from tests.test_resume import assert_same_run, begin, cache, go_on, whole
 
@@ -33,7 +33,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, first: int, last: int | None = No
         return loss(task, *tensors)
 
     monkeypatch.setattr(NodeClassification, "loss", counting)
-    monkeypatch.setattr(checkpointing, "_SECONDS_BETWEEN_WRITES", 0.01)
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.01)
     return full
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnntrain.cli import main
 from gnntrain.config import Config, from_dict
-from gnntrain.data.graph import EdgeData, HeteroGraphData
+from gnntrain.data.graph import EdgeData, GraphData
 from gnntrain.errors import UserError
 from gnntrain.init_from import resolved_source, take_weights
 from gnntrain.models import build_model
@@ -337,7 +337,7 @@ def test_features_and_learnt_rows_of_any_type_are_matched_by_name(
     pd.testing.assert_frame_equal(logits("second"), logits("first"), rtol=1e-4)
 
 
-def typed_source(data: HeteroGraphData) -> Config:
+def typed_source(data: GraphData) -> Config:
     """A run on a typed graph begins with the weights of the run `run`."""
     graph = hetero_graph(data)
     model = {"name": "rgcn", "hidden_channels": 8, "num_bases": 2}

@@ -80,7 +80,7 @@ def _written(folder: Path, num_nodes: int) -> Path:
     nodes = rng.permutation(num_nodes)[:900]
     splits = dict(zip(("train", "val", "test"), np.split(nodes, [500, 700]), strict=True))
     src, dst = rng.choice(nodes, (2, 8000))
-    data = GraphData(
+    data = GraphData.of_arrays(
         dataset="large",
         num_nodes=num_nodes,
         src=src,

@@ -146,8 +146,7 @@ def _write_files(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("by_schema", [False, True])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("by_schema", "ranks"), [(False, 1), (True, 2)])
 def test_parts_of_files_train_wherever_the_files_lie(
     tmp_path: Path, by_schema: bool, ranks: int
 ) -> None:

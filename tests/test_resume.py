@@ -164,6 +164,7 @@ def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
     assert_same_run(run, tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_with_what_was_reached_and_the_way_on(
     cache: Path, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ LITTLE = 500_000
 STEPS = ("training/trainer.py:_train", "loading/loader.py:_batch")
 """What runs in every training step: in the main thread, and in the loader's."""
 
-MEANT = {"training/divergence.py:refuse_loss"}
+MEANT = {"training/trainer.py:_refuse_loss"}
 """What may wait in `STEPS`: once an epoch, after the last step."""
 
 

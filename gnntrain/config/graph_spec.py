@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 EdgeType = tuple[str, str, str]
 NO_ID = "none"
 """The `id` of a table whose rows are the nodes 0, 1, 2, …."""
+TYPE_NAMES = ("type", "node_type", "label")
+"""Names of the column of node types."""
 
 Files = Annotated[
     tuple[Text, ...],
@@ -143,20 +144,18 @@ class MixedEdgeTable(EdgeTable):
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table and the keys that speak of it.
+    """A table and the keys that name it in messages.
 
     Attributes:
         place: Key of its files: `features`, `nodes.author`, `nodes.author.label`.
         files: Its files.
-        keys: By the schema's word for one, keys that are called otherwise: `id` is
+        keys: By the schema's word for a key, keys that are called otherwise: `id` is
             `dataset.id_column`.
-        header: Names that mark the first line of a text as a header, beside the usual ones.
     """
 
     place: str
     files: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
-    header: tuple[str, ...] = ()
 
     def key(self, word: str) -> str:
         """The key that a message names: `nodes.author.id`, `dataset.id_column`."""
@@ -185,6 +184,11 @@ class ColumnSpec(TableSpec):
         """Whether columns or files are named."""
         return self.columns is not None or bool(self.files or self.parts)
 
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Names that mark the first line of a text as a header, beside the usual ones."""
+        return (*(self.columns or ()), *([] if self.id is None else [self.id]))
+
     def asked(self) -> Iterator[tuple[str, str]]:
         """The columns that it names, each with its key."""
         yield from ((self.key("column"), name) for name in self.columns or ())
@@ -192,16 +196,14 @@ class ColumnSpec(TableSpec):
 
 @dataclass(frozen=True)
 class NodeSpec(TableSpec):
-    """The nodes of one type: their table and its columns.
+    """The nodes of one type: their table and its columns, see `NodeColumns`.
 
     Attributes:
         name: The node type; None: a column of the table says it, see `type`.
         id: Column of the node id; None: recognised; "none": row 0 is node 0, and so on.
         id_names: More names by which it is recognised.
-        features, categorical, ignore, missing, standardize, foreign_keys: See `NodeColumns`.
-        label: Their labels.
-        split: Their splits.
         type: Column of the node type; None: `type`.
+        types: What single types of a table of several types have of their own.
         unused: Names of columns that are no features, each with the reason.
     """
 
@@ -217,7 +219,17 @@ class NodeSpec(TableSpec):
     label: ColumnSpec = field(default_factory=lambda: ColumnSpec("label"))
     split: ColumnSpec = field(default_factory=lambda: ColumnSpec("split"))
     type: str | None = None
+    types: Mapping[str, NodeSpec] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """See `ColumnSpec.header`."""
+        names = [name for _, name in self.asked()]
+        for own in (self.label, self.split):
+            names += () if own.files else own.columns or ()
+        names += [name for of_type in self.types.values() for name in of_type.header]
+        return (*names, *self.id_names, *(TYPE_NAMES if self.name is None else ()))
 
     def asked(self, *, labelled: bool = True) -> Iterator[tuple[str, str]]:
         """The columns that it names in the nodes' table, each with its key.
@@ -236,11 +248,10 @@ class NodeSpec(TableSpec):
 
 @dataclass(frozen=True)
 class EdgeSpec(TableSpec):
-    """Edges of one type, or of several: their table and its columns.
+    """Edges of one type, or of several: their table and its columns, see `MixedEdgeTable`.
 
     Attributes:
         edge_type: Their type; None: a column of the table says the relation, see `type`.
-        source, target, type, source_type, target_type: See `EdgeTable`, `MixedEdgeTable`.
         weight: Column of the weight; None: a table has none.
     """
 
@@ -251,6 +262,11 @@ class EdgeSpec(TableSpec):
     type: str | None = None
     source_type: str | None = None
     target_type: str | None = None
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """See `ColumnSpec.header`."""
+        return tuple(name for _, name in self.asked())
 
     def asked(self) -> Iterator[tuple[str, str]]:
         """The columns that it names, each with its key."""
@@ -266,7 +282,6 @@ class GraphSpec:
     Attributes:
         nodes: Each node type that has an entry of its own.
         mixed_nodes: Tables with a column of node types.
-        types: What single types of `mixed_nodes` have of their own.
         edges: The tables of edges.
         reverse: Whether the reverse of each edge type is added.
         schema: The file that says this; None: the keys of `dataset=files`, and the graph has one
@@ -276,11 +291,15 @@ class GraphSpec:
 
     nodes: Mapping[str, NodeSpec] = field(default_factory=dict)
     mixed_nodes: tuple[NodeSpec, ...] = ()
-    types: Mapping[str, NodeSpec] = field(default_factory=dict)
     edges: tuple[EdgeSpec, ...] = ()
     reverse: bool = False
     schema: Path | None = None
     plain: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def types(self) -> dict[str, NodeSpec]:
+        """What single types of `mixed_nodes` have of their own."""
+        return {name: part for mixed in self.mixed_nodes for name, part in mixed.types.items()}
 
     def files(self, *, labelled: bool) -> dict[str, tuple[str, ...]]:
         """Names or patterns of files by their places; without labels and splits unless labelled."""
@@ -310,17 +329,20 @@ def spec_of_files(
         edge: The edge type.
         graph: A file that holds both nodes and edges.
     """
+    words = ("id", "label", "split", "source", "target", "weight")
     keys = {
-        **{word: f"dataset.{word}" for word in NodeColumns.model_fields},
-        **{word: f"dataset.{word}_column" for word in ("id", "label", "split", "source", "target")},
-        "weight": "dataset.weight_column",
+        **{word: f"dataset.{word}" for word in (*NodeColumns.model_fields, "labels")},
+        **{word: f"dataset.{word}_column" for word in words},
         "features": "dataset.feature_columns",
-        "labels": "dataset.labels",
     }
-    ends = (config.source_column, config.target_column, config.weight_column)
-    named = (config.id_column, *(config.label_column or ()), config.split_column, *ends)
-    header = tuple(name for name in named if name is not None)
-    own: dict[str, Any] = {"id": config.id_column, "ignore": config.ignore, "header": header}
+    own: dict[str, Any] = {"id": config.id_column, "ignore": config.ignore}
+
+    def columns(place: str, file: object, word: str, names: tuple[str, ...] | None) -> ColumnSpec:
+        own_keys = {**keys, "column": f"dataset.{word}_column"}
+        files = (file,) if isinstance(file, str) else ()
+        return ColumnSpec(place, files, own_keys, columns=names, **own)
+
+    split = config.split_column
     nodes = NodeSpec(
         "features",
         (str(graph or config.features),),
@@ -330,23 +352,12 @@ def spec_of_files(
         categorical=config.categorical,
         missing=config.missing,
         standardize=config.standardize,
-        label=ColumnSpec(
-            "labels",
-            () if config.labels is None else (config.labels,),
-            {**keys, "column": "dataset.label_column"},
-            columns=config.label_column,
-            **own,
-        ),
-        split=ColumnSpec(
-            "split",
-            (config.split,) if isinstance(config.split, str) else (),
-            {**keys, "column": "dataset.split_column"},
-            columns=None if config.split_column is None else (config.split_column,),
-            **own,
-        ),
+        label=columns("labels", config.labels, "label", config.label_column),
+        split=columns("split", config.split, "split", None if split is None else (split,)),
         **own,
     )
-    edges = EdgeSpec("edges", (str(graph or config.edges),), keys, header, edge, *ends)
+    ends = (config.source_column, config.target_column, config.weight_column)
+    edges = EdgeSpec("edges", (str(graph or config.edges),), keys, edge, *ends)
     return GraphSpec(nodes={node: nodes}, edges=(edges,))
 
 
@@ -354,19 +365,18 @@ def node_spec(
     name: str, place: str, columns: NodeColumns, config: FilesConfig, **table: Any
 ) -> NodeSpec:
     """A node type of a schema; what it leaves open, the configuration says."""
-    own = {}
-    for word, given in (("label", columns.label), ("split", columns.split)):
-        found = ColumnSpec(f"{place}.{word}", keys={"column": f"{place}.{word}"})
+
+    def own(word: str, given: str | Names | ColumnFile | SplitFiles | None) -> ColumnSpec:
+        key = f"{place}.{word}"
         if isinstance(given, ColumnFile):
-            found = ColumnSpec(found.place, (given.file,), columns=given.column, id=given.id)
-        elif isinstance(given, SplitFiles):
-            parts = {key: file for key, file in given if file is not None}
-            found = replace(found, parts=parts)
-        elif given is not None:
-            found = replace(found, columns=(given,) if isinstance(given, str) else given)
-        named = (*(found.columns or ()), *((found.id,) if found.id is not None else ()))
-        own[word] = replace(found, header=named)
-    spec = NodeSpec(
+            return ColumnSpec(key, (given.file,), columns=given.column, id=given.id)
+        if isinstance(given, SplitFiles):
+            parts = {split: file for split, file in given if file is not None}
+            return ColumnSpec(key, keys={"column": key}, parts=parts)
+        names = (given,) if isinstance(given, str) else given
+        return ColumnSpec(key, keys={"column": key}, columns=names)
+
+    return NodeSpec(
         place,
         keys={"labels": f"{place}.label"},
         name=name,
@@ -377,13 +387,10 @@ def node_spec(
         missing=config.missing if columns.missing is None else columns.missing,
         standardize=config.standardize if columns.standardize is None else columns.standardize,
         foreign_keys=columns.foreign_keys,
-        label=own["label"],
-        split=own["split"],
+        label=own("label", columns.label),
+        split=own("split", columns.split),
         **table,
     )
-    within = [part.columns or () for part in own.values() if not part.files]
-    named = (*(column for _, column in spec.asked()), *chain(*within), *spec.id_names)
-    return replace(spec, header=named)
 
 
 def ids_called(node_type: str) -> tuple[str, ...]:
@@ -393,6 +400,7 @@ def ids_called(node_type: str) -> tuple[str, ...]:
 
 
 _Part = TypeVar("_Part", bound=Section)
+_EXAMPLE = "docs/typed-graphs.md has an example of each key."
 
 
 def read_schema(path: Path, config: FilesConfig) -> GraphSpec:
@@ -409,165 +417,126 @@ def read_schema(path: Path, config: FilesConfig) -> GraphSpec:
         raw = read_yaml(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UserError(f"dataset.schema={path} cannot be read: {error}.", _EXAMPLE) from error
-    reader = SchemaReader(config)
-    spec = replace(reader.read(raw), schema=path)
-    if reader.problems:
-        raise spec.error(reader.problems)
+    spec, problems = spec_of_schema(raw, config)
+    spec = replace(spec, schema=path)
+    if problems:
+        raise spec.error(problems)
     return spec
 
 
-_EXAMPLE = "docs/typed-graphs.md has an example of each key."
+def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Problem]]:
+    """What a schema's plain data say, and its mistakes; the parts that have some are left out."""
+    problems: list[Problem] = []
 
+    def wrong(key: str, value: object, expects: str, hint: str | None = None) -> None:
+        problems.append(Problem(key, shown(value), expects, hint))
 
-class SchemaReader:
-    """Reads a schema's plain data part by part, and collects the mistakes.
+    def mapping(raw: object, key: str) -> dict[str, object]:
+        if not isinstance(raw, Mapping | None):
+            wrong(key, raw, "keys, not a value")
+            return {}
+        return {str(name): value for name, value in (raw or {}).items()}
 
-    Args:
-        config: See `read_schema`.
-    """
+    def parts(
+        kind: type[_Part], tables: Mapping[str, object], prefix: str = ""
+    ) -> dict[str, _Part]:
+        """The sections without mistakes, by their names."""
+        sound = {}
+        for name, table in tables.items():
+            keys = mapping(table, prefix + name)
+            try:
+                sound[name] = kind.model_validate(keys)
+            except ValidationError as error:
+                problems.extend(argument_problems(error, kind, keys, f"{prefix}{name}."))
+        return sound
 
-    def __init__(self, config: FilesConfig) -> None:
-        self.problems: list[Problem] = []
-        self._config = config
-
-    def read(self, raw: object) -> GraphSpec:
-        """What the data say; where there are mistakes, the parts without any."""
-        keys = self._mapping(raw, "the schema")
-        for key in keys.keys() - {"nodes", "edges", "reverse"}:
-            hint = did_you_mean(key, ("nodes", "edges", "reverse"))
-            self._wrong(key, keys[key], "nodes, edges or reverse", hint)
-        reverse = keys.get("reverse", False)
-        if not isinstance(reverse, bool):
-            self._wrong("reverse", reverse, "true or false")
-        raw_nodes, raw_mixed = self._split(keys.get("nodes"), "nodes")
-        nodes = _known(
-            {name: self._part(NodeTable, t, f"nodes.{name}") for name, t in raw_nodes.items()}
-        )
-        mixed = _known({key: self._part(MixedNodeTable, table, key) for key, table in raw_mixed})
-        types: dict[str, NodeColumns] = {}
-        specs_of_types = {}
-        for key, table in mixed.items():
-            for name, own in table.types.items():
-                place = f"{key}.types.{name}"
-                if (columns := self._part(NodeColumns, own, place)) is not None:
-                    types[name] = columns
-                    specs_of_types[name] = node_spec(name, place, columns, self._config)
-        raw_edges, raw_mixed = self._split(keys.get("edges"), "edges")
-        edges = dict(self._edges(raw_edges))
-        mixed_edges = _known(
-            {key: self._part(MixedEdgeTable, table, key) for key, table in raw_mixed}
-        )
-        specs = {
-            name: node_spec(name, f"nodes.{name}", t, self._config, files=t.files or (), id=t.id)
-            for name, t in nodes.items()
-        }
-        spec = GraphSpec(
-            nodes=specs,
-            mixed_nodes=tuple(
-                NodeSpec(key, t.files, id=t.id, type=t.type) for key, t in mixed.items()
-            ),
-            types=specs_of_types,
-            edges=(
-                *(
-                    _edge_spec(f"edges.{'/'.join(edge_type)}", edge_type, table)
-                    for edge_type, table in edges.items()
-                ),
-                *(_edge_spec(key, None, table) for key, table in mixed_edges.items()),
-            ),
-            reverse=reverse is True,
-            plain={
-                "nodes": {name: table.model_dump(mode="json") for name, table in nodes.items()},
-                "mixed_nodes": [table.model_dump(mode="json") for table in mixed.values()],
-                "types": {name: own.model_dump(mode="json") for name, own in types.items()},
-                "edges": {"/".join(e): table.model_dump(mode="json") for e, table in edges.items()},
-                "mixed_edges": [table.model_dump(mode="json") for table in mixed_edges.values()],
-                "reverse": reverse is True,
-            },
-        )
-        self._check_names(raw_nodes, spec)
-        return spec
-
-    def _split(self, raw: object, key: str) -> tuple[dict[str, object], list[tuple[str, object]]]:
-        """Tables by type, and tables with a column of types, each with its key."""
+    def tables(raw: object, key: str) -> tuple[dict[str, object], dict[str, object]]:
+        """Tables of one type by their names, and tables with a column of types by their keys."""
         if isinstance(raw, list):
-            return {}, [(f"{key}[{at}]", table) for at, table in enumerate(raw)]
-        tables = self._mapping(raw, key)
-        if isinstance(tables.get("files"), str | list):
-            return {}, [(key, tables)]
-        return tables, []
+            return {}, {f"{key}[{at}]": table for at, table in enumerate(raw)}
+        by_name = mapping(raw, key)
+        return (
+            ({}, {key: by_name}) if isinstance(by_name.get("files"), str | list) else (by_name, {})
+        )
 
-    def _edges(self, edges: Mapping[str, object]) -> Iterator[tuple[EdgeType, EdgeTable]]:
-        for name, raw in edges.items():
-            table = self._part(EdgeTable, raw, f"edges.{name}")
-            parts = tuple(part.strip() for part in name.replace(",", "/").split("/"))
-            if len(parts) != 3 or not all(parts):
-                expects = "an edge type source/relation/target, such as author/writes/paper"
-                self._wrong(f"edges.{name}", None, expects)
-            elif table is not None:
-                yield (parts[0], parts[1], parts[2]), table
+    keys = mapping(raw, "the schema")
+    for key in keys.keys() - {"nodes", "edges", "reverse"}:
+        hint = did_you_mean(key, ("nodes", "edges", "reverse"))
+        wrong(key, keys[key], "nodes, edges or reverse", hint)
+    reverse = keys.get("reverse", False)
+    if not isinstance(reverse, bool):
+        wrong("reverse", reverse, "true or false")
 
-    def _part(self, kind: type[_Part], raw: object, key: str) -> _Part | None:
-        keys = self._mapping(raw, key)
-        try:
-            return kind.model_validate(keys)
-        except ValidationError as error:
-            self.problems += argument_problems(error, kind, keys, f"{key}.")
-        return None
+    raw_nodes, raw_mixed = tables(keys.get("nodes"), "nodes")
+    nodes, mixed_nodes = parts(NodeTable, raw_nodes, "nodes."), parts(MixedNodeTable, raw_mixed)
+    types, specs_of_types = dict[str, NodeColumns](), dict[str, NodeSpec]()
+    for key, mixed in mixed_nodes.items():
+        for name, columns in parts(NodeColumns, mixed.types, f"{key}.types.").items():
+            types[name] = columns
+            specs_of_types[name] = node_spec(name, f"{key}.types.{name}", columns, config)
+    raw_edges, raw_mixed = tables(keys.get("edges"), "edges")
+    named_edges, mixed_edges = (
+        parts(EdgeTable, raw_edges, "edges."),
+        parts(MixedEdgeTable, raw_mixed),
+    )
+    edges: dict[EdgeType, EdgeTable] = {}
+    for name in raw_edges:
+        ends = tuple(part.strip() for part in name.replace(",", "/").split("/"))
+        if len(ends) != 3 or not all(ends):
+            expects = "an edge type source/relation/target, such as author/writes/paper"
+            wrong(f"edges.{name}", None, expects)
+        elif name in named_edges:
+            edges[ends[0], ends[1], ends[2]] = named_edges[name]
 
-    def _mapping(self, raw: object, key: str) -> dict[str, object]:
-        if raw is None:
-            return {}
-        if not isinstance(raw, Mapping):
-            self._wrong(key, raw, "keys, not a value")
-            return {}
-        return {str(name): value for name, value in raw.items()}
+    def plain(tables: Mapping[str, Section]) -> dict[str, Any]:
+        return {name: table.model_dump(mode="json") for name, table in tables.items()}
 
-    def _wrong(self, key: str, value: object, expects: str, hint: str | None = None) -> None:
-        self.problems.append(Problem(key, shown(value), expects, hint))
+    spec = GraphSpec(
+        nodes={
+            name: node_spec(name, f"nodes.{name}", t, config, files=t.files or (), id=t.id)
+            for name, t in nodes.items()
+        },
+        mixed_nodes=tuple(
+            NodeSpec(key, t.files, id=t.id, type=t.type, types=specs_of_types)
+            for key, t in mixed_nodes.items()
+        ),
+        edges=(
+            *(EdgeSpec(f"edges.{'/'.join(e)}", edge_type=e, **dict(t)) for e, t in edges.items()),
+            *(EdgeSpec(key, **dict(table)) for key, table in mixed_edges.items()),
+        ),
+        reverse=reverse is True,
+        plain={
+            "nodes": plain(nodes),
+            "mixed_nodes": list(plain(mixed_nodes).values()),
+            "types": plain(types),
+            "edges": plain({"/".join(name): table for name, table in edges.items()}),
+            "mixed_edges": list(plain(mixed_edges).values()),
+            "reverse": reverse is True,
+        },
+    )
 
-    def _check_names(self, nodes: Mapping[str, object], spec: GraphSpec) -> None:
-        """Types that are not there, and tables that nothing refers to."""
-        foreign = [
-            (f"{part.place}.foreign_keys.{column}", other)
-            for part in (*spec.nodes.values(), *spec.types.values())
-            for column, other in part.foreign_keys.items()
-        ]
-        if not (spec.nodes or spec.mixed_nodes or self.problems):
-            self._wrong("nodes", None, "a table of each node type")
-        if not (spec.edges or self.problems or foreign):
-            self._wrong("edges", None, "a table of edges, or foreign_keys in one of nodes")
-        for name in nodes:
-            if any(sign in name for sign in "/,") or not name.isprintable() or not name:
-                self._wrong(f"nodes.{name}", None, "a name without slash and comma")
-        # Of tables with a column of types, the types are known when they are read.
-        if spec.mixed_nodes:
-            return
-        types = [part.edge_type for part in spec.edges if part.edge_type is not None]
-        for source, relation, target in types:
-            for name in dict.fromkeys((source, target)):
-                if name not in nodes:
-                    key = f"edges.{source}/{relation}/{target}"
-                    self._wrong(key, name, "node types that stand below nodes", _meant(name, nodes))
-        for key, other in foreign:
-            if other not in nodes:
-                self._wrong(key, other, "a node type below nodes", _meant(other, nodes))
-        ends = {name for source, _, target in types for name in (source, target)}
-        ends |= {other for _, other in foreign}
-        has_mixed_edges = len(types) < len(spec.edges)
-        for name, part in spec.nodes.items():
-            if not (part.files or name in ends or has_mixed_edges or self.problems):
-                self._wrong(f"nodes.{name}", None, "files, or an edge type that has its ids")
-
-
-def _edge_spec(place: str, edge_type: EdgeType | None, table: EdgeTable) -> EdgeSpec:
-    columns = table.model_dump(exclude={"files"})
-    spec = EdgeSpec(place, table.files, edge_type=edge_type, **columns)
-    return replace(spec, header=tuple(column for _, column in spec.asked()))
-
-
-def _meant(name: str, nodes: Iterable[str]) -> str:
-    return did_you_mean(name, nodes) or f"write `{name}: {{}}` below nodes"
-
-
-def _known(parts: Mapping[Any, _Part | None]) -> dict[Any, _Part]:
-    return {name: part for name, part in parts.items() if part is not None}
+    # Types that are not there, and tables that nothing refers to.
+    foreign = [
+        (f"{part.place}.foreign_keys.{column}", other)
+        for part in (*spec.nodes.values(), *specs_of_types.values())
+        for column, other in part.foreign_keys.items()
+    ]
+    if not (problems or nodes or mixed_nodes):
+        wrong("nodes", None, "a table of each node type")
+    if not (problems or spec.edges or foreign):
+        wrong("edges", None, "a table of edges, or foreign_keys in one of nodes")
+    for name in raw_nodes:
+        if any(sign in name for sign in "/,") or not name.isprintable() or not name:
+            wrong(f"nodes.{name}", None, "a name without slash and comma")
+    if mixed_nodes:  # the types are known when the tables are read
+        return spec, problems
+    of_edges = [(f"edges.{'/'.join(e)}", name) for e in edges for name in dict.fromkeys(e[::2])]
+    for key, name in (*of_edges, *foreign):
+        if name not in raw_nodes:
+            hint = did_you_mean(name, raw_nodes) or f"write `{name}: {{}}` below nodes"
+            wrong(key, name, "a node type below nodes", hint)
+    in_use = {name for _, name in (*of_edges, *foreign)}
+    unused = [name for name, t in nodes.items() if t.files is None and name not in in_use]
+    for name in () if problems or mixed_edges else unused:
+        wrong(f"nodes.{name}", None, "files, or an edge type that has its ids")
+    return spec, problems

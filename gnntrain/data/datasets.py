@@ -22,7 +22,7 @@ from gnntrain.config import (
     SyntheticMAGConfig,
 )
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.graph import JSON, HeteroGraphData
+from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.data.read.files import FilesBuilder
@@ -37,7 +37,7 @@ class DatasetBuilder(Protocol):
         """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
         ...
 
-    def build(self) -> HeteroGraphData:
+    def build(self) -> GraphData:
         """Build the graph: reads, downloads and computes.
 
         Raises:
@@ -51,7 +51,7 @@ class _Builder:
     """A builder whose identity is known at once."""
 
     known: dict[str, JSON]
-    build: Callable[[], HeteroGraphData]
+    build: Callable[[], GraphData]
 
     def identity(self) -> dict[str, JSON]:
         return self.known
@@ -116,7 +116,7 @@ def object_builder(
     return _Builder({"dataset": graph.dataset, "content": content_digest(graph)}, lambda: graph)
 
 
-def _synthetic(config: SyntheticConfig | SyntheticMAGConfig) -> HeteroGraphData:
+def _synthetic(config: SyntheticConfig | SyntheticMAGConfig) -> GraphData:
     from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
 
     if isinstance(config, SyntheticMAGConfig):
@@ -140,7 +140,7 @@ def _package_builder(config: BuiltinConfig) -> DatasetBuilder:
     return _Builder(identity, partial(_graph_of_package, config, point))
 
 
-def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> HeteroGraphData:
+def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> GraphData:
     """The graph that a package makes, or the first of its data set.
 
     Raises:
@@ -154,7 +154,7 @@ def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> HeteroGraphDa
     root = default_root() / name if config.root is None else Path(config.root)
     try:
         made: Any = load_plugin(DATASETS, name)(str(root))
-        if isinstance(made, HeteroGraphData):
+        if isinstance(made, GraphData):
             graph = copy(made)
         else:
             graph = from_pyg(
@@ -169,8 +169,7 @@ def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> HeteroGraphDa
     except Exception as error:  # another package's code may raise any exception
         raise UserError(
             f"dataset={name}: {point.value} made no graph ({told(error)}).",
-            "It must return a PyG Data or HeteroData, a PyG data set of one, a GraphData or a "
-            "HeteroGraphData.",
+            "It must return a PyG Data or HeteroData, a PyG data set of one, or a GraphData.",
         ) from error
     graph.dataset = name
     return graph

@@ -20,7 +20,7 @@ import numpy as np
 from gnntrain.data.graph import (
     EdgeData,
     EdgeType,
-    HeteroGraphData,
+    GraphData,
     NodeData,
     NodeType,
     index_dtype,
@@ -49,7 +49,7 @@ Triple = tuple[str, str, str]
 class EntitiesBuilder(PyGBuilder):
     """Builds a data set of `PUBLISHED` that PyG's class `Entities` has."""
 
-    def read(self, raw_dir: Path) -> HeteroGraphData:
+    def read(self, raw_dir: Path) -> GraphData:
         # A set of triples by RDF's definition: one that is given twice counts once.
         triples = dict.fromkeys(read_triples(raw_dir / f"{self.dataset}_stripped.nt.gz"))
         terms = sorted({term for subject, _, target in triples for term in (subject, target)})
@@ -91,7 +91,7 @@ class EntitiesBuilder(PyGBuilder):
         by_class = train[np.argsort(labels[train], kind="stable")]
         is_val = np.arange(len(train)) % _NUM_FOLDS == self.split - 1
         train, val = np.sort(by_class[~is_val]), np.sort(by_class[is_val])
-        return HeteroGraphData(
+        return GraphData(
             dataset=self.dataset,
             nodes={ENTITY: NodeData(len(terms), ids=np.array([term.encode() for term in ids]))},
             edges=edges,

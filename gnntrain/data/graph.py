@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
-from gnntrain.data.fused import FusedCSC
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ Float64Array = npt.NDArray[np.float64]
 
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
-FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
 SPLITS = ("train", "val", "test")
 
 NodeType = str
@@ -106,24 +104,81 @@ class Edges:
         return len(self.indices)
 
 
+@dataclass(frozen=True, eq=False)
+class FusedCSC:
+    """The CSC of each edge type, one after the other.
+
+    Of edge type r, with `offsets = indptr[first_offset[r]:]`, the in-neighbours of node v are
+    `indices[first_edge[r] + offsets[v] : first_edge[r] + offsets[v + 1]]`, numbered within the
+    source type.
+
+    Attributes:
+        edge_types: The edge types, in the order of the arrays.
+        num_nodes: Number of nodes of each type.
+        indptr: int64 `[Σ (num_dst + 1)]`; the offsets of a type count from its first edge. A NumPy
+            array; a tensor where a GPU samples.
+        indices: int32 or int64 `[num_edges]`, sources; ascending for each destination. Likewise.
+        first_offset: int64 `[R + 1]`: where each edge type begins in `indptr`, and the end.
+        first_edge: int64 `[R + 1]`: where each edge type begins in `indices`, and the end.
+    """
+
+    edge_types: tuple[EdgeType, ...]
+    num_nodes: Mapping[NodeType, int]
+    indptr: Any
+    indices: Any
+    first_offset: Int64Array
+    first_edge: Int64Array
+
+    @classmethod
+    def cut(
+        cls,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[NodeType, int],
+        num_edges: Sequence[int],
+        indptr: Int64Array,
+        indices: IntArray,
+    ) -> FusedCSC:
+        """The two arrays, of types with so many nodes, and edges `num_edges` of each."""
+        return cls(
+            edge_types=tuple(edge_types),
+            num_nodes=dict(num_nodes),
+            indptr=indptr,
+            indices=indices,
+            first_offset=np.cumsum([0, *(num_nodes[name[2]] + 1 for name in edge_types)]),
+            first_edge=np.cumsum([0, *num_edges]),
+        )
+
+    def part(self, number: int) -> tuple[Int64Array, IntArray]:
+        """The offsets and sources of one edge type, as views: a CSC of its own."""
+        if len(self.edge_types) == 1:
+            return self.indptr, self.indices
+        offsets = slice(self.first_offset[number], self.first_offset[number + 1])
+        edges = slice(self.first_edge[number], self.first_edge[number + 1])
+        return self.indptr[offsets], self.indices[edges]
+
+    @classmethod
+    def of(cls, edges: Mapping[EdgeType, Edges], num_nodes: Mapping[NodeType, int]) -> FusedCSC:
+        """Join the CSC of each edge type; copies them, unless there is one alone."""
+        num_edges = [len(part) for part in edges.values()]
+        indptr = [part.indptr for part in edges.values()] or [np.empty(0, np.int64)]
+        indices = [part.indices for part in edges.values()] or [np.empty(0, np.int32)]
+        if len(edges) == 1:
+            return cls.cut(tuple(edges), num_nodes, num_edges, indptr[0], indices[0])
+        joined = np.concatenate(indptr, dtype=np.int64), np.concatenate(indices)
+        return cls.cut(tuple(edges), num_nodes, num_edges, *joined)
+
+
 class FusedEdges(dict[EdgeType, Edges]):
-    """The edges of each type: views of one `FusedCSC`.
+    """The edges of each type: views of one `FusedCSC`, which is kept as it lies on disk.
 
     Args:
         fused: The edges of all types.
-        weight: `Edges.weight`, of a graph of one edge type alone.
-        gcn_norm: `Edges.gcn_norm`, likewise.
+        attributes: `Edges.weight` and `Edges.gcn_norm`, of a graph of one edge type alone.
     """
 
-    def __init__(
-        self,
-        fused: FusedCSC,
-        weight: Float32Array | None = None,
-        gcn_norm: Float32Array | None = None,
-    ) -> None:
+    def __init__(self, fused: FusedCSC, *attributes: Float32Array | None) -> None:
         super().__init__(
-            (name, Edges(*fused.part(r), weight, gcn_norm))
-            for r, name in enumerate(fused.edge_types)
+            (name, Edges(*fused.part(r), *attributes)) for r, name in enumerate(fused.edge_types)
         )
         self.fused = fused
 
@@ -157,9 +212,9 @@ class GraphSchema:
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    A homogeneous graph has one entry in each of the two mappings. Features, `indptr`, `indices`,
-    weights and norms are that entry's: they raise ValueError where a graph has several types.
-    Labels, splits and ids are those of the target type; `num_nodes` and `num_edges` count all.
+    A homogeneous graph has one entry in each of the two mappings: `features`, `indptr` and
+    `indices` are that entry's, and raise ValueError where a graph has several types. Labels, splits
+    and ids are those of the target type; `num_nodes` and `num_edges` count all.
 
     Attributes:
         nodes: The nodes of each type.
@@ -243,46 +298,36 @@ class Graph:
         return {name: len(edges) for name, edges in self.edges.items()}
 
     @property
-    def num_features(self) -> int:
-        return int(self.features.shape[1])
-
-    @property
     def num_outputs(self) -> int:
         """Numbers a model predicts for a node: 1 for a binary task, else one a class."""
         return 1 if self.task == "binary" else self.num_classes
 
+    # Of a graph of one type, see `Nodes` and `Edges`.
+
+    @property
+    def features(self) -> AnyArray:
+        return self.only_nodes.features
+
+    @property
+    def num_features(self) -> int:
+        return self.only_nodes.num_features
+
     @property
     def indptr(self) -> Int64Array:
-        """See `Edges.indptr`."""
         return self.only_edges.indptr
 
     @property
     def indices(self) -> IntArray:
-        """See `Edges.indices`."""
         return self.only_edges.indices
 
     @property
-    def edge_weight(self) -> Float32Array | None:
-        """See `Edges.weight`."""
-        return self.only_edges.weight
-
-    @property
     def gcn_norm(self) -> Float32Array:
-        """See `Edges.gcn_norm`."""
         norm = self.only_edges.gcn_norm
         if norm is None:
             raise ValueError("the edges have no gcn_norm")
         return norm
 
-    @property
-    def features(self) -> AnyArray:
-        """See `Nodes.features`."""
-        return self.only_nodes.features
-
-    @property
-    def feature_dtype(self) -> FeatureDtype:
-        """See `Nodes.feature_dtype`."""
-        return self.only_nodes.feature_dtype
+    # Of the target type.
 
     @property
     def labels(self) -> AnyArray:
@@ -296,6 +341,10 @@ class Graph:
     def node_ids(self) -> AnyArray | None:
         """See `Nodes.ids`."""
         return self.target_nodes.ids
+
+    def split(self, name: str) -> Int64Array:
+        """Node ids of "train", "val" or "test", see `Nodes.splits`."""
+        return self.target_nodes.splits[name]
 
     def in_words(self, nodes: Int64Array) -> str:
         """The first of some nodes of the target type, as the user calls them."""
@@ -312,10 +361,6 @@ class Graph:
     def names(self, nodes: Int64Array) -> list[str]:
         """As `ids_of`, all as texts."""
         return [str(one) for one in self.ids_of(nodes).tolist()]
-
-    def split(self, name: str) -> Int64Array:
-        """Node ids of "train", "val" or "test", see `Nodes.splits`."""
-        return self.target_nodes.splits[name]
 
     def class_counts(self, split: str) -> Int64Array:
         """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
@@ -413,17 +458,16 @@ class EdgeData:
 
 
 @dataclass
-class HeteroGraphData:
+class GraphData:
     """A graph with labels and splits of one node type, all NumPy arrays (memory maps included).
 
-    A homogeneous graph has one entry `NODE` of nodes and one entry `EDGE` of edges.
+    A homogeneous graph has one entry `NODE` of nodes and one entry `EDGE` of edges:
+    `GraphData.of_arrays` makes them.
 
     Attributes:
         dataset: Name of the data set.
         nodes: The nodes of each type.
-        edges: The edges of each type, numbered within their node types; a pair of sources and
-            destinations is taken, too.
-        target: The node type of the labels and splits.
+        edges: The edges of each type, numbered within their node types.
         labels: Multi-class and binary: integers `[num_nodes]`, −1 is "no label" (whole numbers
             as floats are taken too, with NaN for "no label"). Multi-label: 0/1
             `[num_nodes, num_classes]`. Quantities: numbers `[num_nodes, num_classes]`, NaN
@@ -431,6 +475,7 @@ class HeteroGraphData:
         num_classes: Number of classes, 2 for a binary task; of labels; of quantities.
         task: Kind of labels.
         splits: Node ids of exactly "train", "val" and "test".
+        target: The node type of the labels and splits.
         class_names: The user's names of the classes (labels, quantities),
             int64 or bytes (UTF-8) `[num_classes]`, or None for 0, 1, ….
         labelled: False for a graph to predict on only: it needs no training node.
@@ -444,11 +489,11 @@ class HeteroGraphData:
     dataset: str
     nodes: Mapping[NodeType, NodeData]
     edges: Mapping[EdgeType, EdgeData]
-    target: NodeType
     labels: AnyArray
     num_classes: int
     task: LabelKind
     splits: Mapping[str, IntArray]
+    target: NodeType = NODE
     class_names: AnyArray | None = None
     labelled: bool = True
     metric: str = "accuracy"
@@ -456,11 +501,30 @@ class HeteroGraphData:
     summary: DataSummary | None = None
     reverse: bool = False
 
-    def __post_init__(self) -> None:
-        self.edges = {
-            name: edges if isinstance(edges, EdgeData) else EdgeData(*edges)
-            for name, edges in self.edges.items()
-        }
+    @classmethod
+    def of_arrays(
+        cls,
+        *,
+        num_nodes: int,
+        src: IntArray,
+        dst: IntArray,
+        features: AnyArray | FeatureRows | None = None,
+        edge_weight: AnyArray | None = None,
+        symmetric: bool = False,
+        node_ids: AnyArray | None = None,
+        feature_names: Sequence[str] | None = None,
+        **attributes: Any,
+    ) -> GraphData:
+        """A homogeneous graph.
+
+        Args:
+            num_nodes, features, node_ids, feature_names: See `NodeData`.
+            src, dst, edge_weight, symmetric: See `EdgeData`.
+            attributes: The other attributes of the graph.
+        """
+        nodes = NodeData(num_nodes, features, node_ids, feature_names)
+        edges = EdgeData(src, dst, edge_weight, symmetric)
+        return cls(nodes={NODE: nodes}, edges={EDGE: edges}, **attributes)
 
     @property
     def is_homogeneous(self) -> bool:
@@ -472,66 +536,10 @@ class HeteroGraphData:
         """The nodes that have the labels and splits."""
         return self.nodes[self.target]
 
-
-class GraphData(HeteroGraphData):
-    """A homogeneous graph with labels and splits, from its arrays.
-
-    Args:
-        num_nodes, features, node_ids, feature_names, preprocessing: See `NodeData`.
-        src, dst, edge_weight, symmetric: See `EdgeData`.
-        dataset, labels, num_classes, task, splits, class_names, labelled, metric, ogb_name,
-            summary: See `HeteroGraphData`.
-    """
-
-    def __init__(
-        self,
-        dataset: str,
-        num_nodes: int,
-        src: IntArray,
-        dst: IntArray,
-        labels: AnyArray,
-        num_classes: int,
-        task: LabelKind,
-        splits: Mapping[str, IntArray],
-        features: AnyArray | FeatureRows | None,
-        symmetric: bool = False,
-        edge_weight: AnyArray | None = None,
-        node_ids: AnyArray | None = None,
-        class_names: AnyArray | None = None,
-        labelled: bool = True,
-        metric: str = "accuracy",
-        ogb_name: str | None = None,
-        feature_names: Sequence[str] | None = None,
-        summary: DataSummary | None = None,
-        preprocessing: Preprocessing | None = None,
-    ) -> None:
-        super().__init__(
-            dataset=dataset,
-            nodes={NODE: NodeData(num_nodes, features, node_ids, feature_names, preprocessing)},
-            edges={EDGE: EdgeData(src, dst, edge_weight, symmetric)},
-            target=NODE,
-            labels=labels,
-            num_classes=num_classes,
-            task=task,
-            splits=splits,
-            class_names=class_names,
-            labelled=labelled,
-            metric=metric,
-            ogb_name=ogb_name,
-            summary=summary,
-        )
-
-    # Its arrays by the names of the constructor.
-    num_nodes = property(lambda self: self.nodes[NODE].num_nodes)
-    num_features = property(lambda self: self.nodes[NODE].num_features)
-    features = property(lambda self: self.nodes[NODE].features)
-    node_ids = property(lambda self: self.nodes[NODE].ids)
-    feature_names = property(lambda self: self.nodes[NODE].feature_names)
-    preprocessing = property(lambda self: self.nodes[NODE].preprocessing)
-    src = property(lambda self: self.edges[EDGE].src)
-    dst = property(lambda self: self.edges[EDGE].dst)
-    edge_weight = property(lambda self: self.edges[EDGE].weight)
-    symmetric = property(lambda self: self.edges[EDGE].symmetric)
+    @property
+    def only_edges(self) -> EdgeData:
+        """The edges of the only type."""
+        return _only(self.edges, "edge types")
 
 
 def reverse_type(edge_type: EdgeType) -> EdgeType:

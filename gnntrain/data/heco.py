@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy_format
 
-from gnntrain.data.graph import SPLITS, EdgeData, EdgeType, HeteroGraphData, NodeData
+from gnntrain.data.graph import SPLITS, EdgeData, EdgeType, GraphData, NodeData
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout
 
 # The commit that added the files.
@@ -40,7 +40,7 @@ class HeCoBuilder(PublishedBuilder):
                 (scratch / name).write_bytes(reply.read())
         return scratch
 
-    def read(self, raw_dir: Path) -> HeteroGraphData:
+    def read(self, raw_dir: Path) -> GraphData:
         import scipy.sparse
 
         nodes = {}
@@ -62,7 +62,7 @@ class HeCoBuilder(PublishedBuilder):
         conferences = edges["paper", "published_in", "conference"].dst
         nodes["conference"] = NodeData(int(conferences.max()) + 1)
         labels = np.load(raw_dir / _LABELS, allow_pickle=False)
-        return HeteroGraphData(
+        return GraphData(
             dataset=self.dataset,
             nodes=nodes,
             edges=edges,

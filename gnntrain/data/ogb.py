@@ -34,7 +34,7 @@ from gnntrain.data.graph import (
     AnyArray,
     EdgeData,
     EdgeType,
-    HeteroGraphData,
+    GraphData,
     NodeData,
     index_dtype,
 )
@@ -133,7 +133,7 @@ class OGBBuilder(PublishedBuilder):
         Path(archive).unlink()
         return scratch / self._meta["download_name"]
 
-    def read(self, raw_dir: Path) -> HeteroGraphData:
+    def read(self, raw_dir: Path) -> GraphData:
         # OGB marks a data set's version with an empty file, and asks what to do with others.
         releases = sorted(file.name for file in raw_dir.glob("RELEASE_v*.txt"))
         expected = f"RELEASE_v{self._meta['version']}.txt"
@@ -155,7 +155,7 @@ class OGBBuilder(PublishedBuilder):
         else:
             raise ValueError("labels other than 0 and 1")
         split_folder = raw_dir / self._split_folder
-        return HeteroGraphData(
+        return GraphData(
             dataset=self.dataset,
             nodes=nodes,
             edges=edges,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnntrain.config.published import PUBLISHED
-from gnntrain.data.graph import JSON, HeteroGraphData
+from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 from gnntrain.paths import user_cache
@@ -105,7 +105,7 @@ class PublishedBuilder(ABC):
         """The identity of the graph, without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
-    def build(self) -> HeteroGraphData:
+    def build(self) -> GraphData:
         """Read the raw files, downloaded if they are not all there.
 
         Raises:
@@ -172,7 +172,7 @@ class PublishedBuilder(ABC):
         """
 
     @abstractmethod
-    def read(self, raw_dir: Path) -> HeteroGraphData:
+    def read(self, raw_dir: Path) -> GraphData:
         """Read the raw files, which lie in `raw_dir`."""
 
 

@@ -19,11 +19,12 @@ import numpy.typing as npt
 
 from gnntrain.config import SyntheticConfig, SyntheticMAGConfig
 from gnntrain.data.graph import (
+    EDGE,
+    NODE,
     SPLITS,
     EdgeData,
     Float32Array,
     GraphData,
-    HeteroGraphData,
     Int64Array,
     NodeData,
     NodeType,
@@ -94,19 +95,16 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
     draw_pairs(partners, backbone[cut:], pairs[num_within:], False, seed)
     # A packed pair is two int32; which comes first makes no difference to an undirected edge.
     halves = pairs.view(np.int32).reshape(-1, 2)
+    signal = config.feature_signal
+    features = ClassFeatures(labels, num_classes, config.num_features, signal, seed)
     return GraphData(
         dataset=config.name,
-        num_nodes=num_nodes,
-        src=halves[:, 0],
-        dst=halves[:, 1],
+        nodes={NODE: NodeData(num_nodes, features)},
+        edges={EDGE: EdgeData(halves[:, 0], halves[:, 1], symmetric=True)},
         labels=labels,
         num_classes=num_classes,
         task="multiclass",
         splits=splits,
-        features=ClassFeatures(
-            labels, num_classes, config.num_features, config.feature_signal, seed
-        ),
-        symmetric=True,
     )
 
 
@@ -150,7 +148,7 @@ def _check_capacity(
             )
 
 
-def synthetic_mag(config: SyntheticMAGConfig) -> HeteroGraphData:
+def synthetic_mag(config: SyntheticMAGConfig) -> GraphData:
     """Generate a random typed graph with the types and sizes of ogbn-mag, each edge once.
 
     Papers, authors, institutions and fields of study are shared out among the classes; edges join
@@ -194,7 +192,7 @@ def synthetic_mag(config: SyntheticMAGConfig) -> HeteroGraphData:
     num_train, num_val = round(_NUM_TRAIN * config.scale), round(_NUM_VAL * config.scale)
     order = random_stream(seed, "splits").permutation(sizes[_PAPER])
     parts = np.split(order, [num_train, num_train + num_val])
-    return HeteroGraphData(
+    return GraphData(
         dataset=config.name,
         nodes={
             name: NodeData(size, features if name == _PAPER else None)

@@ -1,49 +1,96 @@
-"""Opening tables, whatever their files are: text, Parquet, Feather and Arrow, JSON lines, GraphML.
+"""Files as tables: delimited text, Parquet, Feather and Arrow, JSON lines, GraphML.
 
-Feather and Arrow files are mapped; JSON lines and GraphML are read as a whole.
+Text may be packed with gzip, bzip2 or zstandard. Feather and Arrow files are mapped; JSON lines and
+GraphML are read as a whole.
+
+**Is a text's first line a header?** With `header="auto"`, comment lines (`#`, `%`) are passed over;
+then the first line holds column names if
+
+1. one of its fields is a column name the configuration gives, or a usual one (`id`, `source`,
+   `label`, …), or its first field is empty, as pandas writes an index; else not if
+2. one of its fields is a number; else exactly if
+3. the second line has a number where the first has none.
+
+So a list of text ids without a known name at its top has no header; `header=true` says otherwise.
+
+**In which encoding is it?** With `encoding="auto"`, a byte order mark or the zero bytes of ASCII
+tell UTF-16 and UTF-32; else it is UTF-8 or, where it has bytes that are not UTF-8 and no character
+beyond ASCII that is, Latin-1 in Windows' variant, with a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import codecs
+import csv
+import io
+import logging
+import re
+import sys
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from xml.parsers import expat
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 from pyarrow import json as arrow_json
 
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, from_texts
+from gnntrain.data.array_files import ARRAY_SUFFIXES
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.tables import Table, readable, refuse_beyond_memory
-from gnntrain.data.text_table import TEXT_SUFFIXES, TextTable, table_suffix
+from gnntrain.data.graph import Int64Array
+from gnntrain.data.tables import (
+    MAX_COLUMNS,
+    BadRows,
+    Batch,
+    Record,
+    Table,
+    readable,
+    refuse_beyond_memory,
+)
+from gnntrain.data.values import TEXT, from_texts, is_number
 from gnntrain.errors import UserError
 
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
+_logger = logging.getLogger("gnntrain")
+
 GRAPHML_SUFFIX = ".graphml"
+_TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist")
+_PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
-_ARROW_SUFFIXES = (".feather", ".arrow")
 _JSON_SUFFIXES = (".jsonl", ".ndjson")
-TABLE_SUFFIXES = (*TEXT_SUFFIXES, *_PARQUET_SUFFIXES, *_ARROW_SUFFIXES, *_JSON_SUFFIXES)
+_COLUMN_SUFFIXES = (*_PARQUET_SUFFIXES, ".feather", ".arrow", *_JSON_SUFFIXES)
 
 _BATCH_ROWS = 1 << 18
 _BATCH_VALUES = 1 << 22
+_BLOCK_BYTES = 1 << 22  # Arrow reads up to 32 blocks ahead
+_CHUNK_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 23
+# Bytes of memory that a byte of the file takes while it is read.
 _MEMORY_OF_XML = 20
-"""Bytes of memory that a byte of XML takes while it is read."""
 _MEMORY_OF_JSON = 4
+_BYTE_ORDER_MARK = "\ufeff"
+_CODECS_OF_MARKS = (  # UTF-32's mark begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
-def open_table(
+def open_tables(
     paths: Sequence[Path],
     bad: BadRows,
-    known_names: Collection[str] = (),
-    *,
-    header: Literal["auto"] | bool = "auto",
-    decimal: str = ".",
-    encoding: str = "auto",
-    other_suffixes: Sequence[str] = (),
+    known_names: Collection[str],
+    options: FilesConfig | None = None,
 ) -> Table:
     """Open a table of one file, or of several with the same columns.
 
@@ -51,38 +98,26 @@ def open_table(
         paths: The files.
         bad: Takes the rows of texts with a wrong number of fields.
         known_names: Names that mark a text's first line as a header, in lower case.
-        header: Whether texts start with column names.
-        decimal: Decimal mark of numbers in texts.
-        encoding: A codec of Python's for texts, or "auto".
-        other_suffixes: More suffixes for the message about a suffix that is not known.
-
-    Raises:
-        UserError: A file cannot be read, takes more than the free memory, or has other columns
-            than the first.
+        options: How text is read.
     """
-    tables: list[Table] = []
-    for path in paths:
-        suffix = table_suffix(path)
-        if suffix in TEXT_SUFFIXES:
-            tables.append(
-                TextTable(path, header, known_names, bad, decimal=decimal, encoding=encoding)
-            )
-        elif suffix == GRAPHML_SUFFIX:
-            tables.append(open_graphml(path, "nodes"))
-        elif path.suffix.lower() in TABLE_SUFFIXES:
-            tables.append(_open_columns(path))
-        else:
-            known = ", ".join((*TABLE_SUFFIXES, *other_suffixes))
-            raise UserError(
-                f"{path}: the suffix {path.suffix!r} does not say what the file is.",
-                conversion_hint(path)
-                or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
-            )
-    return Table.of_files(tables)
+    return Table.of_files([_open_table(path, bad, known_names, options) for path in paths])
 
 
-def _open_columns(path: Path) -> Table:
-    suffix = path.suffix.lower()
+def _open_table(
+    path: Path, bad: BadRows, known_names: Collection[str], options: FilesConfig | None
+) -> Table:
+    text_suffix, suffix = _text_suffix(path), path.suffix.lower()
+    if text_suffix in _TEXT_SUFFIXES:
+        return TextTable(path, bad, known_names, options)
+    if text_suffix == GRAPHML_SUFFIX:
+        return open_graphml(path, "nodes")
+    if suffix not in _COLUMN_SUFFIXES:
+        known = ", ".join((*_TEXT_SUFFIXES, *_COLUMN_SUFFIXES, *ARRAY_SUFFIXES))
+        raise UserError(
+            f"{path}: the suffix {path.suffix!r} does not say what the file is.",
+            conversion_hint(path)
+            or f"Name it with one of {known} (text also with .gz, .bz2 or .zst).",
+        )
     with readable(path):
         if suffix in _PARQUET_SUFFIXES:
             metadata = parquet.read_metadata(path)
@@ -111,15 +146,10 @@ def _parquet_batches(path: Path, num_rows: int, names: list[str]) -> Iterator[pa
 
 
 def table_in_memory(path: Path, table: pa.Table, note: str = "") -> Table:
-    """Columns in memory, or mapped, as a table; `path` and `note` are for messages.
+    """Columns in memory, or mapped, as a table; `path` and `note` are for messages."""
 
-    Raises:
-        UserError: There are too many columns, or two have one name.
-    """
-
-    def batches(names: list[str]) -> list[pa.RecordBatch]:
-        found: list[pa.RecordBatch] = table.select(names).to_batches(_BATCH_ROWS)
-        return found
+    def batches(names: list[str]) -> Iterable[pa.RecordBatch]:
+        yield from table.select(names).to_batches(_BATCH_ROWS)
 
     return Table(path, table.column_names, batches, note)
 
@@ -129,9 +159,6 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:
 
     Columns are `id`, or `source` and `target`, then the attributes. An edge without direction is
     there in both.
-
-    Raises:
-        UserError: The file cannot be read, or takes more than the free memory.
     """
     import networkx as nx  # type: ignore[import-untyped]  # its stubs are a package of their own
 
@@ -142,30 +169,35 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:
             graph = nx.read_graphml(path)
         except (nx.NetworkXException, SyntaxError, KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"it is no GraphML: {error}") from error
+    note = ""
     if part == "nodes":
         named = dict(graph.nodes(data=True))
-        return table_in_memory(path, _with_ends({"id": named}, named.values()))
-    edges = list(graph.edges(data=True))
-    if not graph.is_directed():
-        edges += [(v, u, attributes) for u, v, attributes in edges if u != v]
-    ends = {"source": [edge[0] for edge in edges], "target": [edge[1] for edge in edges]}
-    note = "" if graph.is_directed() else " (without direction there, stored in both)"
-    return table_in_memory(path, _with_ends(ends, [edge[2] for edge in edges]), note)
+        ends: Mapping[str, Iterable[str]] = {"id": named}
+        rows = list(named.values())
+    else:
+        edges = list(graph.edges(data=True))
+        if not graph.is_directed():
+            edges += [(v, u, attributes) for u, v, attributes in edges if u != v]
+            note = " (without direction there, stored in both)"
+        ends = {"source": [edge[0] for edge in edges], "target": [edge[1] for edge in edges]}
+        rows = [edge[2] for edge in edges]
+    # Names of nodes are whole numbers if all are.
+    columns = {name: from_texts(pa.array(texts, TEXT)) for name, texts in ends.items()}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        try:
+            column = pa.array(values, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of several types: as texts
+            column = pa.array([None if v != v else str(v) for v in values], TEXT)
+        columns[f"{name}.1" if name in ends else name] = column
+    return table_in_memory(path, pa.table(columns), note)
 
 
 def _refuse_doctype(path: Path) -> None:
-    """Refuse untrusted XML with a document type: its entities may expand to any length.
+    """Refuse untrusted XML with a document type: its entities may expand to any length."""
 
-    Raises:
-        UserError: It declares a document type.
-        ValueError: It is no XML.
-    """
-
-    class RootReached(Exception):  # the first element begins: no document type may follow
-        pass
-
-    def stop(*_: Any) -> None:
-        raise RootReached
+    def end(*_: Any) -> None:  # the first element begins: no document type may follow
+        raise StopIteration
 
     def refuse(*_: Any) -> None:
         raise UserError(
@@ -175,26 +207,308 @@ def _refuse_doctype(path: Path) -> None:
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = stop
+    parser.StartElementHandler = end
     try:
-        with path.open("rb") as stream:
+        with path.open("rb") as stream, suppress(StopIteration):
             parser.ParseFile(stream)
-    except RootReached:
-        return
     except expat.ExpatError as error:
         raise ValueError(f"it is no XML: {error}") from error
 
 
-def _with_ends(
-    ends: Mapping[str, Iterable[str]], attributes: Collection[Mapping[str, Any]]
-) -> pa.Table:
-    """Node names, which are whole numbers if all are, then the attributes by their names."""
-    columns = {name: from_texts(pa.array(texts, TEXT)) for name, texts in ends.items()}
-    for name in dict.fromkeys(name for row in attributes for name in row):
-        values = [row.get(name) for row in attributes]
-        try:
-            column = pa.array(values, from_pandas=True)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of several types: as texts
-            column = pa.array([None if v != v else str(v) for v in values], TEXT)
-        columns[f"{name}.1" if name in ends else name] = column
-    return pa.table(columns)
+def _text_suffix(path: Path) -> str:
+    """The suffix that says what a file is: `.csv` for `edges.csv.gz`."""
+    packed = path.suffix.lower() in _PACKED_SUFFIXES
+    return (path.with_suffix("") if packed else path).suffix.lower()
+
+
+class TextTable(Table):
+    """Delimited text. Rows are numbered from 0 over all lines that are neither header nor blank."""
+
+    unit = "line"
+
+    def __init__(
+        self, path: Path, bad: BadRows, known_names: Collection[str], options: FilesConfig | None
+    ) -> None:
+        header = "auto" if options is None else options.header
+        encoding = "auto" if options is None else options.encoding
+        self.path, self._bad = path, bad
+        self.decimal = "." if options is None else options.decimal
+        self._is_reported = False
+        self._has_utf8 = False  # beyond ASCII
+        self._not_utf8: UserError | None = None
+        self._may_be_latin = encoding == "auto"
+        # A field within quotation marks that never close is long; Arrow has no limit either.
+        csv.field_size_limit(sys.maxsize)
+        with readable(path):
+            self._codec = _seen_codec(path) if encoding == "auto" else _checked_codec(encoding)
+            with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
+                line = file.readline(_MAX_LINE_BYTES)
+                mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
+                line = line.removeprefix(mark)
+                comments: list[str] = []
+                while line and (not line.strip() or line.startswith(("#", "%"))):
+                    comments.append(line)
+                    line = file.readline(_MAX_LINE_BYTES)
+                second = file.readline(_MAX_LINE_BYTES)
+            if not line:
+                raise ValueError("it is empty")
+            self._delimiter = _delimiter(path, line, second, known_names, self.decimal)
+            names, second_row = (
+                next(csv.reader([text], delimiter=self._delimiter), []) for text in (line, second)
+            )
+            if len(line) >= _MAX_LINE_BYTES or len(names) > MAX_COLUMNS:
+                raise ValueError(
+                    f"its first line has more than {MAX_COLUMNS:,} columns or is endless"
+                )
+        names = [name.strip() for name in names]
+        if header == "auto":
+            header = names[0] == "" or any(name.lower() in known_names for name in names)
+            if not header and not any(is_number(name, self.decimal) for name in names):
+                header = any(is_number(field, self.decimal) for field in second_row)
+        self.names = tuple(names) if header else tuple(map(str, range(len(names))))
+        self.heading = () if header else tuple(names)
+        self._first_line = 1 + len(comments) + header
+        skipped = "".join([mark, *comments, line if header else ""])
+        self._num_bytes_skipped = len(skipped.encode())
+        self._num_quotes_skipped = skipped.count('"')
+
+    def _open(self) -> io.BufferedReader:
+        return io.BufferedReader(_Blocks(self._utf8()), _CHUNK_BYTES)
+
+    def _utf8(self) -> Iterator[bytes]:
+        """The file, unpacked and in UTF-8. Latin-1 is noticed on the way."""
+        num_lines, left, is_end = 1, b"", False
+        with pa.input_stream(str(self.path), compression="detect") as stream:
+            if self._codec is not None:
+                stream = pa.transcoding_input_stream(stream, self._codec, "utf-8")
+            while not is_end:
+                read = stream.read(_CHUNK_BYTES)
+                raw, is_end = left + read, not read
+                block, left = raw, b""
+                if not raw.isascii():
+                    try:
+                        _, end = codecs.utf_8_decode(raw, "strict", is_end)
+                        block, left = raw[:end], raw[end:]
+                        self._has_utf8 |= not block.isascii()
+                    except UnicodeDecodeError as error:
+                        text = raw.decode("cp1252", "replace")
+                        block = text.encode()
+                        has_utf8 = not raw.decode(errors="ignore").isascii()
+                        self._has_utf8 |= has_utf8 or "\ufffd" in text
+                        if self._not_utf8 is None:
+                            line = num_lines + raw.count(b"\n", 0, error.start)
+                            self._not_utf8 = self._note_latin(line, raw[error.start])
+                    if self._not_utf8 and (self._has_utf8 or not self._may_be_latin):
+                        raise self._not_utf8
+                num_lines += block.count(b"\n")
+                if block:
+                    yield block
+
+    def _note_latin(self, line: int, byte: int) -> UserError:
+        found = f"{self.path} line {line} is not UTF-8: byte 0x{byte:02x}."
+        if self._may_be_latin and not self._has_utf8:
+            _logger.warning("%s It is read as Latin-1; dataset.encoding names another.", found)
+        hint = "Save the file as UTF-8, or name its encoding, for example dataset.encoding=latin1."
+        return UserError(found, hint)
+
+    def read(self, places: Sequence[int]) -> Iterator[Batch]:
+        wrong = array("q")  # numbers of the rows with another number of fields
+
+        def leave_out(row: Any) -> str:
+            wrong.append(row.number - 1)
+            return "skip"
+
+        nothing = pa.record_batch([pa.array([], TEXT)] * len(places), list(map(str, places)))
+        batches: Iterator[pa.RecordBatch] = iter(())
+        end = 0
+        blocks = _Blocks(self._utf8())
+        with io.BufferedReader(blocks, _CHUNK_BYTES) as file:
+            file.read(self._num_bytes_skipped)
+            try:
+                if file.peek(1):
+                    batches = self._parsed(file, places, leave_out)
+                following = next(batches, nothing)
+                while following is not None:
+                    batch, following = following, next(batches, None)
+                    left_out = np.array(wrong, np.int64)
+                    left_out = left_out[np.searchsorted(left_out, end) :]
+                    rows = np.arange(end, end + batch.num_rows + len(left_out))
+                    if len(left_out):
+                        rows = np.setdiff1d(rows, left_out, assume_unique=True)[: batch.num_rows]
+                    end = int(rows[-1]) + 1 if len(rows) else end
+                    if following is None:
+                        end += int((left_out >= end).sum())
+                        is_odd = (blocks.num_quotes - self._num_quotes_skipped) % 2
+                        if is_odd and len(rows) and rows[-1] == end - 1 and self._is_open():
+                            batch, rows = batch[:-1], rows[:-1]
+                            wrong.append(end - 1)
+                        if not self._is_reported:
+                            self._is_reported = True
+                            self._bad.add(self, np.array(wrong, np.int64), self._wrong_fields)
+                    # Without places, all columns are there.
+                    yield dict(zip(places, batch.columns, strict=False)), rows, end
+            except pa.ArrowInvalid as error:
+                if "straddling" not in str(error):
+                    raise
+                deque(self._records(_BLOCK_BYTES), maxlen=0)  # raises the error of the line
+                raise ValueError(f"a line has more than {_BLOCK_BYTES >> 20} MiB") from error
+            finally:
+                # Arrow's thread reads ahead; at the interpreter's end it would abort the process.
+                blocks.stop()
+                with suppress(Exception):
+                    deque(batches, maxlen=0)
+
+    def _parsed(
+        self, file: io.BufferedReader[Any], places: Sequence[int], leave_out: Callable[[Any], str]
+    ) -> Iterator[pa.RecordBatch]:
+        names = [str(place) for place in places]
+        reader: Iterator[pa.RecordBatch] = arrow_csv.open_csv(
+            pa.PythonFile(file, "r"),
+            # Rows are numbered only where one thread reads them.
+            arrow_csv.ReadOptions(
+                column_names=[str(place) for place in range(len(self.names))],
+                block_size=_BLOCK_BYTES,
+                use_threads=False,
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
+            ),
+            arrow_csv.ConvertOptions(
+                include_columns=names or ["0"],  # no names: all columns
+                column_types=dict.fromkeys(names, TEXT),
+                strings_can_be_null=True,
+                null_values=[""],
+                check_utf8=False,
+            ),
+        )
+        return reader
+
+    def _records(
+        self, most_chars: int = 1 << 62, end: Sequence[str] = ()
+    ) -> Iterator[tuple[int, Record]]:
+        """Line and fields of every row, by Python's reader: slow.
+
+        Args:
+            most_chars: Raise a ValueError with the line of a row that has more.
+            end: Lines that follow the file's.
+        """
+        line, length = self._first_line, 0
+        with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
+            file.buffer.read(self._num_bytes_skipped)
+
+            def lines() -> Iterator[str]:
+                nonlocal length
+                for text in chain(iter(partial(file.readline, most_chars + 1), ""), end):
+                    length += len(text)
+                    if length > most_chars:
+                        raise ValueError(
+                            f"line {line} has more than {_BLOCK_BYTES >> 20} MiB; perhaps a "
+                            "quotation mark opens there and does not close"
+                        )
+                    yield text
+
+            reader = csv.reader(lines(), delimiter=self._delimiter)
+            for fields in reader:
+                if fields:
+                    yield line, fields
+                line, length = self._first_line + reader.line_num, 0
+
+    def _is_open(self) -> bool:
+        """Whether a quotation mark opens in the last row and never closes."""
+        ((_, fields),) = deque(self._records(end=("\n", "end\n")), maxlen=1)
+        return list(fields) != ["end"]
+
+    def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
+        wanted = set(rows.tolist())
+        found: list[tuple[int, Record]] = []
+        with readable(self.path):
+            for row, record in enumerate(self._records()):
+                if row in wanted:
+                    found.append(record)
+                    if len(found) == len(wanted):
+                        break
+        return found
+
+    def _wrong_fields(self, fields: Record) -> str:
+        unclosed = "a quotation mark opens here and does not close in this line"
+        if len(fields) == len(self.names):
+            return unclosed
+        found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+        why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
+        return f"{found} instead of {len(self.names)}{why}"
+
+
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file, whose quotation marks are counted."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._left = b""
+        self.num_quotes = 0
+
+    def stop(self) -> None:
+        """Let the file end here."""
+        self._blocks, self._left = iter(()), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            self._left = next(self._blocks, b"")
+            self.num_quotes += self._left.count(b'"')
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+
+def _seen_codec(path: Path) -> str | None:
+    """The codec that a file's first bytes tell; None: UTF-8, or what contains ASCII as it does."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        start = stream.read(4096)
+    for mark, codec in _CODECS_OF_MARKS:
+        if start.startswith(mark):
+            return codec
+    zeros = np.flatnonzero(np.frombuffer(start, np.uint8) == 0)
+    if 4 * len(zeros) < len(start) or len(set(zeros % 2)) != 1:
+        return None
+    return "utf-16-le" if zeros[0] % 2 else "utf-16-be"
+
+
+def _checked_codec(encoding: str) -> str | None:
+    """The codec of a name; None: UTF-8."""
+    try:
+        "".encode(encoding)
+        codecs.getincrementaldecoder(encoding)
+    except (LookupError, ValueError) as error:
+        raise UserError(
+            f"dataset.encoding={encoding}: Python knows no such encoding.",
+            "Set it to utf-8, utf-16, latin1, …, or leave dataset.encoding=auto.",
+        ) from error
+    return None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
+
+
+def _delimiter(
+    path: Path, first: str, second: str, known_names: Collection[str], decimal: str
+) -> str:
+    """The sign between the fields of the first line.
+
+    Of several, the one that the second line has as often; of those, the one around a known name: a
+    column's name may have a comma, and a field semicolons.
+    """
+    suffix = _text_suffix(path)
+    if suffix == ".tsv":
+        return "\t"
+    choices = [",", "\t", ";", "|"] + [" "] * (suffix != ".csv")
+    if decimal == ",":
+        choices.append(choices.pop(0))
+    line, below = (re.sub('"[^"]*"', "", text) for text in (first, second))
+    there = [choice for choice in choices if choice in line]
+    even = [sign for sign in there if sign != " " and line.count(sign) == below.count(sign)]
+    named = [
+        sign
+        for sign in even
+        if any(field.strip().lower() in known_names for field in line.split(sign))
+    ]
+    return next(iter((*named, *even, *there, choices[0])))

@@ -1,12 +1,15 @@
 """Tables of a user's graph, read once from front to back, a batch of rows at a time.
 
-A table has named columns, whatever file it is: delimited text (`gnntrain.data.text_table`), what
-Arrow reads (`gnntrain.data.table_files`) or arrays (`gnntrain.data.array_files`).
+A table has named columns, whatever file it is: text or what Arrow reads
+(`gnntrain.data.table_files`), or arrays (`gnntrain.data.array_files`). `Columns` are those that are
+read, with their uses; `Rows` are what was read; `BadRows` collects the rows that cannot be used.
 """
 
 from __future__ import annotations
 
 import csv
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -17,8 +20,10 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import (
+from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.names import Role
+from gnntrain.data.preprocessing import Exact
+from gnntrain.data.values import (
     TEXT,
     BoolArray,
     from_texts,
@@ -28,18 +33,23 @@ from gnntrain.data.columns import (
     width_of,
     with_decimal_point,
 )
-from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.preprocessing import Exact
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
 
-Role = Literal["id", "source", "target", "label", "split", "train", "val", "test"]
 _LABEL_ROLES: tuple[Role, ...] = ("label", "split", "train", "val", "test")
 
 MAX_COLUMNS = 100_000
+_NUM_SHOWN = 10  # bad rows
+
+Record = Sequence[str]
+"""One row's fields as text."""
+Reason = str | Callable[[Record], str]
+"""Why a row is bad; a function says it from the row's fields."""
 
 Batch = tuple[Mapping[int, pa.Array], Int64Array, int]
 """Columns by their places in the table, the rows' numbers, and the number behind the last row."""
+
+_logger = logging.getLogger("gnntrain")
 
 
 class Table:
@@ -56,9 +66,6 @@ class Table:
         unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
         decimal: Decimal mark of the numbers.
         heading: The fields of a text's first line that was not seen to be a header.
-
-    Raises:
-        UserError: There are too many columns, or two have one name.
     """
 
     unit: Literal["line", "row"] = "row"
@@ -86,11 +93,7 @@ class Table:
 
     @staticmethod
     def of_files(tables: Sequence[Table]) -> Table:
-        """Tables of the same columns as one; the first one's path stands for all in messages.
-
-        Raises:
-            UserError: One has other columns than the first.
-        """
+        """Tables of the same columns as one; the first one's path stands for all in messages."""
         first = tables[0]
         for table in tables:
             if table.names != first.names:
@@ -111,11 +114,15 @@ class Table:
         part._held = columns, rows, int(rows[-1]) + 1 if len(rows) else 0
         return part
 
-    def batches(self, places: Sequence[int]) -> Iterator[Batch]:
-        """Read the columns at `places` from front to back; those of text files are texts.
+    @property
+    def has_names(self) -> bool:
+        """Whether its columns have names: without a header they are called by their places."""
+        return not all(name.isdecimal() for name in self.names)
 
-        Raises:
-            UserError: A file cannot be read.
+    def batches(self, places: Sequence[int]) -> Iterator[Batch]:
+        """Read the columns at `places` from front to back: at least one batch.
+
+        Columns of text files are texts.
         """
         if self._held is not None:
             yield self._held
@@ -182,7 +189,7 @@ class Table:
         return self.names[place] or str(place)
 
     def to_plain(self, column: pa.Array, *, labels: bool) -> pa.Array:
-        """A whole column as int64, text or, of `labels`, float64 (see `columns.to_plain`)."""
+        """A whole column as int64, text or, of `labels`, float64 (see `values.to_plain`)."""
         if self.unit == "line" and column.type == TEXT:
             return from_texts(column, labels=labels, decimal=self.decimal)
         return to_plain(column, labels=labels)
@@ -190,7 +197,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table and their roles.
+    """Columns of a table and their uses.
 
     Attributes:
         table: The table.
@@ -202,7 +209,7 @@ class Columns:
 
     table: Table
     places: Mapping[Role, int]
-    numbers: Sequence[int]
+    numbers: Sequence[int] = ()
     others: Sequence[int] = ()
 
     @property
@@ -218,71 +225,64 @@ class Columns:
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
         """Read the columns in batches of `num_rows` rows or more, but for the last: at least one.
 
-        Raises:
-            UserError: The file cannot be read.
+        Those with a role are as they are written.
         """
-        places = self.all_places
         widths: list[int | None] = [None] * len(self.numbers)
         held: list[Batch] = []  # until a list is there that tells a column's width
         group: list[Rows] = []
-        for batch in self.table.batches(places):
+        for batch in self.table.batches(self.all_places):
             held.append(batch)
             for i, place in enumerate(self.numbers):
-                if widths[i] is None and not pa.types.is_null(batch[0][place].type):
+                if widths[i] is None:
                     widths[i] = width_of(batch[0][place])
-            if None in widths:
-                continue
-            group += [self._rows(*some, widths) for some in held]
-            held.clear()
-            if sum(map(len, group)) >= num_rows:
-                yield _concatenate(group)
-                group = []
-        group += [self._rows(*some, widths) for some in held]
+            if None not in widths:
+                group += [self._rows(some, widths) for some in held]
+                held.clear()
+                if sum(map(len, group)) >= num_rows:
+                    yield _concatenate(group)
+                    group = []
+        group += [self._rows(some, widths) for some in held]
         if group:
             yield _concatenate(group)
 
     def read(self) -> Rows:
-        """Read the columns as a whole, those with a role as `to_plain` makes them.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
+        """Read the columns as a whole, those with a role as `to_plain` makes them."""
         array = self.table.array(self.numbers)
-        if array is not None:
-            rows = _concatenate(list(replace(self, numbers=()).batches()))
-            return self._finished(replace(rows, matrix=array))
-        return self._finished(_concatenate(list(self.batches())))
+        if array is None:
+            return self._finished(_concatenate(list(self.batches())))
+        rows = _concatenate(list(replace(self, numbers=()).batches()))
+        widths = [1] * len(self.numbers)
+        return self._finished(replace(rows, source=self, matrix=array, widths=widths))
 
-    def select(self, rows: Rows) -> Rows:
-        """As `read`, of rows that have these columns among their `others`."""
-        widths = [None] * len(self.numbers)
-        found = self._rows(rows.others, rows.rows, rows.end, widths)
-        return self._finished(replace(found, nodes=rows.nodes))
+    def read_of(self, nodes: Rows) -> Rows:
+        """As `read`, of the rows that are nodes; columns that were read with them are not again."""
+        places = self.all_places
+        if nodes.columns.keys() >= {*places}:
+            batch = {place: nodes.columns[place] for place in places}, nodes.rows, nodes.end
+            rows = self._finished(self._rows(batch, [None] * len(self.numbers)))
+        else:
+            rows = self.read()
+            rows = rows.keep(np.isin(rows.rows, nodes.rows, assume_unique=True))
+        return replace(rows, nodes=np.arange(len(rows)))
 
-    def _rows(
-        self,
-        columns: Mapping[int, pa.Array],
-        rows: Int64Array,
-        end: int,
-        widths: Sequence[int | None],
-    ) -> Rows:
-        decimal = self.table.decimal
-        numbers = [with_decimal_point(columns[place], decimal) for place in self.numbers]
+    def _rows(self, batch: Batch, widths: Sequence[int | None]) -> Rows:
+        columns, rows, end = batch
+        numbers = [with_decimal_point(columns[at], self.table.decimal) for at in self.numbers]
         with readable(self.table.path):
             matrix, known, exact = to_matrix(numbers, len(rows), widths)
-        by_role = {role: columns[place] for role, place in self.places.items()}
-        others = {place: columns[place] for place in self.others}
-        return Rows(self, by_role, matrix, rows, end, others=others, exact=exact, widths=known)
+        by_key: dict[Role | int, pa.Array] = {r: columns[at] for r, at in self.places.items()}
+        by_key |= {place: columns[place] for place in self.others}
+        return Rows(self, by_key, matrix, rows, end, exact=exact, widths=known)
 
     def _finished(self, rows: Rows) -> Rows:
         """The columns with a role as `to_plain` makes them."""
         with readable(self.table.path):
-            plain = {
-                role: self.table.to_plain(column, labels=role in _LABEL_ROLES)
-                for role, column in rows.columns.items()
+            plain: dict[Role | int, pa.Array] = {
+                role: self.table.to_plain(rows.columns[role], labels=role in _LABEL_ROLES)
+                for role in self.places
             }
             marks = missing_marks(rows.columns["label"]) if "label" in plain else {}
-        return replace(rows, source=self, columns=plain, missing_marks=marks)
+        return replace(rows, columns={**rows.columns, **plain}, missing_marks=marks)
 
 
 @dataclass(frozen=True)
@@ -291,27 +291,24 @@ class Rows:
 
     Attributes:
         source: What was read.
-        columns: Columns by role; null if missing.
+        columns: By role the columns that have one, null if missing; by place the `others`.
         matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing, infinite if not a
             number. (Arrays have their own type.)
         rows: int64 `[num_rows]`: each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
-        others: Other columns by their places.
         exact: The columns of the matrix that float32 is too coarse for, in float64, by their places
             in it.
-        widths: Columns of the matrix for each column of numbers, more than one for lists; empty:
-            one each.
+        widths: Columns of the matrix for each column of numbers, more than one for lists.
         missing_marks: Words that stand for a missing label, and how many times.
     """
 
     source: Columns
-    columns: Mapping[Role, pa.Array]
+    columns: Mapping[Role | int, pa.Array]
     matrix: AnyArray
     rows: Int64Array
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    others: Mapping[int, pa.Array] = field(default_factory=dict)
     exact: Exact = field(default_factory=dict)
     widths: Sequence[int] = ()
     missing_marks: Mapping[str, int] = field(default_factory=dict)
@@ -328,48 +325,46 @@ class Rows:
         """Which rows have no value in a role's column."""
         return np.asarray(self.columns[role].is_null().to_numpy(zero_copy_only=False), bool)
 
-    def drop(
-        self, mask: BoolArray, bad: BadRows, reason: Callable[[Record], str], hint: str = ""
-    ) -> Rows:
-        """The rows outside `mask`; those inside are bad, for this reason."""
-        if not mask.any():
-            return self
-        bad.add(self.source.table, self.rows[mask], reason, hint)
-        return self.keep(~mask)
-
     def keep(self, mask: BoolArray) -> Rows:
         """The rows inside `mask`."""
         return replace(
             self,
-            columns={role: column.filter(mask) for role, column in self.columns.items()},
+            columns={key: column.filter(mask) for key, column in self.columns.items()},
             matrix=self.matrix[mask],
             rows=self.rows[mask],
             nodes=self.nodes[mask] if len(self.nodes) else self.nodes,
-            others={place: column.filter(mask) for place, column in self.others.items()},
             exact={place: column[mask] for place, column in self.exact.items()},
         )
 
-    def drop_by_field(
-        self, mask: BoolArray, bad: BadRows, role: Role, reason: str, hint: str = ""
+    def drop(
+        self,
+        mask: BoolArray,
+        bad: BadRows,
+        reason: Reason,
+        hint: str = "",
+        role: Role | None = None,
     ) -> Rows:
-        """As `drop`; `{}` in the reason stands for the row's field in a role."""
-        place = self.source.places[role]
-        return self.drop(mask, bad, lambda row: reason.format(repr(row[place])), hint)
+        """The rows outside `mask`; those inside are bad.
 
-    def drop_missing(self, role: Role, bad: BadRows, reason: str, hint: str = "") -> Rows:
-        """The rows that have a value in a role's column."""
-        return self.drop(self.is_missing(role), bad, lambda _: reason, hint)
+        `{}` in the reason stands for the row's field in the column of `role`.
+        """
+        if not mask.any():
+            return self
+        why = reason
+        if role is not None:
+            place, text = self.source.places[role], str(reason)
+            why = lambda record: text.replace("{}", repr(record[place]))  # noqa: E731
+        bad.add(self.source.table, self.rows[mask], why, hint)
+        return self.keep(~mask)
 
 
 def _concatenate(group: Sequence[Rows]) -> Rows:
     if len(group) == 1:
         return group[0]
-    roles, others = group[0].columns, group[0].others
     return replace(
         group[-1],
-        columns={role: pa.concat_arrays([some.columns[role] for some in group]) for role in roles},
-        others={
-            place: pa.concat_arrays([some.others[place] for some in group]) for place in others
+        columns={
+            key: pa.concat_arrays([some.columns[key] for some in group]) for key in group[0].columns
         },
         matrix=np.concatenate([some.matrix for some in group]),
         rows=np.concatenate([some.rows for some in group]),
@@ -378,6 +373,66 @@ def _concatenate(group: Sequence[Rows]) -> Rows:
             for place in {place for some in group for place in some.exact}
         },
     )
+
+
+class BadRows:
+    """Collects bad rows over several files.
+
+    Args:
+        policy: "error": `report` raises with the first rows and the total. "skip": the rows
+            are left out and `report` warns with the same text.
+        source: What the rows are of; the key of the policy is told of `dataset=files` alone.
+
+    Attributes:
+        left_out: For the summary: the rows of each file that were left out, and why.
+    """
+
+    def __init__(self, policy: Literal["error", "skip"], source: str = "dataset=files") -> None:
+        self._policy = policy
+        self.source = source
+        self.left_out: dict[str, str] = {}
+        self._total: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # since the last report, as are the others
+        self._shown: list[tuple[Path, int, str]] = []
+        self._hints: dict[str, None] = {}
+
+    def add(self, table: Table, rows: Int64Array, reason: Reason, hint: str = "") -> None:
+        """Note rows by their numbers in the table."""
+        for file, here in table.by_file(np.sort(rows)) if len(rows) else ():
+            self._counts[file.path.name] += len(here)
+            shown = here[: _NUM_SHOWN - len(self._shown)]
+            for number, record in file.read_fields(shown) if len(shown) else ():
+                why = reason if isinstance(reason, str) else reason(record)
+                report = f"  {file.path} {file.unit} {number}: {why}"
+                self._shown.append((file.path, number, report))
+                has_digit = any(field[:1].isdigit() for field in record)
+                if file.unit == "line" and number == 1 and not has_digit:
+                    self._hints["If line 1 holds column names, set dataset.header=true."] = None
+        if hint and len(rows):
+            self._hints[hint] = None
+
+    def report(self) -> None:
+        """Raise a UserError that lists the bad rows added so far, or warn with the same text."""
+        if not self._counts:
+            return
+        total = self._counts.total()
+        counts = ", ".join(f"{name}: {count}" for name, count in self._counts.items())
+        rows = "1 bad row" if total == 1 else f"{total} bad rows"
+        found = f"{self.source}: {rows} ({counts})."
+        first = [f"The first {_NUM_SHOWN}:"] if total > _NUM_SHOWN else []
+        lines = first + [report for _, _, report in sorted(self._shown)]
+        hints = list(self._hints)
+        self._total += self._counts
+        self.left_out = {f"{n:,} rows of {name}": "bad" for name, n in self._total.items()}
+        for noted in (self._counts, self._shown, self._hints):
+            noted.clear()
+        # The hint stands before the ten rows.
+        if self._policy == "error":
+            or_skip = ", or set dataset.bad_rows=skip to leave them out"
+            hints.append(f"Correct them{or_skip * (self.source == 'dataset=files')}.")
+            raise UserError(found, "\n".join([" ".join(hints), *lines]))
+        said = " ".join([found, "They are left out.", *hints])
+        _logger.warning("%s", "\n".join([said, *lines]))
 
 
 @contextmanager

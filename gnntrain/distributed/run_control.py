@@ -35,6 +35,9 @@ Member = int | str  # the number of a rank, or the name of a process
 # waits for the end of a step anyway.
 SYNC_SECONDS = 0.2
 
+SAVE = -1
+"""Stands for a signal where a checkpoint is due without one."""
+
 _STOP, _SAVES, _ABANDONED, _FAILURE, _COMMITTED = "stop", "saves", "abandoned", "failure", "commit"
 
 # gloo, NCCL and TCPStore have an exception class and a wording of their own for a timeout.
@@ -226,20 +229,22 @@ class RunControl:
             self._must_save = False
             self._store.add(_SAVES, 1)
 
-    def commit(self, step: int) -> None:
-        """Decide that all ranks act after `step` on what was requested.
+    def commit(self, step: int, *, save: bool = False) -> None:
+        """Decide that all ranks act after `step` on what was requested; with `save`, that they
+        save a checkpoint without a request.
 
         Rank 0 calls this before it enters the gradient exchange of `step`. Where it writes a
         decision, it waits for the store's answer.
         """
-        if self._stop or self._must_save:
+        number = self._stop or (int(signal.SIGUSR1) if self._must_save else SAVE if save else 0)
+        if number:
             self._must_save = False
-            self.decisions.set(_COMMITTED, f"{step} {self._stop or int(signal.SIGUSR1)}")
+            self.decisions.set(_COMMITTED, f"{step} {number}")
             # `set` returns before the store has done it. The answer to this comes after.
             self.decisions.compare_set(_COMMITTED, "", "")
 
     def agreed(self, step: int) -> int:
-        """The signal to act on after `step`: SIGUSR1 saves, others end the run; 0: none.
+        """The signal to act on after `step`: SIGUSR1 saves, others end the run; `SAVE`; 0: none.
 
         All ranks call this after the gradient exchange of `step` and get the same answer, without
         a collective: no rank leaves the exchange before rank 0 has entered it, and rank 0 enters

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.loading.transfer import send_all
+from gnntrain.loading.transfer import send_all, sent
 from gnntrain.sampling.block import BlockNeeds, Hop, Sample, edge_index_of
 
 _Value = TypeVar("_Value")
@@ -32,8 +32,7 @@ class Batch:
             nodes of the graph, see `seed_rows`).
         y: Targets of the examples only, `[batch_size]` or `[batch_size, ...]`.
         batch_size: Number of examples whose output is computed: seeds, or pairs of them.
-        num_counted: Examples that enter the loss: `batch_size`, or 0 if this rank has none in the
-            step and borrows one to take part in the all-reduce.
+        num_counted: Examples that enter the loss: `batch_size`, or 0 if the only one is borrowed.
         global_batch_size: Counted examples of all ranks together.
         seed_rows: int64 `[batch_size]`, the rows of the model's output that belong to the seeds;
             None: the first ones, in order.
@@ -126,50 +125,17 @@ class Batch:
         return _only(self.num_sampled_edges_dict)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch with its tensors on a device; itself if they are there already.
+        """The batch with its tensors on a device, by one copy for each type of numbers; itself if
+        they are there already.
 
-        Lazy rows are not moved: a `FeatureSource` gives them where the device reads them.
+        `rows` and `sample` stay: a `FeatureSource` gives lazy rows where the device reads them.
         """
         device = torch.device(device)
         tensors = [*self.n_id_dict.values(), self.y, *self._x.values(), *self._edges.values()]
         if all(tensor.device.type == device.type for tensor in tensors):
             return self
-        return replace(
-            self,
-            _x={name: rows.to(device) for name, rows in self._x.items()},
-            _edges={name: edges.to(device) for name, edges in self._edges.items()},
-        ).sent(device)
-
-    def sent(self, device: torch.device) -> Batch:
-        """This batch with its tensors on a device, by one copy for each type of numbers.
-
-        `x_dict` and `rows` are there already, and `sample` stays where it is.
-        """
-        ids, edges = list(self.n_id_dict), list(self._edges)
-        seed_rows = [] if self.seed_rows is None else [self.seed_rows]
-        pairs = [] if self.pairs is None else [self.pairs]
-        blocks = [block.tensors for hop in self.hops for block in hop.edges.values()]
-        tensors = [*self.n_id_dict.values(), self.y, *self._edges.values(), *seed_rows, *pairs]
-        tensors += [tensor for block in blocks for tensor in block.values()]
-        moved = iter(send_all(tensors, device))
-        return replace(
-            self,
-            n_id_dict={name: next(moved) for name in ids},
-            y=next(moved),
-            _edges={name: next(moved) for name in edges},
-            seed_rows=next(moved) if seed_rows else None,
-            pairs=next(moved) if pairs else None,
-            hops=tuple(
-                replace(
-                    hop,
-                    edges={
-                        name: block.with_tensors({key: next(moved) for key in block.tensors})
-                        for name, block in hop.edges.items()
-                    },
-                )
-                for hop in self.hops
-            ),
-        )
+        moved = sent(replace(self, rows={}, sample=None), device)
+        return replace(moved, rows=self.rows, sample=self.sample)
 
 
 def _only(by_type: Mapping[NodeType, _Value] | Mapping[EdgeType, _Value]) -> _Value:

@@ -11,19 +11,22 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import as_tensor
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.owners import equal_ranges
 from gnntrain.errors import UserError
-from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, stored_rows
+from gnntrain.loading.features import (
+    FeatureSource,
+    WholeGraphFeatures,
+    in_place,
+    stored_rows,
+)
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
 from gnntrain.loading.placement import (
-    PinnedArrays,
     Placement,
     Sizes,
     measured_memory,
@@ -32,9 +35,7 @@ from gnntrain.loading.placement import (
     place_features,
 )
 from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes
-from gnntrain.loading.remote import RemoteValues, held_parts, originals_of, serve_parts
-from gnntrain.loading.sharded import MachineRows
-from gnntrain.loading.wholegraph import WholeGraphFeatures
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.sampling.base import Sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.remote import RemoteSampler
@@ -42,21 +43,19 @@ from gnntrain.sampling.remote import RemoteSampler
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
+_HOST = torch.device("cpu")
+
 
 class LoaderBuilder:
-    """Makes one rank's loaders over a graph.
+    """Makes one rank's loaders over a graph, which share its tensors, its feature rows, and one
+    sampler for each fan-outs. On a GPU the first loader places them: all ranks make it together.
 
-    All loaders share the graph's tensors, its feature rows, and one sampler for each fan-outs. On a
-    GPU the first loader places them, which is a collective: all ranks make it.
-
-    The graph is whole here; or each machine has a range of the feature rows and asks the others for
-    theirs; or owners hold it in parts, and are asked for in-neighbours, rows and targets, so that
-    batches are made in host memory.
+    The graph is whole here; or machines share out its rows (`SharedGraph`); or owners hold it in
+    parts and are asked for in-neighbours, rows and targets: batches are made in host memory then.
 
     Args:
-        config: The whole configuration.
+        config, context: The whole configuration, and this rank.
         graph: The graph. In parts, its targets are the parts' labels.
-        context: This rank.
         needs: The fields that the model reads.
         plan: The training examples.
         targets: By node of the target type, see `Task.targets`.
@@ -68,14 +67,8 @@ class LoaderBuilder:
         owners_draw: Whether the owners of the exchange hold the graph in parts.
 
     Attributes:
-        kernels: Who computes the operators, and draws the batches: what this process has selected
-            for the rank's device.
-        is_typed, exchange: See above.
+        kernels: What this process has selected for the rank's device, to compute and to draw.
         owners: With an exchange: who holds which nodes of each type, or their rows.
-
-    Raises:
-        UserError: Nodes have no features, and the parts are of a version that does not say in
-            which order a model learns their rows.
     """
 
     def __init__(
@@ -97,26 +90,27 @@ class LoaderBuilder:
         self._needs, self._plan, self._targets = needs, plan, targets
         self._make_seeds, self._uses_graph = make_seeds, uses_graph
         self.kernels = selected(context.device.type)
-        self.is_typed, self.exchange = is_typed, exchange
+        self.is_typed, self.exchange, self._owners_draw = is_typed, exchange, owners_draw
         self._on_gpu = devices.is_gpu(context.device)
-        self._why_sharded: tuple[str, ...] = ()
-        self._pinned = PinnedArrays()
+        self._is_full = config.sampler.name == "full"
         self._samplers: dict[tuple[object, ...], Sampler] = {}
-        self._remote: RemoteValues | None = None
-        self._rows: MachineRows | None = None
-        if exchange is None:
-            return
-        parts = None
-        if owners_draw:
-            parts, self.owners = held_parts(graph, exchange)
-            originals = originals_of(graph)
-            self._remote = RemoteValues(exchange, self.owners, graph.target, originals)
-            if parts:
-                serve_parts(exchange, parts)
-        else:
-            sizes = graph.schema.num_nodes.items()
-            self.owners = {name: equal_ranges(size, exchange.num_owners) for name, size in sizes}
-        self._rows = MachineRows(graph, self.owners, parts, exchange)
+        self._shared: SharedGraph | None = None
+        if exchange is not None:
+            self._shared = SharedGraph(graph, exchange, context, in_parts=owners_draw)
+            self.owners = self._shared.owners
+        backend = config.sampler.backend
+        is_triton = backend == "triton" and not is_typed and self._on_gpu
+        if is_triton and not self.kernels.samples_on_gpu:
+            why = self.kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
+            raise UserError(
+                f"sampler.backend=triton cannot be used on this GPU: {why}.",
+                "Leave it out: the CPU draws then.",
+            )
+        # Whether the GPU draws if its memory holds the edges.
+        self._draws_on_gpu = False
+        if not (is_typed or owners_draw):
+            on_gpu = self.kernels.samples_on_gpu
+            self._draws_on_gpu = on_gpu if backend == "auto" else sampler_class(backend).on_gpu
 
     # Loaders
 
@@ -126,13 +120,8 @@ class LoaderBuilder:
         fan_outs: AnyFanOuts,
         features: Mapping[NodeType, FeatureSource] | None = None,
     ) -> SampledLoader:
-        """Mini-batches of the seeds of `plan`.
-
-        Args:
-            plan: The seeds.
-            fan_outs: As `sampler.fan_outs`.
-            features: Sources of the feature rows; None: `self.features`.
-        """
+        """Mini-batches of the seeds of `plan`; `fan_outs` as `sampler.fan_outs`, rows of `features`
+        or of `self.features`."""
         features = self.features if features is None else features
         config, device = self._config.sampler, self._context.device
         overlaps = self._on_gpu or self.exchange is not None or self._context.num_machines > 1
@@ -161,7 +150,7 @@ class LoaderBuilder:
         Raises:
             UserError: `trainer.cuda_graph` is set, but the GPU cannot read edges or features.
         """
-        if self._config.sampler.name == "full":
+        if self._is_full:
             return self.whole_graph_loader(self._plan)
         features = self.features
         if self._uses_wholegraph:
@@ -182,11 +171,15 @@ class LoaderBuilder:
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
         """The whole graph as one batch, with the seeds of `plan`."""
-        is_full = self._full_placement is not None
+        placed = self._placement if self._is_full else None
+        graph, rows = None, None
+        if placed is not None:
+            graph = self.graph_on_device if placed.topology == "resident" else None
+            rows = self.features if placed.features == "resident" else None
+        device = self._context.device
         return FullGraphLoader(
-            (self.graph_on_device if is_full else None) or self._copied_graph(),
-            self._graph.schema,
-            self.features if self._holds_all_rows else self._copied_rows(),
+            graph or self._graph_on(device),
+            rows or in_place(self._graph, device),
             plan,
             num_layers=self._config.model.num_layers,
             make_seeds=self._make_seeds,
@@ -195,37 +188,41 @@ class LoaderBuilder:
 
     # The graph and its rows, where they are read
 
+    def _graph_on(self, device: torch.device, indices: Tensor | None = None) -> GraphTensors:
+        return GraphTensors.of(
+            self._graph, self._needs, device, indices=indices, targets=self._targets
+        )
+
     @cached_property
     def graph(self) -> GraphTensors:
         """The graph's tensors where the sampler reads them."""
-        if self.samples_on_gpu and self._placement is not None:
-            return self._copied_graph(self._pinned.indices)
-        return GraphTensors.of(self._graph, self._needs, targets=self._targets)
+        placed = self._placement if self.samples_on_gpu else None
+        if placed is None:
+            return self._graph_on(_HOST)
+        return self._graph_on(self._context.device, placed.pinned_indices)
 
     @property
     def values(self) -> BatchValues:
         """The source of the batches' targets, weights, degrees and norms."""
-        return self.graph if self._remote is None else self._remote
+        return self._shared if self._owners_draw and self._shared is not None else self.graph
 
     @cached_property
     def graph_on_device(self) -> GraphTensors | None:
         """The graph's tensors where a GPU reads them, to train or to evaluate; None: the edges are
         in host memory. Collective."""
-        if self._full_placement is None:
-            return self.graph if self.samples_on_gpu else None
-        return self._copied_graph() if self._full_placement.topology == "resident" else None
+        if self.samples_on_gpu:
+            return self.graph
+        is_resident = self._placement is not None and self._placement.topology == "resident"
+        return self._graph_on(self._context.device) if is_resident else None
 
     @cached_property
     def features(self) -> Mapping[NodeType, FeatureSource]:
         """The rows of each node type with features, where the model reads them. Collective."""
-        if self._rows is not None:
+        if self._shared is not None:
             keys = self._config.features
             if self._uses_wholegraph:  # only evaluation asks the exchange
                 keys = keys.model_copy(update={"cache_ratio": 0.0})
-            sources, self._why_sharded = self._rows.sources(keys, self._presampled, self._context)
-            return sources
-        if self._holds_all_rows:
-            return self._copied_rows()
+            return self._shared.features(keys, self._presampled)
         placement = self._placement
         if placement is None:
             return in_place(self._graph)
@@ -235,34 +232,18 @@ class LoaderBuilder:
             num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
             for nodes in self._presampled(num_epochs):
                 counts.add(nodes[self._graph.target].cpu().numpy())
-            cached = as_tensor(most_read_nodes(counts, placement.num_cached, num_nodes))
+            cached = as_tensor(most_read_nodes(counts.between, placement.num_cached, num_nodes))
         return {
-            name: place_features(
-                rows, placement, self._context, cached, self._pinned.rows.get(name)
-            )
+            name: place_features(name, rows, placement, self._context, cached)
             for name, rows in stored_rows(self._graph).items()
         }
 
     def _presampled(self, num_epochs: int) -> Iterator[Mapping[NodeType, Tensor]]:
         """The nodes of each batch that training draws in its first epochs."""
-        sampler, plan = self.sampler(self._config.sampler.fan_outs), self._plan
+        sampler = self.sampler(self._config.sampler.fan_outs)
         for epoch in range(1, num_epochs + 1):  # the trainer counts from 1
-            order = plan.order(epoch)
-            for step in range(plan.num_steps):
-                examples, key = plan.rank_batch(order, step).seeds, plan.key(epoch, step)
-                yield sampler.sample(self._make_seeds(examples, key, self.values), key).nodes
-
-    def _copied_graph(self, indices: Tensor | None = None) -> GraphTensors:
-        """The graph on the model's device; its `indices` perhaps in pinned memory."""
-        device, targets = self._context.device, self._targets
-        return GraphTensors.of(self._graph, self._needs, device, indices=indices, targets=targets)
-
-    def _copied_rows(self) -> dict[NodeType, FeatureSource]:
-        device = self._context.device
-        return {
-            name: InPlaceFeatures(LazyFeatures(rows.to(device)), device)
-            for name, rows in stored_rows(self._graph).items()
-        }
+            for share, key in self._plan.batches(epoch):
+                yield sampler.sample(self._make_seeds(share.seeds, key, self.values), key).nodes
 
     # The sampler
 
@@ -278,12 +259,13 @@ class LoaderBuilder:
         key = tuple(by_type.values())
         if key in self._samplers:
             return self._samplers[key]
+        scope, with_replacement = config.fan_out_scope, config.replace
         has_weight = any(edges.weight is not None for edges in graph.edges.values())
         needs = replace(self._needs, weight=has_weight and self._needs.weight)
-        scope, with_replacement = config.fan_out_scope, config.replace
-        if self._remote is not None:
+        if self._owners_draw:
+            assert self.exchange is not None
             self._samplers[key] = RemoteSampler(
-                self._remote.caller,
+                self.exchange,
                 self.owners,
                 graph.schema.edge_types,
                 by_type,
@@ -304,38 +286,16 @@ class LoaderBuilder:
     @cached_property
     def backend(self) -> str:
         """The name of the sampler."""
-        backend = self._config.sampler.backend
-        if self._remote is not None:
-            return "numba"
+        backend = "auto" if self._owners_draw else self._config.sampler.backend
         if backend != "auto":
             return backend
-        placement = None if self.is_typed else self._placement
+        placement = self._placement if self._draws_on_gpu else None
         return "numba" if placement is None or placement.topology == "host" else "triton"
 
     @property
     def samples_on_gpu(self) -> bool:
         """Whether the sampler runs on the GPU."""
-        return self._remote is None and sampler_class(self.backend).on_gpu
-
-    @property
-    def _draws_on_gpu(self) -> bool:
-        """Whether the GPU draws if its memory holds the edges.
-
-        Raises:
-            UserError: `sampler.backend` names kernels that this run does not use.
-        """
-        backend, kernels = self._config.sampler.backend, self.kernels
-        if self.is_typed:
-            return False
-        if backend == "auto":
-            return kernels.samples_on_gpu
-        if backend == "triton" and self._on_gpu and not kernels.samples_on_gpu:
-            why = kernels.replaced.get(SAMPLER, "this run computes by torch's operators alone")
-            raise UserError(
-                f"sampler.backend=triton cannot be used on this GPU: {why}.",
-                "Leave it out: the CPU draws then.",
-            )
-        return sampler_class(backend).on_gpu
+        return sampler_class(self.backend).on_gpu
 
     # The placement
 
@@ -344,7 +304,7 @@ class LoaderBuilder:
         """Edges' and features' placement with the reason; empty until a loader has placed them."""
         placement: Placement | None = self.__dict__.get("_placement")
         why = () if placement is None else placement.why
-        return why[:1] + self._why_sharded if self._why_sharded else why
+        return why if self._shared is None else why[:1] + self._shared.why
 
     @property
     def _uses_wholegraph(self) -> bool:
@@ -352,41 +312,32 @@ class LoaderBuilder:
 
     @cached_property
     def _placement(self) -> Placement | None:
-        """The placement for a GPU; None: a CPU reads the store. Collective."""
+        """The placement for a GPU; None: a CPU reads the store. Collective.
+
+        In full-graph training it says what half of the GPU's memory holds of the graph.
+        """
         config, features = self._config, self._config.features
-        if self._remote is not None or not (self._on_gpu or self._draws_on_gpu):
+        if self._owners_draw or not (self._on_gpu or self._draws_on_gpu):
             return None
         if self.is_typed and self.exchange is not None:
             return None
         memory = measured_memory(self._context)
-        if self.is_typed:
+        if self.is_typed or self._is_full:
             # No cache and no sharding: all rows or none.
             features = FeaturesConfig(placement=features.placement, cache_bytes=0)
-            memory = replace(memory, has_peers=False)
+            memory = replace(memory, why_no_peers="all rows or none")
         elif self.exchange is not None and features.placement != "wholegraph":
             features = FeaturesConfig(placement="memmap")  # one machine's rows are not all
         choose = partial(
             place,
             self._sizes(),
-            topology=config.sampler.topology,
+            topology="auto" if self._is_full else config.sampler.topology,
             features=features,
             samples_on_gpu=self._draws_on_gpu,
+            is_full=self._is_full,
             reads_host=self.kernels.reads_host or not self._on_gpu,
         )
-        placement, self._pinned = place_and_pin(self._graph, choose, memory, self._context)
-        return placement
-
-    @cached_property
-    def _full_placement(self) -> Placement | None:
-        """In full-graph training, what half of a GPU's memory holds of the graph. Collective."""
-        if self._config.sampler.name != "full" or not self._on_gpu:
-            return None
-        no_cache = FeaturesConfig(cache_bytes=0)
-        return place(self._sizes(), measured_memory(self._context), features=no_cache)
-
-    @property
-    def _holds_all_rows(self) -> bool:
-        return self._full_placement is not None and self._full_placement.features == "resident"
+        return place_and_pin(self._graph, choose, memory, self._context)
 
     def _sizes(self) -> Sizes:
         nodes, edges, needs = self._graph.nodes, self._graph.edges.values(), self._needs
@@ -403,13 +354,8 @@ class LoaderBuilder:
 
 
 def num_loader_threads(sampler: SamplerConfig, num_threads: int, *, overlaps: bool) -> int:
-    """Background threads that make a rank's batches.
-
-    Args:
-        sampler: The `sampler` keys.
-        num_threads: Compute threads of the rank.
-        overlaps: Whether the rank's cores wait: for a GPU, or for other machines.
-    """
+    """Background threads that make the batches of a rank with so many compute threads; `overlaps`:
+    its cores wait for a GPU, or for other machines."""
     if sampler.threads is not None:
         return sampler.threads
     # On a single core a thread would only compete with the step, and hold a second batch in memory.

@@ -1,20 +1,24 @@
-"""Sources of the feature rows of mini-batches."""
+"""Sources of the feature rows of mini-batches.
+
+Those of rows on several machines are in `loading/shared.py`.
+"""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import Graph, Nodes, NodeType
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.transfer import send, send_all, staging
-
-Array = npt.NDArray[Any]
 
 _HOST = torch.device("cpu")
 
@@ -30,12 +34,21 @@ def stored_rows(graph: Graph) -> dict[NodeType, Tensor]:
     return {name: rows_of(nodes) for name, nodes in graph.nodes.items() if nodes.num_features}
 
 
-class FeatureSource(Protocol):
-    """Gives the feature rows of nodes."""
+class FeatureSource(ABC):
+    """Gives the feature rows of nodes, in any thread.
 
-    waits: bool
-    """Whether the host reads the nodes in `select`, and so waits for those in a GPU's memory."""
+    Attributes:
+        waits: Whether the host reads the nodes in `select`, and so waits for those in a GPU's
+            memory.
+    """
 
+    waits = True
+
+    def __init__(self) -> None:
+        self._counts = 0, 0
+        self._lock = threading.Lock()
+
+    @abstractmethod
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """The rows of `nodes`, or of all nodes of the graph.
 
@@ -43,24 +56,27 @@ class FeatureSource(Protocol):
             nodes: int64 `[n]`, in the host's memory or the device's.
             size: The number of `nodes` before padding, int64 on the device; None: no padding.
         """
-        ...
 
     def take_reads(self) -> tuple[int, int]:
         """Rows read from a cache, and rows read, since the last call; (0, 0) without a cache."""
-        ...
+        with self._lock:
+            taken, self._counts = self._counts, (0, 0)
+        return taken
+
+    def count(self, hits: int, reads: int) -> None:
+        """Count reads, of which `hits` were from the cache."""
+        with self._lock:
+            self._counts = self._counts[0] + hits, self._counts[1] + reads
 
 
-class InPlaceFeatures:
-    """Rows that the device reads in place: no copy, no synchronisation.
-
-    Args:
-        rows: Of all nodes of the graph.
-        device: Which reads them.
-    """
+class InPlaceFeatures(FeatureSource):
+    """The rows of all nodes of the graph, which the device reads in place: no copy, no
+    synchronisation."""
 
     waits = False
 
     def __init__(self, rows: LazyFeatures, device: torch.device) -> None:
+        super().__init__()
         self._rows = rows
         self._device = device
         self._reads = torch.zeros(2, dtype=torch.int64, device=device)
@@ -70,37 +86,30 @@ class InPlaceFeatures:
         if nodes is None:
             return self._rows
         # Not `LazyFeatures.select`: in a loader's thread another GPU may be current.
-        (own,) = send_all([nodes], self._device)
-        if self._rows.slots is not None:
-            self._count(self._rows.slots[own] >= 0, size)
-        return replace(self._rows, nodes=own)
+        (nodes,) = send_all([nodes], self._device)
+        if self._rows.slots is not None:  # counted on the device, without synchronisation
+            is_cached = self._rows.slots[nodes] >= 0
+            wanted = torch.ones_like(is_cached)
+            if size is not None:
+                wanted = torch.arange(len(nodes), device=self._device) < size
+            self._reads += torch.stack([(is_cached & wanted).sum(), wanted.sum()])
+        return replace(self._rows, nodes=nodes)
 
     def take_reads(self) -> tuple[int, int]:
         """See `FeatureSource.take_reads`."""
-        if self._rows.slots is None:
-            return 0, 0
-        hits, reads = self._reads.tolist()
-        self._reads.zero_()
-        return hits, reads
-
-    def _count(self, is_cached: Tensor, size: Tensor | None) -> None:
-        """Count the reads on the device, without synchronisation."""
-        wanted = torch.ones_like(is_cached)
-        if size is not None:
-            wanted = torch.arange(len(is_cached), device=is_cached.device) < size
-        self._reads += torch.stack([(is_cached & wanted).sum(), wanted.sum()])
+        if self._rows.slots is not None:
+            self.count(*self._reads.tolist())
+            self._reads.zero_()
+        return super().take_reads()
 
 
-def in_place(graph: Graph) -> dict[NodeType, FeatureSource]:
-    """The rows where a CPU reads them: on the store's mapped pages, which all ranks of a machine
-    share."""
-    return {
-        name: InPlaceFeatures(LazyFeatures(rows), _HOST)
-        for name, rows in stored_rows(graph).items()
-    }
+def in_place(graph: Graph, device: torch.device = _HOST) -> dict[NodeType, FeatureSource]:
+    """All rows on a device; on a CPU on the store's pages, which all ranks of a machine share."""
+    rows = {name: stored.to(device) for name, stored in stored_rows(graph).items()}
+    return {name: InPlaceFeatures(LazyFeatures(own), device) for name, own in rows.items()}
 
 
-class CopiedFeatures:
+class CopiedFeatures(FeatureSource):
     """Rows that the host copies from the store, batch by batch; some rows may be cached on the GPU.
 
     For nodes in host memory the host does not wait for the GPU.
@@ -111,15 +120,13 @@ class CopiedFeatures:
         cached: int64, ascending: the nodes whose rows are kept on the GPU.
     """
 
-    waits = True
-
     def __init__(self, rows: Tensor, device: torch.device, cached: Tensor | None = None) -> None:
+        super().__init__()
         self._rows = rows
         self._device = device
         self._cache: tuple[Tensor, Tensor] | None = None
         if cached is not None:
             self._cache = rows[cached.cpu()].to(device), slots_of(cached, len(rows), _HOST)
-        self._reads = ReadCounter()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; all rows are the store's own, in host memory."""
@@ -133,7 +140,7 @@ class CopiedFeatures:
         slots = slots.index_select(0, wanted)
         is_cached = slots >= 0
         others = wanted[~is_cached]
-        self._reads.add(len(wanted) - len(others), len(wanted))
+        self.count(len(wanted) - len(others), len(wanted))
         positions = is_cached.nonzero().flatten(), (~is_cached).nonzero().flatten()
         hits, hit_slots, misses = send_all(
             [positions[0], slots[is_cached].long(), positions[1]], self._device
@@ -143,10 +150,6 @@ class CopiedFeatures:
         out[misses] = self._sent(others)
         return LazyFeatures(out)
 
-    def take_reads(self) -> tuple[int, int]:
-        """See `FeatureSource.take_reads`."""
-        return self._reads.take()
-
     def _sent(self, nodes: Tensor) -> Tensor:
         """The rows of `nodes` on the GPU."""
         size = len(nodes), self._rows.shape[1]
@@ -154,23 +157,45 @@ class CopiedFeatures:
         return send(torch.index_select(self._rows, 0, nodes, out=staged), self._device)
 
 
-class ReadCounter:
-    """Counts rows that were read from a cache, and rows that were read; from any thread."""
+class WholeGraphFeatures(FeatureSource):
+    """The rows of all nodes, an equal part on each rank's GPU: NVIDIA's WholeGraph gathers them.
 
-    def __init__(self) -> None:
-        self._counts = 0, 0
-        self._lock = threading.Lock()
+    A gather (`pip install pylibwholegraph-cu13`) sends node ids to the GPUs that hold the rows, and
+    rows back, by NCCL: over NVLink within a machine, over the network between machines. Making this
+    from the store's rows is a collective of all ranks, and so is `select`: all call it equally
+    often, and in one thread each.
+    """
 
-    def add(self, hits: int, reads: int) -> None:
-        """Count reads, of which `hits` were from the cache."""
-        with self._lock:
-            self._counts = self._counts[0] + hits, self._counts[1] + reads
+    def __init__(self, rows: Tensor, context: DistributedContext) -> None:
+        super().__init__()
+        library = import_module("pylibwholegraph.torch")
+        self._device = context.device
+        ranks = context.machine_ranks
+        place = context.rank, context.world_size, context.rank - ranks[0], len(ranks)
+        library.init(*place, wm_log_level="error")
+        with self._on_device():
+            # It takes torch's process group to tell all ranks the address of a communicator of
+            # its own, in which its gathers run: they do not mix with DDP's collectives.
+            comm = library.get_global_communicator("nccl")
+            self._rows: Any = library.create_wholememory_tensor(
+                comm, "distributed", "cuda", list(rows.shape), rows.dtype, None
+            )
+            part, first = self._rows.get_local_tensor()
+            part.copy_(rows[first : first + len(part)])
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+            comm.barrier()
 
-    def take(self) -> tuple[int, int]:
-        """See `FeatureSource.take_reads`."""
-        with self._lock:
-            taken, self._counts = self._counts, (0, 0)
-        return taken
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`; `nodes` are not padded."""
+        assert nodes is not None, "no GPU holds the rows of all nodes"
+        assert size is None, "a gather waits for the GPU: its batches are not padded"
+        with self._on_device():  # in a loader's thread another GPU may be current
+            return LazyFeatures(self._rows.gather(nodes.to(self._device)))
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        on_gpu = self._device.type == "cuda"
+        return torch.cuda.device(self._device) if on_gpu else nullcontext()
 
 
 def slots_of(cached: Tensor, num_nodes: int, device: torch.device) -> Tensor:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
+from gnntrain.data.graph import EdgeType, Graph, GraphSchema, Int64Array, NodeType
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Block, BlockNeeds, Hop, Sample
 
@@ -19,30 +20,66 @@ _HOST = torch.device("cpu")
 _INT32_MAX = 2**31 - 1
 
 
-class BatchValues(Protocol):
-    """Gives a mini-batch's targets, weights, degrees and norms."""
+ValueName = Literal["targets", "norm", "degree", "weight"]
 
-    @property
-    def device(self) -> torch.device:
-        """The device that makes batches."""
-        ...
 
-    @property
-    def target(self) -> NodeType:
-        """The node type that has targets."""
-        ...
+class BatchValues(ABC):
+    """Gives a mini-batch's targets, weights, degrees and norms.
+
+    Attributes:
+        schema: The types of the graph.
+        device: The device that makes batches.
+    """
+
+    schema: GraphSchema
+    device: torch.device
+
+    @abstractmethod
+    def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
+        """The targets of nodes of a type; or, of an edge type, the norms of sources, the degrees of
+        destinations in the whole graph, or the weights of edges, see `Block`. None: there are none,
+        or the sampler gives them."""
 
     def targets_of(self, seeds: Tensor) -> Tensor:
         """The targets of nodes (int64 `[n]`), see `Task.targets`."""
-        ...
+        targets = self.read("targets", self.schema.target, seeds)
+        assert targets is not None
+        return targets
 
     def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
         """The nodes of each type as a model's rows for them are numbered."""
-        ...
+        return sample.nodes
 
     def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
-        """The sample's hops with the weights, degrees and norms that the model reads."""
-        ...
+        """The sample's hops with the weights, degrees and norms that the model reads. Where owners
+        have drawn, blocks have weights, and those of the first hop degrees, already."""
+        norms: dict[EdgeType, Tensor | None] = {}
+        degrees: dict[EdgeType, Tensor | None] = {}
+        # The first hop has the nodes of all others.
+        for name, block in sample.hops[0].edges.items() if sample.hops else ():
+            degrees[name] = block.degree
+            if needs.norm:
+                norms[name] = self.read("norm", name, sample.nodes[name[0]])
+            if needs.degree and block.degree is None:
+                nodes = sample.nodes[name[2]][: block.num_dst]
+                degrees[name] = self.read("degree", name, nodes)
+
+        def filled(name: EdgeType, block: Block) -> Block:
+            norm, degree, weight = norms.get(name), degrees.get(name), block.weight
+            if needs.weight and weight is None:
+                weight = self.read("weight", name, block.edge_ids)
+            return replace(
+                block,
+                weight=weight,
+                degree=None if degree is None else degree[: block.num_dst],
+                norm=None if norm is None else norm[: block.num_src],
+                edge_ids=None,  # they stay in the sample, which does not move to a GPU
+            )
+
+        return tuple(
+            replace(hop, edges={name: filled(name, block) for name, block in hop.edges.items()})
+            for hop in sample.hops
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +101,10 @@ class EdgeTensors:
     weight: Tensor | None = None
 
     def in_edges(self, start: int, stop: int, ends: tuple[int, int] | None = None) -> Block:
-        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources.
+        """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources;
+        without norms, and with views of the edges where possible.
 
-        Its edges are views where possible. Norms are left to the caller.
-
-        Args:
-            start, stop: See above.
-            ends: `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
+        `ends` are `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
         """
         first, last = ends or self.indptr[[start, stop]].tolist()
         sources = self.indices[first:last]
@@ -93,23 +127,23 @@ class EdgeTensors:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphTensors:
+class GraphTensors(BatchValues):
     """A graph without its features, on the device that makes mini-batches.
 
     In host memory the tensors are views of the store's memory maps, not copies. On a GPU they are
     in its memory; `indices` may be in pinned host memory instead.
 
     Attributes:
+        schema: The types of the graph.
         edges: The edges of each type.
-        target: The node type that has targets.
-        targets: By node of this type, see `Task.targets`.
+        targets: By node of the target type, see `Task.targets`.
         device: See above.
     """
 
+    schema: GraphSchema
     edges: Mapping[EdgeType, EdgeTensors]
-    target: NodeType
     targets: Tensor
-    device: torch.device = _HOST
+    device: torch.device
 
     @classmethod
     def of(
@@ -121,17 +155,13 @@ class GraphTensors:
         indices: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> GraphTensors:
-        """Put a graph's arrays on a device.
+        """A graph's arrays, those that the model reads, on the device that makes batches.
 
         Args:
-            graph: The graph.
-            needs: The fields that the model reads.
-            device: The device that makes batches.
             indices: Those of the only edge type, in memory that the device can read; None: copy
                 them to the device.
             targets: By node, on the CPU; None: the graph's labels.
         """
-
         edges = {}
         for name, stored in graph.edges.items():
             weight = stored.weight if needs.weight else None
@@ -146,7 +176,7 @@ class GraphTensors:
         targets = as_tensor(graph.labels) if targets is None else targets
         # An empty tensor's device has the index that "cuda" stands for.
         device = torch.empty(0, device=device).device
-        return cls(edges, graph.target, targets.to(device), device)
+        return cls(graph.schema, edges, targets.to(device), device)
 
     @property
     def only_edges(self) -> EdgeTensors:
@@ -154,67 +184,23 @@ class GraphTensors:
         (edges,) = self.edges.values()
         return edges
 
-    def targets_of(self, seeds: Tensor) -> Tensor:
-        """See `BatchValues.targets_of`."""
-        return take(self.targets, seeds)
-
-    def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
-        """See `BatchValues.row_ids`."""
-        return sample.nodes
-
-    def filled(self, sample: Sample, needs: BlockNeeds) -> tuple[Hop, ...]:
-        """See `BatchValues.filled`."""
-        norms: dict[EdgeType, Tensor] = {}
-        degrees: dict[EdgeType, Tensor] = {}
-        if sample.hops:  # the first has the nodes of all others
-            for name, block in sample.hops[0].edges.items():
-                edges = self.edges[name]
-                if needs.norm and edges.norm is not None:
-                    norms[name] = take(edges.norm, sample.nodes[name[0]])
-                if needs.degree:
-                    degrees[name] = edges.degrees(sample.nodes[name[2]][: block.num_dst])
-        weights = {name: edges.weight for name, edges in self.edges.items()}
-        return hops_with(sample, degrees, norms, weights)
-
-
-def hops_with(
-    sample: Sample,
-    degrees: Mapping[EdgeType, Tensor],
-    norms: Mapping[EdgeType, Tensor],
-    weights: Mapping[EdgeType, Tensor | None] | None = None,
-) -> tuple[Hop, ...]:
-    """The sample's hops with the values that a model reads, see `Block`.
-
-    Args:
-        sample: The sample.
-        degrees, norms: Of the nodes of the sample's first hop, which has those of all others.
-        weights: Of all edges of the graph; None: the blocks have theirs already.
-    """
-
-    def filled(name: EdgeType, block: Block) -> Block:
-        weight = block.weight if weights is None else weights[name]
-        if weights is not None and weight is not None:
-            assert block.edge_ids is not None, "a weighted model's sampler must give edge ids"
-            weight = take(weight, block.edge_ids)
-        return replace(
-            block,
-            weight=weight,
-            degree=degrees[name][: block.num_dst] if name in degrees else None,
-            norm=norms[name][: block.num_src] if name in norms else None,
-            edge_ids=None,  # they stay in the sample, which does not move to a GPU
-        )
-
-    return tuple(
-        replace(hop, edges={name: filled(name, block) for name, block in hop.edges.items()})
-        for hop in sample.hops
-    )
+    def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
+        """See `BatchValues.read`."""
+        if name == "targets":
+            return None if ids is None else take(self.targets, ids)
+        edges = self.edges[of]
+        values = {"norm": edges.norm, "degree": edges.indptr, "weight": edges.weight}[name]
+        if values is None:
+            return None
+        assert ids is not None, "a weighted model's sampler must give edge ids"
+        return edges.degrees(ids) if name == "degree" else take(values, ids)
 
 
 def node_seeds(examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:
     """The seeds of examples that are nodes of the target type, see `Task.seeds`."""
     del key
     nodes = as_tensor(examples)
-    return Seeds({values.target: nodes}, values.targets_of(nodes))
+    return Seeds({values.schema.target: nodes}, values.targets_of(nodes))
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:

@@ -8,24 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from gnntrain import devices
-from gnntrain.data.graph import GraphSchema, NodeType
+from gnntrain.data.graph import NodeType
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
-from gnntrain.loading.streams import BatchStream
-from gnntrain.loading.transfer import send_all
+from gnntrain.loading.transfer import BatchStream, sent
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
-
-_Made = TypeVar("_Made")
 
 MakeSeeds = Callable[[Int64Array, SampleKey, BatchValues], Seeds]
 """See `Task.seeds`."""
@@ -33,11 +29,11 @@ MakeSeeds = Callable[[Int64Array, SampleKey, BatchValues], Seeds]
 
 @dataclass(frozen=True, slots=True)
 class RankBatch:
-    """One rank's seeds in a global batch.
+    """One rank's examples in a global batch.
 
     Attributes:
-        seeds: The examples, at least one: a rank without one of its own borrows one to take part
-            in the all-reduce. Node ids, int64 `[n]`, or another task's rows `[n, …]`.
+        seeds: At least one: a rank without one of its own borrows one to take part in the
+            all-reduce. Node ids, int64 `[n]`, or another task's rows `[n, …]`.
         num_counted: Those that enter the loss: all, or 0 if the only one is borrowed.
         global_batch_size: Counted examples of all ranks together.
     """
@@ -103,19 +99,18 @@ class SeedPlan:
     def rank_batch(self, order: Int64Array, step: int) -> RankBatch:
         """This rank's seeds in `step`."""
         everyone = self.global_batch(order, step)
-        own = everyone[rank_range(len(everyone), self.rank, self.world_size)]
-        return RankBatch(own if len(own) else everyone[:1], len(own), len(everyone))
+        share = everyone[rank_range(len(everyone), self.rank, self.world_size)]
+        return RankBatch(share if len(share) else everyone[:1], len(share), len(everyone))
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[RankBatch, SampleKey]]:
+        """This rank's seeds and the key of each step of an epoch, from the step `start` on."""
+        order = self.order(epoch)
+        for step in range(start, self.num_steps):
+            yield self.rank_batch(order, step), self.key(epoch, step)
 
 
 class Loader(ABC):
-    """Iterable of one rank's mini-batches.
-
-    Its position is the epoch and step of the next batch.
-
-    Args:
-        plan: The seeds of each step.
-        phases: Takes the time of each phase.
-    """
+    """Iterable of one rank's mini-batches; its position is the epoch and step of the next one."""
 
     def __init__(self, plan: SeedPlan, phases: Phases) -> None:
         self.plan = plan
@@ -146,39 +141,6 @@ class Loader(ABC):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to a position that `state_dict` gave, on any number of ranks."""
         self._epoch, self._step = state["epoch"], state["step"]
-
-
-def prefetched(
-    make: Callable[[int], _Made], steps: range, *, threads: int, prefetch: int
-) -> Iterator[_Made]:
-    """The results of `make` for each step, in order, computed ahead by background threads.
-
-    Args:
-        make: Called with a step, in any thread.
-        threads: Number of threads; 0: compute in the caller's thread, without prefetch.
-        prefetch: Results to compute ahead.
-    """
-    if threads == 0:
-        yield from map(make, steps)
-        return
-    pending: deque[Future[_Made]] = deque()
-    todo = iter(steps)
-
-    def submit(num_batches: int) -> None:
-        for step in islice(todo, num_batches):
-            pending.append(pool.submit(make, step))
-
-    with ThreadPoolExecutor(threads, "gnntrain-loader") as pool:
-        try:
-            submit(max(prefetch, threads))
-            while pending:
-                batch = pending.popleft().result()
-                submit(1)  # the next is made while this one is computed
-                yield batch
-                del batch  # or it would live on while the next is waited for
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 class SampledLoader(Loader):
@@ -223,42 +185,34 @@ class SampledLoader(Loader):
         self.sampler = sampler
         self.device = values.device if device is None else device
         self._prefetch = prefetch
-        self._stream = BatchStream[Batch](self.device, is_side=self._threads > 0)
+        self._stream = BatchStream(self.device, is_side=self._threads > 0)
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches from the current position to the end of the epoch."""
-        order, epoch = self.plan.order(self._epoch), self._epoch
-
-        def make(step: int) -> tuple[Batch, Any]:
-            return self._stream.make(lambda: self._batch(order, epoch, step))
-
-        steps = range(self._step, len(self))
-        for made in prefetched(make, steps, threads=self._threads, prefetch=self._prefetch):
+        steps = self.plan.batches(self._epoch, self._step)
+        for made in self._made_ahead(steps) if self._threads else map(self._made, steps):
             self._step += 1
             yield self._stream.take(made)
             del made  # or it would live on while the next is waited for
 
     def rank_batches(self) -> Iterator[tuple[RankBatch, SampleKey]]:
         """As `__iter__`, but only the seeds and the key of each batch."""
-        order = self.plan.order(self._epoch)
-        for step in range(self._step, len(self)):
+        for step in self.plan.batches(self._epoch, self._step):
             self._step += 1
-            yield self.plan.rank_batch(order, step), self.plan.key(self._epoch, step)
+            yield step
 
     def fill(self, sample: Sample, seeds: Seeds, num_counted: int, global_batch_size: int) -> Batch:
         """The mini-batch of a sample, on `device`; see `Batch` for the numbers."""
-        on_gpu, needs, values = devices.is_gpu(self.device), self._needs, self.values
-        n_id = dict(values.row_ids(sample))
-        if on_gpu and not any(source.waits for source in self._features.values()):
-            # once for the features and the batch
-            n_id = dict(zip(n_id, send_all(list(n_id.values()), self.device), strict=True))
+        n_id = dict(self.values.row_ids(sample))
+        if not any(source.waits for source in self._features.values()):
+            n_id = sent(n_id, self.device)  # once for the features and the batch
         batch = Batch(
             n_id_dict=n_id,
             rows={
                 name: source.select(n_id[name], sample.size)
                 for name, source in self._features.items()
             },
-            hops=values.filled(sample, needs),
+            hops=self.values.filled(sample, self._needs),
             y=seeds.targets,
             batch_size=len(seeds.targets),
             num_counted=num_counted,
@@ -266,22 +220,42 @@ class SampledLoader(Loader):
             pairs=seeds.pairs,
             sample=sample,
         )
-        batch.read(needs)  # here, not in the step
-        return batch.sent(self.device) if on_gpu else batch
+        batch.read(self._needs)  # here, not in the step
+        return batch.to(self.device)
 
     def take_reads(self) -> tuple[int, int]:
         """See `Loader.take_reads`."""
         reads = [source.take_reads() for source in self._features.values()]
         return sum(hits for hits, _ in reads), sum(number for _, number in reads)
 
-    def _batch(self, order: Int64Array, epoch: int, step: int) -> Batch:
-        own, key = self.plan.rank_batch(order, step), self.plan.key(epoch, step)
+    def _made(self, step: tuple[RankBatch, SampleKey]) -> tuple[Batch, Any]:
+        return self._stream.make(lambda: self._batch(*step))
+
+    def _made_ahead(
+        self, steps: Iterator[tuple[RankBatch, SampleKey]]
+    ) -> Iterator[tuple[Batch, Any]]:
+        pending: deque[Future[tuple[Batch, Any]]] = deque()
+        with ThreadPoolExecutor(self._threads, "gnntrain-loader") as pool:
+            try:
+                for step in islice(steps, max(self._prefetch, self._threads)):
+                    pending.append(pool.submit(self._made, step))
+                while pending:
+                    made = pending.popleft().result()
+                    # The next is made while this one is computed.
+                    pending.extend(pool.submit(self._made, step) for step in islice(steps, 1))
+                    yield made
+                    del made  # or it would live on while the next is waited for
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _batch(self, share: RankBatch, key: SampleKey) -> Batch:
         with self.phases("gather"):
-            seeds = self._make_seeds(own.seeds, key, self.values)
+            seeds = self._make_seeds(share.seeds, key, self.values)
         with self.phases("sample"):
             sample = self.sampler.sample(seeds, key)
         with self.phases("gather"):
-            return self.fill(sample, seeds, own.num_counted, own.global_batch_size)
+            return self.fill(sample, seeds, share.num_counted, share.global_batch_size)
 
 
 class FullGraphLoader(Loader):
@@ -292,12 +266,9 @@ class FullGraphLoader(Loader):
 
     Args:
         graph: The graph on the model's device.
-        schema: Its types.
-        features: Source of the feature rows of each node type that has some, which that device
-            reads.
-        plan: The seeds of the rank.
+        features: Sources of feature rows, which that device reads.
+        plan, make_seeds: See `SampledLoader`.
         num_layers: Layers of the model.
-        make_seeds: See `SampledLoader`.
         needs: The fields that the model reads. A plain PyG model, which might write to the
             features, gets a copy of the store's pages in every epoch.
     """
@@ -305,7 +276,6 @@ class FullGraphLoader(Loader):
     def __init__(
         self,
         graph: GraphTensors,
-        schema: GraphSchema,
         features: Mapping[NodeType, FeatureSource],
         plan: SeedPlan,
         *,
@@ -314,10 +284,11 @@ class FullGraphLoader(Loader):
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
         super().__init__(plan, Phases())
-        own = plan.seeds[rank_range(len(plan.seeds), plan.rank, plan.world_size)]
-        examples = own if len(own) else plan.seeds[:1]
-        seeds = make_seeds(examples, plan.key(0, 0), graph)
-        sizes = schema.num_nodes
+        # All in one step, in order: not shuffled, whatever the plan's batch size is.
+        all_at_once = replace(plan, batch_size=-(-len(plan.seeds) // plan.world_size))
+        share = all_at_once.rank_batch(plan.seeds, 0)
+        seeds, device = make_seeds(share.seeds, plan.key(0, 0), graph), graph.device
+        sizes = graph.schema.num_nodes
         blocks = {
             name: replace(
                 edges.in_edges(0, sizes[name[2]], (0, len(edges.indices))), norm=edges.norm
@@ -326,15 +297,15 @@ class FullGraphLoader(Loader):
         }
         self._copies_features = needs.edge_index
         self._batch = Batch(
-            n_id_dict={t: torch.arange(size, device=graph.device) for t, size in sizes.items()},
+            n_id_dict={name: torch.arange(size, device=device) for name, size in sizes.items()},
             rows={name: source.select() for name, source in features.items()},
             hops=(Hop(blocks, num_dst=sizes, num_src=sizes),) * num_layers,
-            y=seeds.targets.to(graph.device),
+            y=seeds.targets.to(device),
             batch_size=len(seeds.targets),
-            num_counted=len(own),
-            global_batch_size=len(plan.seeds),
-            seed_rows=seeds.nodes[schema.target].to(graph.device),
-            pairs=None if seeds.pairs is None else seeds.pairs.to(graph.device),
+            num_counted=share.num_counted,
+            global_batch_size=share.global_batch_size,
+            seed_rows=seeds.nodes[graph.schema.target].to(device),
+            pairs=None if seeds.pairs is None else seeds.pairs.to(device),
         )
         self._batch.read(needs)  # once, not in each epoch
 

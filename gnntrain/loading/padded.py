@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from gnntrain import devices
@@ -23,24 +22,15 @@ from gnntrain.sampling.block import Sample
 class PaddingSampler(Protocol):
     """A sampler that can sample without synchronisation, see `GPUSampler`."""
 
-    def hop_keys(self, key: SampleKey) -> Tensor:
-        """The key in the form of `sample_padded`, in host memory."""
-        ...
+    def hop_keys(self, key: SampleKey) -> Tensor: ...
 
-    def sample_padded(self, seeds: Tensor, keys: Tensor) -> Sample:
-        """Sample; all tensors have their largest possible size."""
-        ...
+    def sample_padded(self, seeds: Tensor, keys: Tensor) -> Sample: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SeedBatch:
-    """The inputs of a step that differ from step to step.
-
-    Attributes:
-        seeds: int64 `[batch_size]`, on the device.
-        keys: int32, on the device, see `GPUSampler.hop_keys`.
-        num_counted, global_batch_size: As in `Batch`.
-    """
+    """What differs from step to step: on the device the seeds, int64 `[batch_size]`, and the keys
+    of `GPUSampler.hop_keys`; the numbers as in `Batch`."""
 
     seeds: Tensor
     keys: Tensor
@@ -72,25 +62,18 @@ class PaddedBatches:
 
     def __iter__(self) -> Iterator[SeedBatch]:
         """The steps from the loader's position to the end of its epoch."""
-        for own, key in self._loader.rank_batches():
-            yield SeedBatch(
-                self._sent(as_tensor(own.seeds)),
-                self._sent(self._sampler.hop_keys(key)),
-                own.num_counted,
-                own.global_batch_size,
-            )
+        for share, key in self._loader.rank_batches():
+            keys = self._sampler.hop_keys(key)
+            tensors = self._sent(as_tensor(share.seeds)), self._sent(keys)
+            yield SeedBatch(*tensors, share.num_counted, share.global_batch_size)
 
     def make(self, step: SeedBatch) -> Batch:
-        """The padded batch of a step.
-
-        Raises:
-            UserError: The host copies the features, or the largest size is too large.
-        """
+        """The padded batch of a step."""
         sample, values = self._sampler.sample_padded(step.seeds, step.keys), self._loader.values
-        seeds = Seeds({values.target: step.seeds}, values.targets_of(step.seeds))
+        seeds = Seeds({values.schema.target: step.seeds}, values.targets_of(step.seeds))
         return self._loader.fill(sample, seeds, step.num_counted, step.global_batch_size)
 
     def _sent(self, tensor: Tensor) -> Tensor:
         """Copy a small tensor to the device, without synchronisation."""
-        device: torch.device = self._loader.device
+        device = self._loader.device
         return send_all([tensor], device)[0] if devices.is_gpu(device) else tensor.clone()

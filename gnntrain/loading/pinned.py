@@ -7,14 +7,12 @@ import mmap
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.distributed import cuda_runtime
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import CudaError
@@ -26,23 +24,31 @@ class PinningError(RunError):
     """The system does not give so much memory that a GPU can read."""
 
 
-def pinned(array: npt.NDArray[Any] | Tensor, context: DistributedContext) -> Tensor:
-    """A copy of `array` in memory that the machine's ranks share and their GPUs can read.
+def pinned(source: Tensor, context: DistributedContext) -> Tensor:
+    """A copy of `source` in memory that the machine's ranks share and their GPUs can read.
 
     Collective among all ranks. On CPU ranks (in tests) the copy is shared, but not pinned.
 
     Raises:
         PinningError: On all ranks, where one of them cannot have the memory.
     """
-    source = array if isinstance(array, Tensor) else as_tensor(array)
-    copy, problem = None, ""
+    on_gpu, problem = context.device.type == "cuda", ""
+    copy = torch.empty(0)
     try:
-        copy = _own_copy(source, context)
+        if len(context.machine_ranks) > 1:
+            copy = shared_tensor(source.shape, source.dtype, context, None)
+            if on_gpu and copy.numel():
+                memory = _registered(copy.reshape(-1).view(torch.uint8).numpy())
+                copy = memory.view(source.dtype).view(source.shape)
+        else:
+            make = empty_pinned if on_gpu else torch.empty
+            copy = make(source.shape, dtype=source.dtype)
     except PinningError as error:
         problem = error.message
+    except OSError as error:
+        problem = f"{readable_bytes(source.nbytes)} of shared memory cannot be had: {error}."
     # Where the graph lies decides about the batches and the collectives of all ranks.
-    problems = list(filter(None, context.gather(problem)))
-    if copy is None or problems:
+    if problems := list(filter(None, context.gather(problem))):
         raise PinningError(problems[0], _HINT)
     if context.is_machine_main:
         copy.copy_(source)
@@ -67,11 +73,8 @@ def empty_pinned(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Te
 
 
 def device_addresses(held: Sequence[Tensor], device: torch.device) -> Tensor:
-    """The addresses of matrices for kernels of `device`, see `LazyFeatures.parts`.
-
-    Args:
-        held: On GPUs; or in host memory, there pinned if `device` is a GPU.
-    """
+    """The addresses of matrices on GPUs or in (for a GPU: pinned) host memory, for kernels of
+    `device`; see `LazyFeatures.parts`."""
     addresses = [
         cuda_runtime.device_address(part.data_ptr())
         if device.type == "cuda" and part.device.type == "cpu" and part.numel()
@@ -90,24 +93,6 @@ _HINT = (
     "Raise the limit of locked memory (ulimit -l) or of the container, or write "
     "features.placement=memmap sampler.topology=host."
 )
-
-
-def _own_copy(source: Tensor, context: DistributedContext) -> Tensor:
-    """Memory of the source's form, uninitialised, pinned by this rank if that has a GPU."""
-    on_gpu = context.device.type == "cuda"
-    if len(context.machine_ranks) == 1:
-        make = empty_pinned if on_gpu else torch.empty
-        return make(source.shape, dtype=source.dtype)
-    try:
-        shared = shared_tensor(source.shape, source.dtype, context, None)
-    except OSError as error:
-        raise PinningError(
-            f"{readable_bytes(source.nbytes)} of shared memory cannot be had: {error}.", _HINT
-        ) from error
-    if not on_gpu or shared.numel() == 0:
-        return shared
-    memory = _registered(shared.reshape(-1).view(torch.uint8).numpy())
-    return memory.view(source.dtype).view(source.shape)
 
 
 def _registered(memory: npt.NDArray[np.uint8]) -> Tensor:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
@@ -39,6 +39,7 @@ _log = logging.getLogger("gnntrain")
 
 Topology = Literal["resident", "pinned", "host"]
 Features = Literal["resident", "sharded", "cached", "pinned", "memmap", "wholegraph"]
+_Place = TypeVar("_Place", bound=str)
 
 _LEAVE_OUT = "Leave it out: auto takes what fits."
 
@@ -53,14 +54,8 @@ _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of a graph's parts.
-
-    Attributes:
-        small: Arrays that every GPU always holds: offsets, labels, norms, edge weights.
-        topology: The edges' sources.
-        features: All feature rows, as they are stored.
-        num_nodes: Rows of the features.
-    """
+    """Bytes of a graph: of the small arrays that every GPU always holds (offsets, labels, norms,
+    edge weights), of the edges' sources, and of the feature rows of its nodes, as stored."""
 
     small: int
     topology: int
@@ -81,25 +76,14 @@ class Memory:
         gpus: Free bytes of each rank's GPU, before anything is placed.
         host: Available bytes of host memory; all ranks share the pinned copy.
         num_gpus: GPUs of the run, on all machines.
-        has_peers: Whether every GPU can read the memory of every other one of its machine.
-        why_no_peers: Why not, as the end of a sentence.
+        why_no_peers: Why not every GPU can read the memory of every other one of its machine; "":
+            they can.
     """
 
     gpus: tuple[int, ...]
     host: int
-    has_peers: bool = False
     num_gpus: int = 1
     why_no_peers: str = "these do not"
-
-    @property
-    def usable(self) -> int:
-        """Bytes that the graph may take on each GPU: half; activations need the rest."""
-        return min(self.gpus) // 2
-
-    @property
-    def pinnable(self) -> int:
-        """Bytes of host memory that may be pinned: half, since it cannot be swapped out."""
-        return self.host // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,174 +91,150 @@ class Placement:
     """Where a graph is kept.
 
     Attributes:
-        topology: `resident`: the edges on every GPU; `pinned`: in host memory, read over the bus;
-            `host`: the CPU draws.
-        features: `resident`: all rows on every GPU; `sharded`: an equal part on each; `cached`:
-            the rows read most on each; `pinned`: in host memory, read over the bus; `memmap`: in
-            the store, copied by the host batch by batch; `wholegraph`: an equal part on each GPU
-            of all machines.
+        topology: The edges are on every GPU (`resident`), or in pinned host memory, which GPUs read
+            over the bus; or the CPU draws (`host`).
+        features: The rows are all on every GPU (`resident`); an equal part is on each GPU of the
+            machine (`sharded`) or of all machines (`wholegraph`); those read most are on each
+            (`cached`); GPUs read them over the bus (`pinned`); or the host copies each batch's
+            (`memmap`).
         num_cached: Rows on each GPU, where `cached`.
-        cold: Where the other rows are kept.
+        pins_rows: Whether the rows, or those that are not cached, are in pinned host memory.
         why: The reasons: a line for the topology and one for the features.
+        pinned_indices, pinned_rows: What `place_and_pin` has pinned; rows by node type.
     """
 
     topology: Topology
     features: Features
     num_cached: int = 0
-    cold: Literal["pinned", "memmap"] = "pinned"
+    pins_rows: bool = False
     why: tuple[str, ...] = ()
-
-    @property
-    def pins_rows(self) -> bool:
-        """Whether all rows are in pinned host memory."""
-        return self.features == "pinned" or (self.features == "cached" and self.cold == "pinned")
+    pinned_indices: Tensor | None = field(default=None, repr=False)
+    pinned_rows: Mapping[NodeType, Tensor] = field(default_factory=dict, repr=False)
 
 
 def place(
     sizes: Sizes,
     memory: Memory,
     *,
-    topology: Literal["auto", "resident", "pinned", "host"] = "auto",
+    topology: Topology | Literal["auto"] = "auto",
     features: FeaturesConfig | None = None,
     samples_on_gpu: bool = True,
+    is_full: bool = False,
     reads_host: bool = True,
 ) -> Placement:
-    """Choose a placement.
+    """Choose a placement: the user's, or by `auto` the fastest place that is large enough.
 
     Args:
-        sizes: Of the graph.
-        memory: Of the machine.
-        topology, features: The user's choice; `auto` takes the fastest place that is large enough.
+        sizes, memory: Of the graph, and of the machine.
+        topology, features: The keys.
         samples_on_gpu: Whether a GPU draws; else the edges stay in host memory.
+        is_full: Whether each step computes the whole graph: edges are then on the GPU or nowhere.
         reads_host: See `KernelChoice.reads_host`; else rows are read only in the GPU's own memory.
 
     Raises:
         UserError: There is not enough memory for the user's choice, or the GPU cannot read there.
     """
-    features = features or FeaturesConfig()
-    gpu_bytes = memory.usable
+    keys = features or FeaturesConfig()
+    # Half of each GPU: activations need the rest. Half of the host: it cannot be swapped out.
+    gpu_bytes, pinnable, num_gpus = min(memory.gpus) // 2, memory.host // 2, len(memory.gpus)
     edges: Topology = "host"
     why = "edges in host memory, drawn by the CPU"
-    if samples_on_gpu:
+    if samples_on_gpu or is_full:
         gpu_bytes -= sizes.small
-        edges, why = _place_edges(sizes, gpu_bytes, memory.pinnable, topology)
+        edges, why = _choose(
+            "edges",
+            f"sampler.topology={topology}",
+            {
+                "resident": (sizes.topology, gpu_bytes, "in GPU memory"),
+                "pinned": (sizes.topology, -1 if is_full else pinnable, "in pinned host memory"),
+                "host": (0, 0, "in host memory, drawn by the CPU"),
+            },
+            sizes.topology,
+            gpu_bytes,
+            _LEAVE_OUT,
+        )
+        gpu_bytes -= sizes.topology * (edges == "resident")
+        pinnable -= sizes.topology * (edges == "pinned")
     elif topology in ("resident", "pinned"):
         raise UserError(
             f"sampler.topology={topology} needs the GPU's sampler, but the CPU draws in this run.",
             _LEAVE_OUT,
         )
-    if features.placement in ("pinned", "sharded") and not reads_host:
-        raise UserError(
-            f"features.placement={features.placement} needs Triton's kernels, which read memory "
-            "outside their GPU; this run gathers rows by torch's operators.",
-            _LEAVE_OUT,
-        )
-    pinnable = memory.pinnable if reads_host else -1
-    gpu_bytes -= sizes.topology * (edges == "resident")
-    pinnable -= sizes.topology * (edges == "pinned")
-    memory = replace(memory, has_peers=memory.has_peers and reads_host)
-    rows, num_cached, rows_why = _place_rows(sizes, memory, gpu_bytes, pinnable, features)
-    cold: Literal["pinned", "memmap"] = "pinned" if sizes.features <= pinnable else "memmap"
-    return Placement(edges, rows, num_cached, cold, (why, rows_why))
 
-
-def _place_edges(
-    sizes: Sizes, gpu_bytes: int, pinnable: int, wanted: Topology | Literal["auto"]
-) -> tuple[Topology, str]:
-    """The placement of the edges in so many bytes of a GPU and of pinned memory, and why."""
-    size, on_gpu = readable_bytes(sizes.topology), readable_bytes(max(0, gpu_bytes))
-    fits: dict[Topology, bool] = {
-        "resident": sizes.topology <= gpu_bytes,
-        "pinned": sizes.topology <= pinnable,
-        "host": True,
-    }
-    if wanted == "auto":
-        chosen = next(name for name, is_enough in fits.items() if is_enough)
-        return chosen, {
-            "resident": f"edges in GPU memory: {size} of the {on_gpu} left for the graph",
-            "pinned": f"edges in pinned host memory: {size}, but {on_gpu} on the GPU",
-            "host": f"edges in host memory, drawn by the CPU: {size} fit in neither GPU nor pinned "
-            "memory",
-        }[chosen]
-    if not fits[wanted]:
-        free = max(0, gpu_bytes if wanted == "resident" else pinnable)
-        raise UserError(
-            f"sampler.topology={wanted} has no room: the edges take {size}, "
-            f"and {readable_bytes(free)} are left for them.",
-            _LEAVE_OUT,
-        )
-    return wanted, f"edges {wanted}, as asked"
-
-
-def _place_rows(
-    sizes: Sizes, memory: Memory, gpu_bytes: int, pinnable: int, features: FeaturesConfig
-) -> tuple[Features, int, str]:
-    """The placement of the rows, how many are cached, and why."""
+    wanted = f"features.placement={keys.placement}"
+    lacking = ""
+    if keys.placement in ("pinned", "sharded") and not reads_host:
+        lacking = "Triton's kernels, which read memory outside their GPU; this run gathers rows by "
+        lacking += "torch's operators"
+    elif keys.placement == "sharded" and memory.why_no_peers:
+        lacking = f"GPUs that read each other's memory: {memory.why_no_peers}"
+    elif keys.placement == "wholegraph" and memory.num_gpus == 1:
+        lacking = "several GPUs; this run has one"
+    if lacking:
+        raise UserError(f"{wanted} needs {lacking}.", _LEAVE_OUT)
+    pinnable = pinnable if reads_host else -1
+    has_peers = reads_host and num_gpus > 1 and not memory.why_no_peers
     most = max(0, gpu_bytes) // max(1, sizes.row)
-    num_cached = most_cached(features, sizes.num_nodes, sizes.row, most)
-    size, free = readable_bytes(sizes.features), readable_bytes(max(0, gpu_bytes))
-    fits: dict[Features, bool] = {
-        "resident": sizes.features <= gpu_bytes,
-        "sharded": len(memory.gpus) > 1
-        and memory.has_peers
-        and -(-sizes.features // len(memory.gpus)) <= gpu_bytes,
-        "cached": num_cached * sizes.row <= gpu_bytes,
-        "pinned": sizes.features <= pinnable,
-        "memmap": True,  # and so `auto` does not come to the next one
-        "wholegraph": memory.num_gpus > 1 and -(-sizes.features // memory.num_gpus) <= gpu_bytes,
+    if keys.cache_ratio is not None:
+        most = round(keys.cache_ratio * sizes.num_nodes)
+    elif keys.cache_bytes is not None:
+        most = keys.cache_bytes // max(1, sizes.row)
+    num_cached = min(most, sizes.num_nodes)
+    is_enough = num_cached > 0 and num_cached >= _LEAST_CACHED * sizes.num_nodes
+    cache_bytes = gpu_bytes if is_enough or keys.placement == "cached" else -1
+    share = -(-sizes.features // num_gpus)
+    places: dict[Features, tuple[int, int, str]] = {
+        "resident": (sizes.features, gpu_bytes, "in GPU memory"),
+        "sharded": (share, gpu_bytes if has_peers else -1, f"shared out over {num_gpus} GPUs"),
+        "cached": (num_cached * sizes.row, cache_bytes, "cached"),
+        "pinned": (sizes.features, pinnable, "in pinned host memory"),
+        "memmap": (0, 0, "in the store, copied by batch"),  # `auto` does not come to the next one
+        "wholegraph": (-(-sizes.features // memory.num_gpus), gpu_bytes, ""),
     }
-    wanted = features.placement
-    if wanted == "auto":
-        fits["cached"] &= num_cached > 0 and num_cached >= _LEAST_CACHED * sizes.num_nodes
-        wants_cache = features.cache_ratio is not None or features.cache_bytes is not None
-        first: Features = "cached" if wants_cache else "resident"
-        chosen = next(name for name in (first, *fits) if fits[name])
-        why = {
-            "resident": f"features in GPU memory: {size} of the {free} left for them",
-            "sharded": f"features shared out over {len(memory.gpus)} GPUs: {size}, but {free} left "
-            "on each",
-            "cached": f"features cached: {size}, but {free} left on the GPU",
-            "pinned": f"features in pinned host memory: {size}, but {free} left on the GPU",
-            "memmap": f"features in the store, copied by batch: {size}, but {free} left on the GPU",
-        }[chosen]
-    elif fits[wanted]:
-        chosen, why = wanted, f"features {wanted}, as asked"
-    elif wanted == "sharded" and not memory.has_peers:
-        raise UserError(
-            "features.placement=sharded needs GPUs that read each other's memory: "
-            f"{memory.why_no_peers}.",
-            _LEAVE_OUT,
-        )
-    elif wanted == "wholegraph" and memory.num_gpus == 1:
-        raise UserError(
-            "features.placement=wholegraph needs several GPUs; this run has one.", _LEAVE_OUT
-        )
-    else:
-        left = readable_bytes(max(0, pinnable)) if wanted == "pinned" else free
-        raise UserError(
-            f"features.placement={wanted} has no room: the rows take {size}, and {left} are left "
-            "for them.",
-            "Leave it out (auto takes what fits), lower features.cache_ratio, or store the rows in "
-            "half: dataset.feature_dtype=bfloat16.",
-        )
-    if chosen != "cached":
-        return chosen, 0, why
-    cache_size = readable_bytes(num_cached * sizes.row)
-    why += f" ({num_cached:,} of {sizes.num_nodes:,} rows cached, {cache_size})"
-    return chosen, num_cached, why
+    if keys.cache_ratio is not None or keys.cache_bytes is not None:
+        places = {"cached": places["cached"], **places}
+    hint = (
+        "Leave it out (auto takes what fits), lower features.cache_ratio, or store the rows in "
+        "half: dataset.feature_dtype=bfloat16."
+    )
+    rows, rows_why = _choose("features", wanted, places, sizes.features, gpu_bytes, hint)
+    if rows == "cached":
+        cache_size = readable_bytes(num_cached * sizes.row)
+        rows_why += f" ({num_cached:,} of {sizes.num_nodes:,} rows cached, {cache_size})"
+    return Placement(
+        edges,
+        rows,
+        num_cached if rows == "cached" else 0,
+        pins_rows=rows == "pinned" or (rows == "cached" and sizes.features <= pinnable),
+        why=(why, rows_why),
+    )
 
 
-def most_cached(features: FeaturesConfig, num_nodes: int, row_bytes: int, default: int) -> int:
-    """The number of rows to cache, of `num_nodes`.
-
-    Args:
-        default: Rows to cache where the `features` keys do not say how many.
-    """
-    if features.cache_ratio is not None:
-        default = round(features.cache_ratio * num_nodes)
-    elif features.cache_bytes is not None:
-        default = features.cache_bytes // max(1, row_bytes)
-    return min(default, num_nodes)
+def _choose(
+    what: str,
+    wanted: str,
+    places: Mapping[_Place, tuple[int, int, str]],
+    size: int,
+    gpu_bytes: int,
+    hint: str,
+) -> tuple[_Place, str]:
+    """The place that the user `wanted` ("key=place"), or the first one that is large enough; and
+    why. Of each place: the bytes needed there and those left there, and its name."""
+    name = wanted.partition("=")[2]
+    for place, (needed, left, where) in places.items():
+        if name == "auto" and needed <= left:
+            free = readable_bytes(max(0, gpu_bytes))
+            free = f" of the {free} left for them" if place == "resident" else f", but {free} left"
+            return place, f"{what} {where}: {readable_bytes(size)}{free}"
+        if name == place and needed <= left:
+            return place, f"{what} {name}, as asked"
+        if name == place:
+            raise UserError(
+                f"{wanted} has no room: the {what} take {readable_bytes(size)}, and "
+                f"{readable_bytes(max(0, left))} are left for them.",
+                hint,
+            )
+    raise AssertionError(f"{wanted}: no such place")
 
 
 def measured_memory(context: DistributedContext) -> Memory:
@@ -285,14 +245,12 @@ def measured_memory(context: DistributedContext) -> Memory:
     host, device = available_memory(), context.device
     free = devices.free_memory(device) if devices.is_gpu(device) else host
     everyone = context.gather((free, host))
-    why_not = why_no_peers(context)
     ranks = [context.ranks_of(machine) for machine in range(context.num_machines)]
     return Memory(
         tuple(sorted(free for free, _ in everyone)[: min(map(len, ranks))]),
         min(host for _, host in everyone),
-        has_peers=not why_not,
         num_gpus=context.world_size,
-        why_no_peers=why_not,
+        why_no_peers=why_no_peers(context),
     )
 
 
@@ -301,36 +259,23 @@ def why_no_peers(context: DistributedContext) -> str:
 
     Collective: all ranks get the same answer.
     """
-    addresses = context.gather(gpu_address(context.device))
-    own = context.machine_ranks
-    others = [addresses[rank] for rank in own if rank != context.rank]
-    return next(filter(None, context.gather(_why_not(context.device, others))), "")
-
-
-def _why_not(device: torch.device, others: list[str | None]) -> str:
+    device, addresses = context.device, context.gather(gpu_address(context.device))
+    others = [addresses[rank] for rank in context.machine_ranks if rank != context.rank]
+    settings = {name: _UNSHARED.search(os.environ.get(name, "")) for name in _SETTINGS}
+    shared = [f"{name}={found[0]}" for name, found in settings.items() if found]
+    why = ""
     if device.type != "cuda":
-        return "only GPUs of NVIDIA and AMD do"
-    for name in _SETTINGS:
-        if setting := _UNSHARED.search(os.environ.get(name, "")):
-            return f"with {name}={setting[0]} torch's memory cannot be shared"
-    visible = {gpu_address(torch.device("cuda", i)): i for i in range(torch.cuda.device_count())}
-    if not visible.keys() >= set(others):
-        return "each rank sees its own GPU alone"
-    reads = [torch.cuda.can_device_access_peer(device, visible[other]) for other in others]
-    return "" if all(reads) else "these do not"
-
-
-@dataclass
-class PinnedArrays:
-    """Copies of a graph's arrays in pinned host memory, where the placement has them there.
-
-    Attributes:
-        indices: The edges' sources, or None.
-        rows: The feature rows of each node type.
-    """
-
-    indices: Tensor | None = None
-    rows: dict[NodeType, Tensor] = field(default_factory=dict)
+        why = "only GPUs of NVIDIA and AMD do"
+    elif shared:
+        why = f"with {shared[0]} torch's memory cannot be shared"
+    else:
+        gpus = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        visible = {gpu_address(gpu): gpu for gpu in gpus}
+        if not visible.keys() >= set(others):
+            why = "each rank sees its own GPU alone"
+        elif not all(torch.cuda.can_device_access_peer(device, visible[o]) for o in others):
+            why = "these do not"
+    return next(filter(None, context.gather(why)), "")
 
 
 def place_and_pin(
@@ -338,17 +283,11 @@ def place_and_pin(
     choose: Callable[[Memory], Placement],
     memory: Memory,
     context: DistributedContext,
-) -> tuple[Placement, PinnedArrays]:
+) -> Placement:
     """Choose a placement, and pin in host memory what it has there. Collective.
 
     Where the system refuses, the placement is chosen anew, as if the host had no more memory than
     what could be pinned.
-
-    Args:
-        graph: The graph.
-        choose: The placement for some memory, equal on all ranks.
-        memory: Of the machine.
-        context: This rank.
 
     Raises:
         PinningError: The user's choice cannot be pinned.
@@ -362,62 +301,49 @@ def place_and_pin(
             if failure is not None:
                 raise failure from None
             raise
-        arrays = PinnedArrays()
+        indices, rows = None, {}
         try:
             if placement.topology == "pinned":
-                arrays.indices = pinned(graph.indices, context)
+                indices = pinned(as_tensor(graph.indices), context)
             if placement.pins_rows:
-                for node_type, rows in stored_rows(graph).items():
-                    arrays.rows[node_type] = pinned(rows, context)
-            return placement, arrays
+                for node_type, stored in stored_rows(graph).items():
+                    rows[node_type] = pinned(stored, context)
+            return replace(placement, pinned_indices=indices, pinned_rows=rows)
         except PinningError as error:
             # A new one: the traceback of this one holds the memory that could not be pinned.
             failure = PinningError(error.message, error.hint)
         if context.is_main:
             _log.warning("%s The graph is kept elsewhere.", failure.message)
-        num_pinned = sum(rows.nbytes for rows in arrays.rows.values())
-        num_pinned += 0 if arrays.indices is None else arrays.indices.nbytes
-        memory = replace(memory, host=2 * num_pinned)  # of which half may be pinned
-        del arrays  # freed, and pinned again
+        done = [*rows.values(), *([] if indices is None else [indices])]
+        memory = replace(memory, host=2 * sum(each.nbytes for each in done))  # half may be pinned
+        del indices, rows, done  # freed, and pinned again
 
 
 def place_features(
+    node_type: NodeType,
     rows: Tensor,
     placement: Placement,
     context: DistributedContext,
     cached: Tensor | None,
-    pinned_rows: Tensor | None = None,
 ) -> FeatureSource:
-    """Place the rows of one node type as `placement` describes. Collective.
-
-    Args:
-        rows: The store's.
-        placement: The chosen placement.
-        context: This rank.
-        cached: The nodes to cache, ascending; needed for the placement `cached`.
-        pinned_rows: Needed where `placement.pins_rows`.
-    """
+    """Place the store's rows of one node type. Collective. `cached`, where so placed: the nodes to
+    cache, ascending."""
     device, kind = context.device, placement.features
     if kind == "resident":
         return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
     if kind == "pinned":
-        assert pinned_rows is not None
-        return InPlaceFeatures(LazyFeatures(pinned_rows), device)
+        return InPlaceFeatures(LazyFeatures(placement.pinned_rows[node_type]), device)
     if kind == "sharded":
         return InPlaceFeatures(sharded_rows(exchanged_shards(rows, context), device), device)
-    if placement.pins_rows:
-        assert cached is not None
-        assert pinned_rows is not None
-        return InPlaceFeatures(cached_rows(pinned_rows, cached, device), device)
-    return CopiedFeatures(rows, device, cached if kind == "cached" else None)
+    if cached is not None and placement.pins_rows:
+        rows = placement.pinned_rows[node_type]
+        return InPlaceFeatures(cached_rows(rows, cached, device), device)
+    return CopiedFeatures(rows, device, cached)
 
 
 def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatures:
-    """All rows, those of the nodes `cached` (ascending) from a copy on the device.
-
-    Args:
-        rows: `[num_nodes, width]`, readable by the device.
-    """
+    """All rows (`[num_nodes, width]`, readable by the device), those of the nodes `cached`
+    (ascending) from a copy on the device."""
     return LazyFeatures(
         rows=rows[cached.cpu()].to(device),
         slots=slots_of(cached, len(rows), device),
@@ -428,7 +354,7 @@ def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatu
 
 
 def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatures:
-    """All rows, divided equally among the GPUs (the last shard may be smaller)."""
+    """All rows, divided equally among the GPUs (the last shards may be smaller)."""
     return LazyFeatures(
         rows=shards[0],
         parts=device_addresses(shards, device),
@@ -437,22 +363,18 @@ def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatur
     )
 
 
-def shard_range(num_rows: int, rank: int, world_size: int) -> slice:
-    """The rows of the shard of `rank`; shards are equal but for the last ones."""
-    part = -(-num_rows // world_size)
-    return slice(min(num_rows, rank * part), min(num_rows, (rank + 1) * part))
-
-
 def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor, ...]:
     """A shard of `rows` on each of the machine's GPUs, all mapped into this process. Collective."""
     ranks = context.machine_ranks
-    own = rows[shard_range(len(rows), context.rank - ranks[0], len(ranks))].to(context.device)
+    size = -(-len(rows) // len(ranks))
+    start = size * (context.rank - ranks[0])
+    local = rows[start : start + size].to(context.device)
     if context.world_size == 1:
-        return (own,)
+        return (local,)
     # torch's way to share a tensor's memory with another process, without a copy.
-    handles = context.gather(reduce_tensor(own))  # type: ignore[no-untyped-call]
+    handles = context.gather(reduce_tensor(local))  # type: ignore[no-untyped-call]
     return tuple(
-        own if rank == context.rank else opened(rebuild, arguments, context.device)
+        local if rank == context.rank else opened(rebuild, arguments, context.device)
         for rank, (rebuild, arguments) in enumerate(handles)
         if rank in ranks
     )
@@ -464,10 +386,8 @@ def opened(
     """Another rank's tensor, mapped for `device`.
 
     torch would map it for the GPU that holds it, and only that GPU's kernels could read it. Mapped
-    for `device`, CUDA enables access to the peer's memory. The owner has filled the tensor before.
-
-    Args:
-        rebuild, arguments: The result of `reduce_tensor` on the owner's rank.
+    for `device`, CUDA enables access to the peer's memory. The owner, where `reduce_tensor` gave
+    `rebuild` and `arguments`, has filled the tensor before.
     """
     if device.type != "cuda":
         return rebuild(*arguments)

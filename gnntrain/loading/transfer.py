@@ -1,12 +1,17 @@
-"""Copies from host memory to a GPU: few large ones, from pinned memory, without waiting."""
+"""Copies from host memory to a GPU: few large ones, from pinned memory, on a stream of the loader.
+
+Nothing waits for them: the GPU receives a batch while it computes on an earlier one.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import accumulate
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +22,8 @@ _log = logging.getLogger("gnntrain")
 
 # Tensors begin at multiples of so many bytes: there kernels read several numbers at once.
 _ALIGNMENT = 128
+
+_Value = TypeVar("_Value")
 
 
 def staging(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -49,28 +56,90 @@ def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
     On a CPU, or if all are there already, nothing is copied. The results of one copy share memory.
     """
-    out, places = list(tensors), defaultdict(list)
+    out, positions = list(tensors), defaultdict(list)
     for i, tensor in enumerate(tensors):
         if tensor.device.type != device.type:
-            places[tensor.dtype].append(i)
-    for alike in places.values():
-        sent = _send_alike([tensors[i] for i in alike], device)
-        for i, tensor in zip(alike, sent, strict=True):
-            out[i] = tensor
+            positions[tensor.dtype].append(i)
+    for dtype, alike in positions.items():
+        step = max(1, _ALIGNMENT // dtype.itemsize)
+        sizes = [tensors[i].numel() for i in alike]
+        starts = list(accumulate((-(-size // step) * step for size in sizes), initial=0))
+        staged = staging(starts[-1:], dtype, device)
+        places = list(zip(alike, starts, sizes, strict=False))
+        for i, start, size in places:
+            staged[start : start + size].view(tensors[i].shape).copy_(tensors[i])
+        sent = send(staged, device)
+        for i, start, size in places:
+            out[i] = sent[start : start + size].view(tensors[i].shape)
     return out
 
 
-def _send_alike(tensors: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
-    """Tensors of one type, by one copy."""
-    dtype = tensors[0].dtype
-    step = max(1, _ALIGNMENT // dtype.itemsize)
-    starts = list(accumulate((-(-t.numel() // step) * step for t in tensors), initial=0))
-    staged = staging(starts[-1:], dtype, device)
-    for start, tensor in zip(starts, tensors, strict=False):
-        _part(staged, start, tensor).copy_(tensor)
-    sent = send(staged, device)
-    return (_part(sent, start, tensor) for start, tensor in zip(starts, tensors, strict=False))
+def sent(value: _Value, device: torch.device) -> _Value:
+    """A value with all tensors in it on a device, see `send_all`."""
+    moved = iter(send_all(list(tensors_in(value)), device))
+
+    def rebuilt(old: Any) -> Any:
+        if isinstance(old, Tensor):
+            return next(moved)
+        if is_dataclass(old) and not isinstance(old, type):
+            return replace(old, **{f.name: rebuilt(getattr(old, f.name)) for f in fields(old)})
+        if isinstance(old, dict):
+            return {name: rebuilt(item) for name, item in old.items()}
+        return type(old)(map(rebuilt, old)) if isinstance(old, list | tuple) else old
+
+    made: _Value = rebuilt(value)
+    return made
 
 
-def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
-    return buffer[start : start + like.numel()].view(like.shape)
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Every tensor of a batch: in dataclasses, sequences and mappings, at any depth."""
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)
+
+
+class BatchStream:
+    """The stream on which a thread makes batches, and their hand-over to the training thread.
+
+    With a side stream of a GPU the training stream waits for the batch, the host does not. The
+    batch's memory belongs to the side stream; `record_stream` keeps the allocator from reusing it
+    before the training stream has finished with it.
+
+    Args:
+        device: The device that makes batches, or to which they are copied.
+        is_side: Make them on a side stream, if the device has streams; else on the current one.
+    """
+
+    def __init__(self, device: torch.device, *, is_side: bool) -> None:
+        self._device = device
+        self._side: Any = None
+        if is_side and devices.has_streams(device):
+            self._module: Any = torch.get_device_module(device.type)
+            self._side = self._module.Stream(device)
+            # The copies of the graph to the device must be complete.
+            self._side.wait_stream(self._module.current_stream(device))
+
+    def make(self, make: Callable[[], _Value]) -> tuple[_Value, Any]:
+        """Call `make`, in the making thread: the batch, and the event of its completion (None: it
+        is complete)."""
+        if self._side is None:
+            return make(), None
+        with self._module.stream(self._side):
+            batch = make()
+            return batch, self._side.record_event()
+
+    def take(self, made: tuple[_Value, Any]) -> _Value:
+        """The batch of `make`; device work that is enqueued later waits for it."""
+        batch, done = made
+        if self._side is not None:
+            stream = self._module.current_stream(self._device)
+            stream.wait_event(done)
+            for tensor in tensors_in(batch):
+                if tensor.device.type == self._device.type:
+                    tensor.record_stream(stream)
+        return batch

@@ -123,7 +123,7 @@ def reached(run: RunDirectory, metric: str) -> FitResult:
         return result
     for line in text.splitlines():
         try:
-            record = EpochRecord.from_flat(json.loads(line))
+            record = EpochRecord.from_dict(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             break  # the run was killed in the middle of a line
         result.add(record, metric)

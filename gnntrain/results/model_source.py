@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from gnntrain.data.columns import MISSING_MARKS
 from gnntrain.data.graph import NODE
 from gnntrain.data.preprocessing import AnyPreprocessing
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
+from gnntrain.data.values import MISSING_MARKS
 from gnntrain.models.pyg_model import PyGModel
 
 _LINE = 80

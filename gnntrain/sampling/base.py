@@ -16,8 +16,7 @@ from torch import Tensor
 from gnntrain.config.names import SAMPLER_CLASSES
 from gnntrain.config.problems import meant_or
 from gnntrain.config.types import AnyFanOuts
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.plugins import SAMPLERS, load_plugin
 from gnntrain.sampling.block import Sample

@@ -13,12 +13,18 @@ import torch
 import triton
 from torch import Tensor
 
-from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import FusedCSC
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
-from gnntrain.sampling.cpu import MAX_DEGREE, checked_fan_outs, checked_seeds, numba_hop_key
+from gnntrain.sampling.cpu import (
+    check_csc,
+    check_ids,
+    checked_fan_outs,
+    checked_seeds,
+    numba_hop_key,
+)
 from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
 
 MAX_ROW_DRAWS = 64
@@ -81,8 +87,9 @@ class GPUSampler(Sampler):
         # An empty tensor's device has the index that "cuda" stands for.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
         check_place(self._device, indptr, indices)
-        self._max_degree = checked_max_degree(indptr, indices)
-        self._indptr, self._indices = indptr, indices
+        check_csc(indptr, indices)
+        self._indptr, self._indices = indptr.contiguous(), indices.contiguous()
+        self._max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
         self._fan_outs = checked_fan_outs(fan_outs[self._edge_type])
         self._replace = replace
         self._edge_ids = edge_ids
@@ -106,7 +113,7 @@ class GPUSampler(Sampler):
             RunError: A hop may grow beyond 2^31 nodes and edges.
         """
         with _current(self._device):
-            nodes = self._on_device(seeds.nodes[self._node_type])
+            nodes = self._on_device(seeds)
             try:
                 local = self._idle.pop()
             except IndexError:
@@ -114,7 +121,7 @@ class GPUSampler(Sampler):
             batch = _Batch(nodes, local, len(self._fan_outs), self.num_nodes)
             keys = self.hop_keys(key).to(self._device, non_blocking=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(len(self._fan_outs))]
-            return self._finished(batch, hops, nodes)
+            return self._finished(batch, hops, seeds)
 
     def hop_keys(self, key: SampleKey) -> Tensor:
         """The key in the kernels' form, int32 `[2 · hops]` in host memory."""
@@ -151,16 +158,13 @@ class GPUSampler(Sampler):
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
-    def _on_device(self, seeds: Tensor) -> Tensor:
+    def _on_device(self, seeds: Seeds) -> Tensor:
         """The seeds as int64 on the device; seeds in host memory are checked."""
-        if seeds.device == self._device and self.num_nodes > 0:
-            if seeds.dim() != 1 or seeds.is_floating_point() or seeds.dtype == torch.bool:
-                raise UserError(
-                    f"seeds are {seeds.dtype} of shape {list(seeds.shape)}",
-                    "Give node ids as a one-dimensional tensor of integers.",
-                )
-            return seeds.long().contiguous()
-        checked = checked_seeds(seeds.cpu().numpy(), self.num_nodes)
+        nodes = seeds.nodes[self._node_type]
+        if nodes.device == self._device and self.num_nodes > 0:
+            check_ids(nodes)
+            return nodes.long().contiguous()
+        checked = checked_seeds(seeds, {self._node_type: self.num_nodes})[self._node_type]
         return torch.from_numpy(checked).to(self._device, non_blocking=True)
 
     def _draw_hop(self, batch: _Batch, hop: int, keys: Tensor) -> _PaddedHop:
@@ -227,13 +231,13 @@ class GPUSampler(Sampler):
                 positions = positions * (number < offsets[-1])
         return positions
 
-    def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Tensor) -> Sample:
+    def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Seeds) -> Sample:
         batch.forget()
         sizes = _read(batch.sizes)
         # The device has finished. Not reached after an error, when `local` may hold half a batch.
         self._idle.append(batch.local)
         if sizes[-1] > 0:
-            checked_seeds(seeds.cpu().numpy(), self.num_nodes)
+            checked_seeds(seeds, {self._node_type: self.num_nodes})
         known = sizes[: len(hops) + 1]
         num_edges, num_old = sizes[len(hops) + 1 : -1 : 2], sizes[len(hops) + 2 : -1 : 2]
         blocks = [hop.trimmed(known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
@@ -403,31 +407,3 @@ def check_place(device: torch.device, *tensors: Tensor) -> None:
                 f"the graph lies on {tensor.device}, where {device} cannot read it",
                 f"Move it to {device}, or pin it: tensor.pin_memory().",
             )
-
-
-def checked_max_degree(indptr: Tensor, indices: Tensor) -> int:
-    """The most in-edges of a node.
-
-    Raises:
-        UserError: Wrong dtype or shape, or `indptr` does not span `indices`.
-    """
-    is_csc = indptr.dim() == 1 == indices.dim() and indptr.dtype == torch.int64
-    if not is_csc or indices.dtype not in (torch.int32, torch.int64):
-        raise UserError(
-            f"the graph's indptr is {indptr.dtype} of shape {list(indptr.shape)}, "
-            f"its indices are {indices.dtype} of shape {list(indices.shape)}",
-            "Give indptr as int64 [num_nodes + 1] and indices as int32 or int64 [num_edges].",
-        )
-    if not (indptr.is_contiguous() and indices.is_contiguous()):
-        raise UserError("the graph's tensors have gaps", "Give tensor.contiguous().")
-    ends = indptr[[0, -1]].tolist() if len(indptr) else []
-    if ends != [0, len(indices)]:
-        runs = f"from {ends[0]} to {ends[1]}" if ends else "over nothing"
-        raise UserError(
-            f"the graph's indptr runs {runs}, but there are {len(indices)} edges",
-            "It must start at 0 and end at the number of edges.",
-        )
-    max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
-    if max_degree > MAX_DEGREE:
-        raise UserError("a node has 2^32 in-edges or more", "Split the node or drop edges.")
-    return max_degree

@@ -13,8 +13,7 @@ import torch_geometric.typing
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler.base import HeteroSamplerOutput
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import Edges, EdgeType, Graph, Nodes, NodeType
+from gnntrain.data.graph import Edges, EdgeType, FusedCSC, Graph, Nodes, NodeType
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.selection import SAMPLER
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE
+from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler

@@ -1,9 +1,13 @@
-"""Checkpoints: written whole or not at all, verified, read without running code."""
+"""Checkpoints: written whole or not at all, by a thread; verified; read without running code."""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import pickle
+import threading
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.atomic_io import draft_of, fsync_folder, remove_stale_drafts
-from gnntrain.errors import TransientError, UserError
+from gnntrain.errors import RunError, TransientError, UserError
 from gnntrain.paths import is_file
+
+_log = logging.getLogger("gnntrain")
 
 FORMAT_VERSION = 2
 _READABLE = (1, 2)  # the weights of version 1 can be evaluated, but not resumed from
 
 LAST, PREVIOUS, BEST = "last.pt", "last.prev.pt", "best.pt"
+
+# An epoch of a small graph takes milliseconds, flushing a file to disk too.
+_SECONDS_BETWEEN_WRITES = 5.0
 
 _DOS_FOLDER = 0x10  # the bit of a zip record's attributes
 
@@ -227,3 +236,103 @@ def _first_line(error: BaseException) -> str:
         cause = cause.__context__
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+class CheckpointWriter:
+    """Keeps `last.pt`, `last.prev.pt` and `best.pt` of a run, in a thread of its own.
+
+    The first state is written at once. Later, the newest state is written every few seconds, and
+    `close` writes the pending one. After a disk error the thread warns once and tries again every
+    few seconds; it also logs the first success.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held: dict[str, State] = {}
+        self._written = -math.inf
+        self._wakeup = threading.Condition()
+        self._closing = False
+        self._is_writing = False
+        self._thread: threading.Thread | None = None
+        self._failure: RunError | None = None
+        remove_stale_files(directory)
+
+    def offer(self, state: State, *, best: bool, at_once: bool = False) -> None:
+        """Queue `state`, which must not change later, as the last checkpoint and perhaps the best.
+
+        Args:
+            at_once: Write it now, however short ago the one before was.
+        """
+        with self._wakeup:
+            if at_once:
+                self._written = -math.inf
+            if best:
+                self._held[BEST] = state
+            self._held[LAST] = state
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._write_until_closed, name="gnntrain-checkpoints", daemon=True
+                )
+                self._thread.start()
+            self._wakeup.notify()
+
+    def close(self) -> None:
+        """Write the pending states and end the thread."""
+        with self._wakeup:
+            self._closing = True
+            self._is_writing = self._thread is not None
+            self._wakeup.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def is_writing(self) -> bool:
+        """Whether a state is being written: the process should not end now."""
+        return self._is_writing
+
+    def raise_failure(self) -> None:
+        """Raises RunError if the newest states could not be written."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _write_until_closed(self) -> None:
+        closing = False
+        while not closing:
+            with self._wakeup:
+                while not self._closing:  # sleep until a state is due
+                    left = self._written + _SECONDS_BETWEEN_WRITES - time.monotonic()
+                    self._is_writing = bool(self._held) and left <= 0
+                    if self._is_writing:
+                        break
+                    self._wakeup.wait(left if self._held else None)
+                closing = self._closing
+                states, self._held = self._held, {}
+            # The best first: the last checkpoint refers to it. So if the best cannot be written,
+            # the last waits; and neither is taken from what is offered while the other is written.
+            for name in (BEST, LAST):
+                if name in states:
+                    if not self._write(self._directory / name, states[name]):
+                        with self._wakeup:
+                            self._held = states | self._held
+                        break
+                    del states[name]
+            else:
+                if self._failure is not None:
+                    self._failure = None
+                    _log.warning("The checkpoints in %s are written again.", self._directory)
+            self._written = time.monotonic()
+        self._is_writing = False
+
+    def _write(self, path: Path, state: State) -> bool:
+        previous = self._directory / PREVIOUS if path.name == LAST else None
+        try:
+            save_checkpoint(path, state, previous=previous)
+        except Exception as error:  # or the thread would end, and with it all checkpoints
+            if not isinstance(error, RunError):
+                reason = f"{type(error).__name__}: {error}"
+                error = RunError(f"The checkpoint {path} could not be written: {reason}.")
+            if self._failure is None:
+                _log.warning("%s Training goes on, and it is tried again.", error.message)
+            self._failure = error
+            return False
+        return True

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 
-from gnntrain.loading.batch import Batch
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
-from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.totals import EpochTotals
+from gnntrain.training.update import Update
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes the function to record; returns the function that replays it."""
@@ -31,7 +31,6 @@ class CUDAGraphStep:
     Args:
         batches: The loader's batches of a fixed size; the steps to call this with come from them.
         update: Trains on a batch and adds to the totals; only its work on the device is recorded.
-        optimizer: The optimiser that `update` steps.
         device: Where the model computes.
         record: How to record; by default as a CUDA graph.
     """
@@ -39,8 +38,7 @@ class CUDAGraphStep:
     def __init__(
         self,
         batches: PaddedBatches,
-        update: Callable[[Batch, EpochTotals], object],
-        optimizer: Optimizer,
+        update: Update,
         device: torch.device,
         record: Record | None = None,
     ) -> None:
@@ -48,7 +46,7 @@ class CUDAGraphStep:
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self.batches = batches
         self._update = update
-        self._optimizer = optimizer
+        self._optimizer = update.optimizer
         self._device = device
         self._record = record or _record_cuda_graph
         self._given: SeedBatch | None = None
@@ -61,8 +59,9 @@ class CUDAGraphStep:
         self._replay: Callable[[], None] | None = None
 
     def __call__(self, step: SeedBatch, totals: EpochTotals) -> None:
-        """Train one step; from the capture on, the totals' tensors are the graph's own."""
+        """Train one step; from the first on, the totals' tensors are the graph's own."""
         self._totals.lend(totals)
+        totals.num_seeds += step.num_counted
         if self._given is not None and len(step.seeds) < len(self._given.seeds):
             self._update(self.batches.make(step), self._totals)  # the rest of an epoch
             return

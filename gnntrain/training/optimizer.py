@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
 
 from torch import nn, optim
-from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from gnntrain.config import TrainerConfig
 
@@ -21,48 +20,6 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -
     return kind(parameters, lr, weight_decay=weight_decay)
 
 
-def eager_state(state: dict[str, Any]) -> dict[str, Any]:
-    """An optimiser's saved state without a CUDA graph's settings, which need a GPU."""
-    plain = {"capturable": False, "fused": None}
-    groups = [
-        group | {key: value for key, value in plain.items() if key in group}
-        for group in state["param_groups"]
-    ]
-    return {**state, "param_groups": groups}
-
-
-class Schedule(Protocol):
-    """A learning-rate schedule, called after every step and every evaluation."""
-
-    def after_step(self) -> None: ...
-
-    def after_evaluation(self, metric: float) -> None: ...
-
-    def state_dict(self) -> dict[str, object]: ...
-
-    def load_state_dict(self, state: dict[str, object]) -> None: ...
-
-
-class _ByStep(lr_scheduler.LambdaLR):
-    """A factor that is a function of the step alone."""
-
-    def after_step(self) -> None:
-        self.step()
-
-    def after_evaluation(self, metric: float) -> None:
-        """A schedule by step ignores metrics."""
-
-
-class _ByMetric(lr_scheduler.ReduceLROnPlateau):
-    """A factor applied whenever the validation metric has stalled."""
-
-    def after_step(self) -> None:
-        """A schedule by metric ignores steps."""
-
-    def after_evaluation(self, metric: float) -> None:
-        self.step(metric)
-
-
 def build_schedule(
     optimizer: optim.Optimizer,
     config: TrainerConfig,
@@ -70,16 +27,17 @@ def build_schedule(
     steps_per_epoch: int,
     num_steps: int,
     higher_is_better: bool = True,
-) -> Schedule:
-    """The schedule `trainer.scheduler` names.
+) -> LambdaLR | ReduceLROnPlateau:
+    """The schedule `trainer.scheduler` names: stepped after each step, or by each validation metric
+    (`plateau`).
 
     Args:
         steps_per_epoch: Steps in an epoch; `warmup_epochs` and `scheduler_step` count epochs.
         num_steps: Steps of the whole run, over which `cosine` and `linear` fall to zero.
-        higher_is_better: Direction of the validation metric, which `plateau` follows.
+        higher_is_better: Direction of the validation metric.
     """
     if config.scheduler == "plateau":
-        return _ByMetric(
+        return ReduceLROnPlateau(
             optimizer,
             mode="max" if higher_is_better else "min",
             factor=config.scheduler_gamma,
@@ -100,4 +58,4 @@ def build_schedule(
             return float(config.scheduler_gamma ** (epochs // config.scheduler_step))
         return 1.0
 
-    return _ByStep(optimizer, factor)
+    return LambdaLR(optimizer, factor)

@@ -6,10 +6,9 @@ use the same types.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gnntrain.metrics import LabelKind, get_metric
@@ -40,92 +39,50 @@ def json_safe(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The first record of a run: model, graph, ranks and run directory, for listeners.
-
-    Attributes:
-        dataset: Name of the data set.
-        model: Name of the model.
-        num_nodes: Nodes of the graph.
-        num_edges: Stored edges of the graph.
-        num_features: Features a node; in a typed graph, a node of the target type.
-        num_classes: Classes; labels, where a node has several; or targets of a regression.
-        num_parameters: Trainable parameters of the model.
-        world_size: Ranks that train together.
-        device: Description of the devices, for example ``"2 CPU ranks (gloo)"``.
-        metric: Name of the metric that decides which epoch is the best.
-        store_path: Directory of the graph store.
-        store_reason: How the store was opened, for example ``"opened"``.
-        store_seconds: Seconds to open or build it.
-        sampler: Description of the sampler, for example ``"neighbor [25, 10] (numba)"``.
-        epochs: The key `trainer.epochs`.
-        steps_per_epoch: Optimiser steps an epoch.
-        global_batch_size: Seed nodes a step over all ranks.
-        seed: Seed of the run.
-        run_dir: The run directory.
-        first_epoch: The first epoch to train: not 1 in a resumed run.
-        best_epoch: The best of the epochs before; None where there is none.
-        best_value: Its validation metric.
-        placement: Lines on the graph's placement for a GPU, with the reason.
-        label_kind: Kind of labels.
-        data: Summary of the files that the graph was made of; None for a store without one.
-        initial_weights: Description of the initial weights; "" if they are random.
-        num_node_types: Node types of the graph.
-        num_edge_types: Edge types of the graph.
-        positive_class: The positive class of two, and how to choose the other; "" without one.
-    """
+    """The first record of a run: model, graph, ranks and run directory, for listeners."""
 
     dataset: str
     model: str
     num_nodes: int
     num_edges: int
-    num_features: int
-    num_classes: int
+    num_features: int  # in a typed graph, of a node of the target type
+    num_classes: int  # or labels, where a node has several; or targets of a regression
     num_parameters: int
-    world_size: int
-    device: str
-    metric: str
+    world_size: int  # ranks that train
+    device: str  # in words, for example "2 CPU ranks (gloo)"
+    metric: str  # it decides which epoch is the best
     store_path: str
-    store_reason: str
-    store_seconds: float
-    sampler: str
+    store_reason: str  # for example "opened"
+    store_seconds: float  # to open or build it
+    sampler: str  # in words, for example "neighbor [25, 10] (numba)"
     epochs: int
     steps_per_epoch: int
-    global_batch_size: int
+    global_batch_size: int  # seeds a step over all ranks
     seed: int
     run_dir: str
-    first_epoch: int = 1
-    best_epoch: int | None = None
-    best_value: float | None = None
-    placement: Sequence[str] = ()
+    first_epoch: int = 1  # to train: not 1 in a resumed run
+    best_epoch: int | None = None  # of the epochs before
+    best_value: float | None = None  # its validation metric
+    placement: Sequence[str] = ()  # lines on where a GPU reads the graph, and why
     label_kind: LabelKind = "multiclass"
-    data: DataSummary | None = None
-    initial_weights: str = ""
+    data: DataSummary | None = None  # of the files that the graph was made of
+    initial_weights: str = ""  # in words; "" if they are random
     num_node_types: int = 1
     num_edge_types: int = 1
-    positive_class: str = ""
+    positive_class: str = ""  # of two classes, and how to choose the other
 
 
 @dataclass(frozen=True)
 class StepProgress:
-    """The progress of an epoch.
+    """The progress of an epoch."""
 
-    Attributes:
-        epoch: The epoch, from 1.
-        step: Steps of this epoch that are done.
-        num_steps: Steps of this epoch.
-        loss: The mean loss so far, or ``None`` where it was not read from the device.
-        seeds_per_s: Seed nodes a second over all ranks.
-        edges_per_s: Sampled edges a second over all ranks.
-        memory_bytes: Resident memory of all ranks.
-    """
-
-    epoch: int
-    step: int
-    num_steps: int
-    loss: float | None
-    seeds_per_s: float
-    edges_per_s: float
-    memory_bytes: int
+    epoch: int  # from 1
+    step: int  # steps of this epoch that are done
+    num_steps: int  # of this epoch
+    loss: float | None  # mean so far; None where it was not read from the device
+    seeds_per_s: float  # over all ranks
+    edges_per_s: float  # sampled, over all ranks
+    memory_bytes: int  # resident, of all ranks
 
 
 @dataclass(frozen=True)
@@ -133,17 +90,6 @@ class EpochRecord:
     """One epoch: loss, metrics, speed and memory.
 
     Attributes:
-        epoch: The epoch, from 1.
-        step: Optimiser steps since the run began.
-        train_loss: The mean loss over the epoch's seed nodes of all ranks.
-        metrics: By split and name; empty where the epoch was not evaluated.
-        lr: Learning rate of the epoch's last step.
-        seconds: Seconds of the training part.
-        eval_seconds: Seconds of the evaluation.
-        seeds_per_s: Seed nodes a second over all ranks, in the training part.
-        edges_per_s: Sampled edges a second over all ranks, in the training part.
-        memory_bytes: Resident memory of all ranks.
-        gpu_memory_bytes: Largest GPU memory of a rank, ``None`` without a GPU.
         cache_hit_rate: Share of the rows that were read from GPUs' caches; of a graph over several
             machines, share of the rows of other machines that were read from a machine's cache.
             ``None`` without a cache.
@@ -155,17 +101,17 @@ class EpochRecord:
         constant: The splits whose nodes all have the same outputs.
     """
 
-    epoch: int
-    step: int
-    train_loss: float
-    metrics: Metrics
-    lr: float
-    seconds: float
+    epoch: int  # from 1
+    step: int  # optimiser steps since the run began
+    train_loss: float  # mean over the epoch's seeds of all ranks
+    metrics: Metrics  # empty where the epoch was not evaluated
+    lr: float  # of the epoch's last step
+    seconds: float  # of the training part, as the speeds
     eval_seconds: float
-    seeds_per_s: float
-    edges_per_s: float
-    memory_bytes: int
-    gpu_memory_bytes: int | None = None
+    seeds_per_s: float  # over all ranks
+    edges_per_s: float  # sampled, over all ranks
+    memory_bytes: int  # resident, of all ranks
+    gpu_memory_bytes: int | None = None  # the most of a rank; None without a GPU
     cache_hit_rate: float | None = None
     time: Mapping[str, float] = field(default_factory=dict)
     constant: tuple[str, ...] = ()
@@ -174,43 +120,42 @@ class EpochRecord:
         """The metric ``name`` on ``split``, or ``None`` where it was not computed."""
         return self.metrics.get(split, {}).get(name)
 
-    def flat(self) -> dict[str, int | float]:
-        """The record as one row with slash-separated names, in a fixed order.
+    def to_dict(self) -> dict[str, Any]:
+        """The record's line in ``metrics.jsonl``, with slash-separated names in a fixed order.
 
         ``epoch, step, train/loss, val/<metric>, train/<metric>, test/<metric>, lr, seconds,
         eval_seconds, seeds_per_s, edges_per_s, memory``, with a GPU ``gpu_memory``, with a cache
-        ``cache_hit_rate``, and ``time/<phase>``. A metric that was not computed has no entry;
+        ``cache_hit_rate``, and an object ``time``. A metric that was not computed has no entry;
         numbers that are not finite stay unchanged.
         """
-        row: dict[str, int | float] = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "train/loss": self.train_loss,
-        }
+        row = {"epoch": self.epoch, "step": self.step, "train/loss": self.train_loss}
         # The validation metric first: a reader of the table looks for it.
         for split in sorted(self.metrics, key=lambda name: name != "val"):
             row |= {f"{split}/{name}": value for name, value in self.metrics[split].items()}
-        row |= {
+        optional = {
+            "gpu_memory": self.gpu_memory_bytes,
+            "cache_hit_rate": self.cache_hit_rate,
+            "time": dict(self.time) or None,
+        }
+        return {
+            **row,
             "lr": self.lr,
             "seconds": self.seconds,
             "eval_seconds": self.eval_seconds,
             "seeds_per_s": self.seeds_per_s,
             "edges_per_s": self.edges_per_s,
             "memory": self.memory_bytes,
+            **{name: value for name, value in optional.items() if value is not None},
         }
-        if self.gpu_memory_bytes is not None:
-            row["gpu_memory"] = self.gpu_memory_bytes
-        if self.cache_hit_rate is not None:
-            row["cache_hit_rate"] = self.cache_hit_rate
-        return row | {f"time/{phase}": seconds for phase, seconds in self.time.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record's line in ``metrics.jsonl``: :meth:`flat`, but for one object ``time``."""
-        row = dataclasses.replace(self, time={}).flat()
-        return {**row, "time": dict(self.time)} if self.time else dict(row)
+    def flat(self) -> dict[str, int | float]:
+        """:meth:`to_dict` with numbers alone, as loggers take them: ``time/<phase>``."""
+        row = self.to_dict()
+        times = row.pop("time", {})
+        return row | {f"time/{phase}": seconds for phase, seconds in times.items()}
 
     @classmethod
-    def from_flat(cls, row: Mapping[str, Any]) -> EpochRecord:
+    def from_dict(cls, row: Mapping[str, Any]) -> EpochRecord:
         """The record whose :meth:`to_dict`, its line in ``metrics.jsonl``, is ``row``.
 
         Raises:
@@ -247,12 +192,11 @@ class FitResult:
     """The epochs so far, and the best of them.
 
     Attributes:
-        records: One an epoch that was trained.
         best_epoch: Epoch (from 1) with the best validation metric; the last evaluated one where
             there is no validation split; None before any evaluation.
         best: Metrics by split at `best_epoch`.
         seconds_before: Seconds of the run before it was resumed.
-        is_pruned: Whether a callback ended training early.
+        is_pruned: Whether a listener ended training early.
     """
 
     records: list[EpochRecord] = field(default_factory=list)
@@ -261,49 +205,32 @@ class FitResult:
     seconds_before: float = 0.0
     is_pruned: bool = False
 
-    def add(self, record: EpochRecord, metric: str) -> bool:
-        """Add the next epoch; returns whether it is the best so far by ``metric`` on val."""
+    def add(self, record: EpochRecord, metric: str) -> None:
+        """Add the next epoch, which is the best if its ``metric`` on val is better than before."""
         self.records.append(record)
         if not record.metrics:
-            return False
+            return
         value, best = record.metric("val", metric), self.best.get("val", {}).get(metric)
         if best is None or math.isnan(best):
             is_better = True
         else:
             is_better = value is not None and get_metric(metric).is_better(value, than=best)
-        if not is_better:
-            return False
-        self.best_epoch, self.best = record.epoch, record.metrics
-        return True
+        if is_better:
+            self.best_epoch, self.best = record.epoch, record.metrics
 
     def has_stalled(self, patience: int) -> bool:
         """Whether the last ``patience`` evaluations were no better; never where it is 0."""
         if patience == 0 or self.best_epoch is None:
             return False
-        evaluated = [record.epoch for record in self.records if record.metrics]
-        return sum(self.best_epoch < epoch for epoch in evaluated) >= patience
+        later = [record for record in self.records[self.best_epoch :] if record.metrics]
+        return len(later) >= patience
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The end of a run, as ``summary.json`` holds it.
+    """The end of a run, as ``summary.json`` holds it; see also :class:`RunInfo`.
 
     Attributes:
-        status: How the run ended.
-        dataset, model, num_parameters, world_size, seed: As in :class:`RunInfo`.
-        epochs: Epochs that were trained to their end.
-        best_epoch: The epoch with the best validation metric, ``None`` before any evaluation.
-        metric: Name of the metric that decides.
-        train, val, test: Metrics by name at the best epoch, fractions.
-        train_loss: Mean loss of every epoch.
-        seconds_total: Seconds of the run.
-        seconds_per_epoch: Median seconds of an epoch's training part, ``None`` before the first.
-        edges_per_s: Median sampled edges a second over all ranks, ``None`` before the first.
-        seeds_per_s: Median seed nodes a second over all ranks, ``None`` before the first.
-        peak_rss_bytes: Peak resident memory of all ranks.
-        peak_gpu_bytes: Peak GPU memory of a rank, 0 without a GPU.
-        error: The error of a run that failed.
-        data: Summary of the files that the graph was made of, and the sizes of its splits.
         kernels: Who computed the operators: `kernels` (numba, triton or torch), and `replaced`: the
             operators that torch computed although there is a kernel, by name, with the reason.
         extra: Further fields, written beside the others.
@@ -315,21 +242,21 @@ class Summary:
     num_parameters: int
     world_size: int
     seed: int
-    epochs: int
-    best_epoch: int | None
-    metric: str
-    train: Mapping[str, float]
+    epochs: int  # that were trained to their end
+    best_epoch: int | None  # None before any evaluation
+    metric: str  # that decides
+    train: Mapping[str, float]  # metrics by name at the best epoch, fractions
     val: Mapping[str, float]
     test: Mapping[str, float]
-    train_loss: Sequence[float]
+    train_loss: Sequence[float]  # of every epoch
     seconds_total: float
-    seconds_per_epoch: float | None
-    edges_per_s: float | None
-    peak_rss_bytes: int
-    peak_gpu_bytes: int = 0
+    seconds_per_epoch: float | None  # median of an epoch's training part; None before the first
+    edges_per_s: float | None  # median, as of seeds
+    peak_rss_bytes: int  # of all ranks
+    peak_gpu_bytes: int = 0  # the most of a rank; 0 without a GPU
     seeds_per_s: float | None = None
-    error: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None  # of a run that failed
+    data: Mapping[str, Any] = field(default_factory=dict)  # of the files, and sizes of the splits
     kernels: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -340,12 +267,12 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values; ``extra`` fields beside them, never over them."""
-        own = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
         extra = own.pop("extra")
         if self.error is None:
             del own["error"]
-        row: dict[str, Any] = json_safe(own)
-        return row | {name: json_safe(extra[name]) for name in extra if name not in own}
+        row: dict[str, Any] = json_safe(own | {k: v for k, v in extra.items() if k not in own})
+        return row
 
 
 class Pruned(Exception):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
-from torch.optim.adam import adam
-from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from gnntrain.compute import ops
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.models.embedding import EmbeddingTable, RowGradient, embedding_tables
+from gnntrain.models.embedding import EmbeddingTable, RowGradient
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # torch's defaults
 
@@ -47,7 +44,7 @@ class RowOptimizer(optim.Optimizer):
         super().__init__(read, group)
         self._tables = tables
         self._read = read
-        self._nodes: list[Tensor | None] = [None] * len(tables)
+        self._nodes: list[Tensor] = []
         self._context = context
         self._kind = config.optimizer
         self._moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
@@ -62,15 +59,14 @@ class RowOptimizer(optim.Optimizer):
             Stand-ins for the rows that were read, one a table, with their `grad`, float
             `[n, channels]`.
         """
-        found: Sequence[RowGradient | None]
-        found = [table.take_gradient() for table in self._tables]
-        if self._context.world_size > 1:
-            found = _averaged(found, self._tables, self._context)
         self._forget()
-        for i, own in enumerate(found):
-            if own is not None and len(own.gradient) > 0:
-                self._nodes[i] = own.nodes
-                self._read[i].data = self._read[i].grad = own.gradient
+        gradients = [self._listed(table) for table in self._tables]
+        if self._context.world_size > 1:
+            gradients = self._averaged(gradients)
+        self._nodes = [nodes for nodes, _ in gradients]
+        for rows, (nodes, gradient) in zip(self._read, gradients, strict=True):
+            if len(nodes) > 0:
+                rows.data = rows.grad = gradient
         return [rows for rows in self._read if rows.grad is not None]
 
     @torch.no_grad()
@@ -79,123 +75,67 @@ class RowOptimizer(optim.Optimizer):
         assert closure is None
         (group,) = self.param_groups
         for table, rows, nodes in zip(self._tables, self._read, self._nodes, strict=True):
-            if rows.grad is not None:
-                weight = table.weight.detach()
-                self._update_rows(weight, nodes, rows.grad, self.state[rows], group)
+            if rows.grad is None:
+                continue
+            weight, state = table.weight.detach(), self.state[rows]
+            if not state:
+                state["step"] = torch.zeros(())
+                state.update({name: torch.zeros_like(weight) for name in self._moments})
+            matrices = [weight, *(state[name] for name in self._moments)]
+            lr, weight_decay = float(group["lr"]), group["weight_decay"]
+            if self._kind == "sgd":
+                keys = {"momentum": group["momentum"], "dampening": 0.0, "nesterov": False}
+                keys |= {"lr": lr, "weight_decay": weight_decay, "maximize": False}
+                changed, *moments = updated = [matrix[nodes] for matrix in matrices]
+                sgd([changed], [rows.grad], [*moments] or [None], **keys)
+                for matrix, new in zip(matrices, updated, strict=True):
+                    matrix[nodes] = new
+                continue
+            state["step"] += 1
+            is_decoupled = self._kind == "adamw"
+            corrections = [1 - beta ** float(state["step"]) for beta in _BETAS]
+            ops.adam_rows(
+                *matrices,
+                nodes,
+                rows.grad,
+                *_BETAS,
+                decay=1 - lr * weight_decay if is_decoupled else 1.0,
+                l2=0.0 if is_decoupled else weight_decay,
+                step_size=lr / corrections[0],
+                root=math.sqrt(corrections[1]),
+                eps=_EPS,
+            )
         self._forget()
 
     def _forget(self) -> None:
         for rows in self._read:
             rows.grad, rows.data = None, rows.data[:0].clone()
 
-    def _update_rows(
-        self,
-        weight: Tensor,
-        nodes: Tensor | None,
-        grad: Tensor,
-        state: dict[str, Tensor],
-        group: dict[str, Any],
-    ) -> None:
-        if not state:
-            state["step"] = torch.zeros(())
-            state.update({name: torch.zeros_like(weight) for name in self._moments})
-        matrices = [weight, *(state[name] for name in self._moments)]
-        if nodes is None:  # all rows
-            self._update(grad, matrices, state["step"], group)
-            return
-        if self._kind != "sgd":
-            self._adam_rows(nodes, grad, matrices, state["step"], group)
-            return
-        rows = [matrix[nodes] for matrix in matrices]
-        self._update(grad, rows, state["step"], group)
-        for matrix, changed in zip(matrices, rows, strict=True):
-            matrix[nodes] = changed
+    def _listed(self, table: EmbeddingTable) -> tuple[Tensor, Tensor]:
+        """The rows that a table's last batch has read, by number, and their gradient."""
+        read = table.take_gradient() or RowGradient(None, table.weight.detach()[:0])
+        every = torch.arange(len(read.gradient), device=table.weight.device)
+        return every if read.nodes is None else read.nodes, read.gradient
 
-    def _adam_rows(
-        self,
-        nodes: Tensor,
-        grad: Tensor,
-        matrices: Sequence[Tensor],
-        step: Tensor,
-        group: dict[str, Any],
-    ) -> None:
-        """Apply torch's Adam or AdamW to some rows of the weight and their moments, in place."""
-        step += 1
-        lr, weight_decay = float(group["lr"]), group["weight_decay"]
-        is_decoupled = self._kind == "adamw"
-        corrections = [1 - beta ** float(step) for beta in _BETAS]
-        ops.adam_rows(
-            *matrices,
-            nodes,
-            grad,
-            *_BETAS,
-            decay=1 - lr * weight_decay if is_decoupled else 1.0,
-            l2=0.0 if is_decoupled else weight_decay,
-            step_size=lr / corrections[0],
-            root=math.sqrt(corrections[1]),
-            eps=_EPS,
-        )
+    def _averaged(self, gradients: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        """The mean over the ranks of the gradients of each table, equal bit for bit on all ranks.
 
-    def _update(
-        self, grad: Tensor, rows: Sequence[Tensor], step: Tensor, group: dict[str, Any]
-    ) -> None:
-        """Apply torch's formula to rows of the weight and their moments."""
-        weight, *moments = rows
-        keys = {"lr": group["lr"], "weight_decay": group["weight_decay"], "maximize": False}
-        if self._kind == "sgd":
-            keys |= {"momentum": group["momentum"], "dampening": 0.0, "nesterov": False}
-            sgd([weight], [grad], [*moments] or [None], **keys)
-            return
-        kind = adamw if self._kind == "adamw" else adam
-        keys |= {"beta1": _BETAS[0], "beta2": _BETAS[1], "eps": _EPS, "amsgrad": False}
-        first, second = moments
-        kind([weight], [grad], [first], [second], [], [step], **keys)
-
-
-def build_row_optimizer(
-    model: nn.Module, config: TrainerConfig, context: DistributedContext
-) -> RowOptimizer | None:
-    """The optimiser of a model's embedding tables; None: it has none."""
-    tables = [table for _, table in embedding_tables(model)]
-    return RowOptimizer(tables, config, context) if tables else None
-
-
-def _averaged(
-    found: Sequence[RowGradient | None],
-    tables: Sequence[EmbeddingTable],
-    context: DistributedContext,
-) -> list[RowGradient]:
-    """The mean over the ranks of the gradients of each table, equal bit for bit on all ranks.
-
-    A rank that has not read a row has no gradient for it.
-    """
-    device = context.device
-    given = [_listed(own, table.weight) for own, table in zip(found, tables, strict=True)]
-    own_sizes = torch.tensor([len(nodes) for nodes, _ in given], device=device)
-    sizes = torch.stack(_gathered(own_sizes, len(tables), context)).T.tolist()
-    merged: list[RowGradient] = []
-    for (nodes, gradient), by_rank in zip(given, sizes, strict=True):
-        all_nodes = _gathered(nodes, max(by_rank), context)
-        all_rows = _gathered(gradient, max(by_rank), context)
-        parts = list(zip(by_rank, all_nodes, all_rows, strict=True))
-        unique, places = torch.unique(
-            torch.cat([nodes[:size] for size, nodes, _ in parts]), return_inverse=True
-        )
-        total = gradient.new_zeros(len(unique), gradient.shape[1])
-        # Each rank has a row once at most: every row is summed in the order of the ranks.
-        for (size, _, rows), at in zip(parts, places.split(by_rank), strict=True):
-            total[at] += rows[:size]
-        merged.append(RowGradient(unique, total / context.world_size))
-    return merged
-
-
-def _listed(own: RowGradient | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that were read, by number, and their gradient."""
-    if own is None:
-        return torch.empty(0, dtype=torch.int64, device=weight.device), weight[:0].detach()
-    nodes = own.nodes
-    every = torch.arange(len(weight), device=weight.device) if nodes is None else nodes
-    return every, own.gradient
+        A rank that has not read a row has no gradient for it.
+        """
+        context, averaged = self._context, []
+        own_sizes = torch.tensor([len(nodes) for nodes, _ in gradients], device=context.device)
+        sizes = torch.stack(_gathered(own_sizes, len(gradients), context)).T.tolist()
+        for (nodes, gradient), by_rank in zip(gradients, sizes, strict=True):
+            all_nodes = _gathered(nodes, max(by_rank), context)
+            all_rows = _gathered(gradient, max(by_rank), context)
+            read = [nodes[:size] for nodes, size in zip(all_nodes, by_rank, strict=True)]
+            unique, positions = torch.unique(torch.cat(read), return_inverse=True)
+            total = gradient.new_zeros(len(unique), gradient.shape[1])
+            # Each rank has a row once at most: every row is summed in the order of the ranks.
+            for rows, at in zip(all_rows, positions.split(by_rank), strict=True):
+                total[at] += rows[: len(at)]
+            averaged.append((unique, total / context.world_size))
+        return averaged
 
 
 def _gathered(values: Tensor, size: int, context: DistributedContext) -> list[Tensor]:

@@ -1,54 +1,62 @@
-"""The training loop: epochs, batches, steps; callbacks do the rest."""
+"""The training loop: epochs, steps, evaluations, checkpoints, signals."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 
+from gnntrain import devices
 from gnntrain.config import CheckpointConfig, TrainerConfig
-from gnntrain.devices import peak_memory
+from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import Interrupted
-from gnntrain.loading.loader import Loader
+from gnntrain.distributed.run_control import SAVE, Phase
+from gnntrain.errors import Diverged, Interrupted
+from gnntrain.loading.loader import Loader, SampledLoader
+from gnntrain.loading.padded import PaddedBatches
 from gnntrain.models import AnyModel
 from gnntrain.models.embedding import num_parameters
 from gnntrain.phases import Phases, combined
 from gnntrain.tasks import Task
-from gnntrain.training.callbacks import (
-    Callback,
-    EarlyStopping,
-    MetricSchedule,
-    RankProgress,
-    Reporting,
-    StopOnSignal,
-)
-from gnntrain.training.checkpoint import CheckpointError, State, load_weights
-from gnntrain.training.checkpointing import Checkpointing
-from gnntrain.training.cuda_graph import Record
-from gnntrain.training.divergence import DivergenceGuard
-from gnntrain.training.evaluation import Evaluator, SplitMetrics, take_marks
-from gnntrain.training.measure import resident_bytes
-from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
-from gnntrain.training.records import EpochRecord, FitResult, Listener
-from gnntrain.training.snapshot import (
-    EpochTotals,
-    RankState,
-    rank_state,
-    restore_rng,
-    restored_totals,
-)
-from gnntrain.training.step import PlainStep, ReplayedStep, Step
+from gnntrain.training.checkpoint import CheckpointError, CheckpointWriter, State, load_weights
+from gnntrain.training.cuda_graph import CUDAGraphStep, Record
+from gnntrain.training.evaluation import Evaluator, SplitMetrics, take_marks, warn_of_constant
+from gnntrain.training.memory import memory_explained, resident_bytes, training_hint
+from gnntrain.training.records import EpochRecord, FitResult, Listener, Pruned, StepProgress
+from gnntrain.training.totals import EpochTotals
 from gnntrain.training.update import Update
 
 _log = logging.getLogger("gnntrain")
 
+# Steps on several GPUs are enqueued ahead of the gradient exchange. Signals are looked for at every
+# tenth step, which is waited for.
+_GPU_STEPS = 10
+
 # Exceptions of optimisers, schedules and generators for a state of another kind.
 _UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
+
+
+class Callback:
+    """Hooks into the training loop; each does nothing unless a callback overrides it.
+
+    All ranks have the same callbacks and call each hook after the same step, so that a hook may use
+    collectives.
+    """
+
+    def before_epoch(self, trainer: Trainer) -> None:
+        """Another epoch is due, or the rest of one."""
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:
+        """The weights have moved; a GPU may still be computing. Must be cheap."""
+
+    def after_steps(self, trainer: Trainer, totals: EpochTotals) -> None:
+        """All steps of the epoch are done; it is not evaluated yet."""
 
 
 class Trainer:
@@ -68,8 +76,7 @@ class Trainer:
         config: The `trainer` keys; None: the defaults.
         context: This rank; None: the only one, on the CPU.
         listeners: Called after steps and epochs; on rank 0 only.
-        callbacks: Further hooks, called after the trainer's own, but before a signal ends training;
-            the same on all ranks.
+        callbacks: Further hooks, the same on all ranks.
         checkpoints: Directory for `last.pt` and `best.pt`; None, also on other ranks than 0:
             nothing is written.
         checkpoint_config: The `checkpoint` keys: when to save inside an epoch.
@@ -81,9 +88,6 @@ class Trainer:
         result: The result so far.
         step: Optimiser steps since the run began, the present one included.
         totals: Sums over the steps of the present epoch; None between epochs.
-        update: The optimiser and its schedule.
-        callbacks: In the order in which their hooks are called.
-        should_stop: Set by a callback, on all ranks, to end training after the present epoch.
     """
 
     def __init__(
@@ -108,15 +112,21 @@ class Trainer:
         self.task = task
         self.config = config = config or TrainerConfig()
         self.context = context = context or DistributedContext()
+        self.listeners = listeners if context.is_main else ()
+        self.callbacks = list(callbacks)
         self.result = FitResult()
         self.step = 0
         self.totals: EpochTotals | None = None
-        self.should_stop = False
         self._num_steps = config.epochs * len(loader)
         if config.max_steps is not None:
             self._num_steps = min(self._num_steps, config.max_steps)
         self._identity = identity or {}
-        self._began = time.monotonic()
+        self._checkpoint_config = checkpoint_config or CheckpointConfig()
+        self._writer = None if checkpoints is None else CheckpointWriter(checkpoints)
+        if self._writer is not None:
+            context.control.is_writing = self._writer.is_writing
+        self._has_warned = False
+        self._began = self._saved = time.monotonic()
         self._phases = Phases(context.device)
         self.update = Update(
             model,
@@ -127,23 +137,12 @@ class Trainer:
             num_steps=self._num_steps,
             phases=self._phases,
         )
-        self._take_step: Step = PlainStep(self.update, loader, context, self._phases)
+        self._recorded: CUDAGraphStep | None = None
         if config.cuda_graph:
-            self._take_step = ReplayedStep(self.update, loader, context, self._phases, record)
-        listeners = listeners if context.is_main else ()
-        self._checkpointing = Checkpointing(
-            checkpoints, checkpoint_config or CheckpointConfig(), context
-        )
-        self.callbacks: list[Callback] = [
-            RankProgress(),
-            DivergenceGuard(),  # before a callback saves or shows a loss that is not finite
-            MetricSchedule(),  # before the schedule is saved
-            self._checkpointing,
-            Reporting(listeners, config.log_every, every_step=not config.cuda_graph),
-            EarlyStopping(config.patience),
-            *callbacks,
-            StopOnSignal(context, listeners),  # after all others have seen the step
-        ]
+            padded = PaddedBatches(cast(SampledLoader, loader))
+            self._recorded = CUDAGraphStep(padded, self.update, context.device, record)
+        runs_ahead = is_gpu(context.device) and context.world_size > 1
+        self._signal_steps = _GPU_STEPS if runs_ahead else 1
 
     @property
     def num_parameters(self) -> int:
@@ -161,10 +160,10 @@ class Trainer:
         if self.totals is not None:  # an epoch was broken off
             return False
         is_done = self.epoch > self.config.epochs or self.step >= self._num_steps
-        return is_done or self.should_stop or self.result.is_pruned
+        return is_done or self.result.is_pruned or self.result.has_stalled(self.config.patience)
 
     def fit(self) -> FitResult:
-        """Train to the end, or until a callback stops it.
+        """Train to the end, or until the metric has stalled or a listener prunes the run.
 
         Pending checkpoints are written also if an exception ends it.
 
@@ -174,29 +173,39 @@ class Trainer:
             Diverged: The loss is not finite.
             RunError: Memory ran out; or the last checkpoint could not be written.
         """
-        self._began = time.monotonic()
-        for callback in self.callbacks:
-            callback.on_fit_start(self)
+        control = self.context.control
+        self._began = self._saved = time.monotonic()
+        control.enter(Phase.TRAINING, self.step)
         try:
             while not self.is_over:
                 for callback in self.callbacks:
                     callback.before_epoch(self)
-                record = self._run_epoch()
-                for callback in self.callbacks:
-                    callback.after_epoch(self, record)
+                number = max(self.context.gather(control.stop_requested))
+                if number and self.result.records:  # the checkpoint of the epoch before is written
+                    raise Interrupted(number)
+                self._run_epoch()
         finally:
-            for callback in self.callbacks:
-                callback.on_fit_end(self)
-        self._checkpointing.raise_failure()
+            control.enter(Phase.CLOSING, self.step)
+            if self._writer is not None:
+                self._writer.close()
+        if self._writer is not None:
+            self._writer.raise_failure()
         return self.result
 
-    def _run_epoch(self) -> EpochRecord:
+    def _run_epoch(self) -> None:
         where = lambda: f"in epoch {self.epoch}, at step {self.step} of the run"  # noqa: E731
         with memory_explained(where, training_hint(self.loader, self.config)):
             totals = self._train()
-        loss, num_seeds, num_edges, hit_rate = self._reduced(totals)
-        seconds = totals.seconds
+        # The sums over all ranks.
+        values = [float(totals.loss), totals.num_seeds, totals.total_edges()]
+        values += self.loader.take_reads()
+        if self.context.world_size > 1:
+            own = torch.tensor(values, dtype=torch.float64, device=self.context.device)
+            values = self.context.sum(own).tolist()
+        loss_sum, num_seeds, num_edges, num_hits, num_reads = values
+        loss, seconds = loss_sum / max(1, num_seeds), totals.seconds
         _log.info("epoch %d: step %d, loss %g, %.3f s", self.epoch, self.step, loss, seconds)
+
         began = time.perf_counter()
         metrics = self._evaluate()
         eval_seconds = time.perf_counter() - began
@@ -212,64 +221,124 @@ class Trainer:
             seeds_per_s=num_seeds / seconds,
             edges_per_s=num_edges / seconds,
             memory_bytes=sum(self.context.gather(resident_bytes())),
-            gpu_memory_bytes=peak_memory(self.context.device) or None,
-            cache_hit_rate=hit_rate,
+            gpu_memory_bytes=devices.peak_memory(self.context.device) or None,
+            cache_hit_rate=num_hits / num_reads if num_reads else None,
             time=totals.times | {"evaluation": eval_seconds},
         )
+        if record.constant and not self._has_warned:
+            self._has_warned = True
+            warn_of_constant(record.constant, record.epoch)
         self.totals = None
         self.result.add(record, self.task.metric.name)
-        return record
+        self.update.after_evaluation(record.metric("val", self.task.metric.name))
+        self.save_checkpoint(is_best=record.epoch == self.result.best_epoch)
+        self._saved = time.monotonic()
+        is_pruned = False
+        for listener in self.listeners:
+            try:
+                listener.on_epoch(record)
+            except Pruned:
+                is_pruned = True
+        self.result.is_pruned = self.context.broadcast(is_pruned)
 
     def _train(self) -> EpochTotals:
-        totals = self._begin_epoch()
+        """The steps of the epoch, or the rest of them."""
+        context, config, control = self.context, self.config, self.context.control
+        self.update.begin_epoch()
+        if self.totals is None:
+            self.totals = EpochTotals.start(context.device)
+            self.loader.set_epoch(self.epoch)
+            self.loader.take_reads()  # evaluation's do not count
+        totals = self.totals
         begin = time.perf_counter() - totals.seconds
         for batch in self._batches():
             self.step += 1
-            for callback in self.callbacks:
-                callback.before_step(self)
+            control.enter(Phase.TRAINING, self.step)
+            looks_for_signals = self.step % self._signal_steps == 0
+            if context.is_main and looks_for_signals:
+                control.commit(self.step, save=self._is_time_to_save())
             totals.lr = self.update.lr
             totals.num_steps += 1
-            self._take_step(batch, totals)
-            self.update.schedule.after_step()
+            if self._recorded is not None:
+                with self._phases("replay"):
+                    self._recorded(batch, totals)
+            else:
+                with self._phases("transfer"):
+                    batch = batch.to(context.device)  # where the loader has not done so
+                self.update(batch, totals)
+            del batch  # or it would live on while the next is waited for
+            self.update.after_step()
             totals.seconds = time.perf_counter() - begin
+
+            reads_loss = totals.num_steps % config.log_every == 0  # which a GPU is waited for
+            if reads_loss or not is_gpu(context.device):
+                self._refuse_loss(totals)  # before it is saved or shown
+            every = self._checkpoint_config.every_steps
+            if every is not None and self.step % every == 0:
+                self.save_checkpoint()
+            if self.listeners and (reads_loss or self._recorded is None):
+                progress = self._progress(totals, reads_loss=reads_loss)
+                for listener in self.listeners:
+                    listener.on_step(progress)
             for callback in self.callbacks:
                 callback.after_step(self, totals)
-            del batch  # or it would live on while the next is waited for
+            if looks_for_signals:
+                if self._signal_steps > 1:
+                    devices.synchronize_stream(context.device)
+                self._obey(control.agreed(self.step))
+        control.enter(Phase.EVALUATING, self.step)
+        self._refuse_loss(totals)
+        if totals.num_skipped:
+            message = f"{totals.num_skipped} of {totals.num_steps} steps of epoch {self.epoch}"
+            if totals.num_skipped == totals.num_steps:
+                raise Diverged(
+                    f"The gradient was not finite in any of the {message}.",
+                    f"Lower trainer.lr (now {config.lr}), or look for extreme features.",
+                )
+            _log.warning("%s were skipped: their gradient was not finite.", message)
         for callback in self.callbacks:
             callback.after_steps(self, totals)
         totals.seconds = time.perf_counter() - begin
-        totals.add_times(self._new_times())
+        self._take_times(totals)
         return totals
-
-    def _begin_epoch(self) -> EpochTotals:
-        """The totals of the epoch: those of an unfinished epoch, or new ones."""
-        self.update.begin_epoch()
-        if self.totals is None:
-            self.totals = EpochTotals.start(self.context.device)
-            self.loader.set_epoch(self.epoch)
-            self.loader.take_reads()  # evaluation's do not count
-        return self.totals
 
     def _batches(self) -> Iterator[Any]:
         """The rest of the epoch's batches, at most as many as steps are left."""
         if self.step >= self._num_steps:
             return
-        for batch in self._phases.each("wait", self._take_step.batches()):
+        batches = self.loader if self._recorded is None else self._recorded.batches
+        for batch in self._phases.each("wait", batches):
             yield batch
             del batch  # or it would live on while the next is waited for
             if self.step >= self._num_steps:
                 return
 
-    def _reduced(self, totals: EpochTotals) -> tuple[float, int, int, float | None]:
-        """The epoch's mean loss, seeds, edges and share of cached rows over all ranks."""
-        values = [float(totals.loss), totals.num_seeds, totals.total_edges()]
-        values += self.loader.take_reads()
-        if self.context.world_size > 1:
-            own = torch.tensor(values, dtype=torch.float64, device=self.context.device)
-            values = self.context.sum(own).tolist()
-        loss, num_seeds, num_edges, num_hits, num_reads = values
-        hit_rate = num_hits / num_reads if num_reads else None
-        return loss / max(1.0, num_seeds), int(num_seeds), int(num_edges), hit_rate
+    def _progress(self, totals: EpochTotals, *, reads_loss: bool) -> StepProgress:
+        ranks = self.context.world_size  # rank 0 reports for all: their batches are equal
+        num_edges = totals.total_edges() if reads_loss else totals.num_edges
+        return StepProgress(
+            epoch=self.epoch,
+            step=totals.num_steps,
+            num_steps=len(self.loader),
+            loss=float(totals.loss) / max(1, totals.num_seeds) if reads_loss else None,
+            seeds_per_s=ranks * totals.num_seeds / totals.seconds,
+            edges_per_s=ranks * num_edges / totals.seconds,
+            memory_bytes=resident_bytes() * ranks,
+        )
+
+    def _obey(self, number: int) -> None:
+        """Do what all ranks have agreed to do after this step, see `RunControl.agreed`."""
+        if number == 0:
+            return
+        self.save_checkpoint(at_once=number != SAVE)
+        if number == SAVE:
+            return
+        ends = number != signal.SIGUSR1
+        message = f"{signal.Signals(number).name}: saving step {self.step}"
+        for listener in self.listeners:
+            listener.on_message(message + (" and stopping." if ends else "."))
+        if ends:
+            raise Interrupted(number)
 
     def _evaluate(self) -> SplitMetrics:
         """The metrics of all splits; empty if no evaluation is due."""
@@ -279,36 +348,70 @@ class Trainer:
         # Batch-norm statistics differ between ranks; the checkpoint holds rank 0's.
         self.context.synchronize_buffers(self.model)
         where = f"in the evaluation after epoch {self.epoch}"
-        hint = evaluation_hint(self.evaluator, self.context.device)
         try:
-            with memory_explained(lambda: where, hint):
+            with memory_explained(lambda: where, self.evaluator.memory_hint):
                 return self.evaluator.evaluate(self.model)
         except Interrupted:
             # All ranks have met: the epoch's training is saved, its evaluation still due.
             if self.context.world_size == 1 or not self.context.control.is_abandoned:
-                self.save_checkpoint()
+                self.save_checkpoint(at_once=True)
             raise
 
-    def save_checkpoint(self) -> None:
-        """Have rank 0 write a checkpoint at once. Collective.
+    def _refuse_loss(self, totals: EpochTotals) -> None:
+        """Raises Diverged if a loss of the epoch was not finite; synchronises a GPU."""
+        step = int(totals.first_bad)
+        if step == 0:
+            return
+        plan = self.loader.plan
+        seeds = plan.rank_batch(plan.order(self.epoch), step - 1).seeds
+        raise Diverged(
+            f"The training loss is {float(totals.loss)} in epoch {self.epoch}, step {step} of "
+            f"{len(self.loader)} (seed {self.task.in_words(seeds)}).",
+            f"Lower trainer.lr (now {self.config.lr}), set trainer.clip_norm=1 or "
+            "trainer.on_nonfinite=skip, or look for extreme features; earlier checkpoints are "
+            "kept.",
+        )
 
-        Raises:
-            Diverged: A number is not finite.
-        """
-        self._checkpointing.save(self, at_once=True)
+    def _is_time_to_save(self) -> bool:
+        minutes, now = self._checkpoint_config.every_minutes, time.monotonic()
+        is_time = minutes is not None and now - self._saved >= 60 * minutes
+        if is_time:
+            self._saved = now
+        return is_time
 
-    def gather_rank_states(self) -> list[RankState]:
-        """The states of all ranks, on rank 0; empty on the others. Collective."""
-        if self.totals is not None:
-            self.totals.add_times(self._new_times())
-        return self.context.gather_to_main(rank_state(self.totals, self.context.device))
-
-    def state_dict(self, ranks: list[RankState]) -> State:
-        """The state for `load_state`, copied. Records are immutable and many, and not copied.
+    def save_checkpoint(self, *, is_best: bool = False, at_once: bool = False) -> None:
+        """Save where training stands; inside an epoch its sums so far, too. Collective.
 
         Args:
-            ranks: As `gather_rank_states` gives them.
+            is_best: Whether it is the best epoch so far.
+            at_once: Write it now, however short ago the one before was.
+
+        Raises:
+            Diverged: A number is not finite: resuming from it would fail again.
         """
+        context = self.context
+        if self.totals is not None:
+            self._refuse_loss(self.totals)
+        # All ranks have the same weights, so all raise.
+        finite = torch.stack([weight.isfinite().all() for weight in self.model.parameters()])
+        if not bool(finite.all()):
+            raise Diverged(
+                f"After step {self.step} weights are not finite, though the loss still was.",
+                f"Lower trainer.lr (now {self.config.lr}), or set trainer.clip_norm=1 or "
+                "trainer.on_nonfinite=skip; earlier checkpoints are kept.",
+            )
+        rank_state: State = {"rng": torch.get_rng_state()}
+        if is_gpu(context.device):
+            rank_state[f"{context.device.type}_rng"] = devices.rng_state(context.device)
+        if self.totals is not None:
+            self._take_times(self.totals)
+            rank_state["totals"] = self.totals.state_dict()
+        ranks = context.gather_to_main(rank_state)
+        if self._writer is not None:
+            self._writer.offer(self._state_dict(ranks), best=is_best, at_once=at_once)
+
+    def _state_dict(self, ranks: list[State]) -> State:
+        """The state for `load_state`, copied. Records are immutable and many, and not copied."""
         return {
             **self.update.state_dict(),
             "loader": self.loader.state_dict(),
@@ -338,6 +441,7 @@ class Trainer:
         Raises:
             CheckpointError: It is another model's, or lacks an entry.
         """
+        context, device = self.context, self.context.device
         load_weights(self.model, state, path)
         try:
             self.update.load_state_dict(state)
@@ -346,11 +450,21 @@ class Trainer:
             self.result.records[:] = [EpochRecord(**row) for row in state["history"]]
             self.result.best_epoch, self.result.best = state["best_epoch"], state["best"]
             self.result.seconds_before = float(state["seconds"])
-            self.totals = restored_totals(state["ranks"], self.context)
-            restore_rng(state["ranks"], self.context, seed=self.config.seed, step=self.step)
+            ranks = state["ranks"]
+            totals = [rank["totals"] for rank in ranks if "totals" in rank]
+            self.totals = EpochTotals.restored(totals, context) if totals else None
+            if len(ranks) == context.world_size:
+                own = ranks[context.rank]
+                torch.set_rng_state(own["rng"])
+                if f"{device.type}_rng" in own:
+                    devices.set_rng_state(own[f"{device.type}_rng"], device)
+            else:  # each rank gets its own stream, different from those of earlier steps
+                words = [self.config.seed, self.step, context.rank]
+                (key,) = np.random.SeedSequence(words).generate_state(1, np.uint64)
+                devices.seed_generators(int(key), device)
         except _UNUSABLE as error:
             reason = f"it does not hold what going on needs ({type(error).__name__}: {error})"
             raise CheckpointError(Path(path), reason) from error
 
-    def _new_times(self) -> dict[str, float]:
-        return combined(self._phases.drain(), self.loader.phases.drain())
+    def _take_times(self, totals: EpochTotals) -> None:
+        totals.add_times(combined(self._phases.drain(), self.loader.phases.drain()))

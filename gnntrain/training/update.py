@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import copy
+import math
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.phases import Phases
 from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import State
-from gnntrain.training.compiling import compiled
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.optimizer import build_optimizer, build_schedule, eager_state
-from gnntrain.training.row_optimizer import build_row_optimizer
-from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.optimizer import build_optimizer, build_schedule
+from gnntrain.training.row_optimizer import RowOptimizer
+from gnntrain.training.totals import EpochTotals
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -34,16 +40,11 @@ class Update:
     Args:
         model: On the context's device already, with equal weights on all ranks.
         task: Gives the loss, and the direction of the metric that a schedule may follow.
-        config: The `trainer` keys.
-        steps_per_epoch: Steps in an epoch.
         num_steps: Steps of the whole run, over which schedules fall.
-        phases: Where the time of each part is noted.
+        phases: Takes the time of each part.
 
     Attributes:
         optimizer: Holds the weights and their learning rate, but for embedding tables.
-        row_optimizer: Holds the embedding tables, with the same learning rate; None: the model has
-            none.
-        schedule: The learning-rate schedule, called after each step and each evaluation.
     """
 
     def __init__(
@@ -62,11 +63,12 @@ class Update:
         self._context = context
         self._phases = phases
         self._task = task
-        self.row_optimizer = build_row_optimizer(model, config, context)
-        tables = {id(table.weight) for _, table in embedding_tables(model)}
-        self._weights = [weight for weight in model.parameters() if id(weight) not in tables]
+        tables = [table for _, table in embedding_tables(model)]
+        self._row_optimizer = RowOptimizer(tables, config, context) if tables else None
+        rows = {id(table.weight) for table in tables}
+        self._weights = [weight for weight in model.parameters() if id(weight) not in rows]
         self.optimizer = build_optimizer(self._weights, config)
-        self.schedule = build_schedule(
+        self._schedule = build_schedule(
             self.optimizer,
             config,
             steps_per_epoch=steps_per_epoch,
@@ -113,8 +115,20 @@ class Update:
         """The learning rate of the next step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def __call__(self, batch: Batch, totals: EpochTotals) -> bool:
-        """Update the weights and add to the totals; False if the step was skipped."""
+    def after_step(self) -> None:
+        """Step a schedule by steps."""
+        if not isinstance(self._schedule, ReduceLROnPlateau):
+            self._schedule.step()
+
+    def after_evaluation(self, metric: float | None) -> None:
+        """Step a schedule by the validation metric; None: it was not computed."""
+        if metric is None or math.isnan(metric):
+            return
+        if isinstance(self._schedule, ReduceLROnPlateau):
+            self._schedule.step(metric)
+
+    def __call__(self, batch: Batch, totals: EpochTotals) -> None:
+        """Update the weights and add to the totals."""
         totals.step += 1
         self.optimizer.zero_grad(set_to_none=True)
         with self._phases("forward"):
@@ -125,18 +139,19 @@ class Update:
         scale = self._context.world_size / batch.global_batch_size
         with self._phases.split("backward", "all_reduce"), self._context.in_collective():
             torch.autograd.backward(self._scaler.scale(loss_sum * scale))
-            rows = [] if self.row_optimizer is None else self.row_optimizer.collect()
+            rows = [] if self._row_optimizer is None else self._row_optimizer.collect()
         with self._phases("optimizer"):
             if not self._take_step(rows):
-                return False
+                totals.num_skipped += 1
+                return
         totals.count(loss_sum.detach())
+        totals.num_seeds += batch.num_counted
         if batch.is_padded:
             for hop in batch.hops:
                 for block in hop.edges.values():
                     totals.edges += block.indptr[-1]
         else:
             totals.num_edges += sum(hop.num_edges for hop in batch.hops)
-        return True
 
     def _take_step(self, rows: Sequence[nn.Parameter]) -> bool:
         """Call the optimisers; False if the gradient is not finite and the step is skipped.
@@ -146,9 +161,9 @@ class Update:
         """
         weights: list[nn.Parameter] = [*self._weights, *rows]
         optimizers: list[Any] = [self.optimizer]
-        if self.row_optimizer is not None and rows:
-            self.row_optimizer.param_groups[0]["lr"] = self.lr
-            optimizers.append(self.row_optimizer)
+        if self._row_optimizer is not None and rows:
+            self._row_optimizer.param_groups[0]["lr"] = self.lr
+            optimizers.append(self._row_optimizer)
         skips = self._config.on_nonfinite == "skip" and not self._scaler.is_enabled()
         if self._config.clip_norm is not None:
             for optimizer in optimizers:
@@ -170,17 +185,48 @@ class Update:
         state = {
             "model": copy.deepcopy(self._model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            "schedule": copy.deepcopy(self.schedule.state_dict()),
+            "schedule": copy.deepcopy(self._schedule.state_dict()),
             "scaler": self._scaler.state_dict(),
         }
-        if self.row_optimizer is not None:
-            state["row_optimizer"] = copy.deepcopy(self.row_optimizer.state_dict())
+        if self._row_optimizer is not None:
+            state["row_optimizer"] = copy.deepcopy(self._row_optimizer.state_dict())
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Load the state of `state_dict` but the weights, which `load_weights` checks and loads."""
-        self.optimizer.load_state_dict(eager_state(state["optimizer"]))
-        if self.row_optimizer is not None:
-            self.row_optimizer.load_state_dict(state["row_optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        # Without the settings of a step recorded as a CUDA graph, which need a GPU.
+        eager = {"capturable": False, "fused": None}
+        saved = state["optimizer"]
+        groups = [
+            group | {k: eager[k] for k in group.keys() & eager} for group in saved["param_groups"]
+        ]
+        self.optimizer.load_state_dict({**saved, "param_groups": groups})
+        if self._row_optimizer is not None:
+            self._row_optimizer.load_state_dict(state["row_optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
         self._scaler.load_state_dict(state["scaler"])
+
+
+def compiled(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module, compiled when it is first called, for batches of any size.
+
+    The operators of `gnntrain.compute` are called unchanged; the code around them is compiled.
+
+    Raises:
+        UserError: torch cannot compile with this Python, or finds no C++ compiler for the CPU.
+    """
+    hint = "Set trainer.compile=false; the aggregation has kernels of its own either way."
+    default = "clang++" if sys.platform == "darwin" else "g++"
+    compiler = shlex.split(os.environ.get("CXX") or default)[0]
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        raise UserError(
+            f"trainer.compile=true needs a C++ compiler, and there is no {compiler} here",
+            f"Install one, or name yours in the environment variable CXX. {hint}",
+        )
+    for _, table in embedding_tables(module):  # a leaf of autograd cannot be made in compiled code
+        table.forward = torch.compiler.disable(table.forward)  # type: ignore[method-assign,no-untyped-call]
+    try:
+        made: nn.Module = torch.compile(module, dynamic=True)  # type: ignore[assignment]
+    except RuntimeError as error:
+        raise UserError(f"trainer.compile=true: {error}", hint) from error
+    return made

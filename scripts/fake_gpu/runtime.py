@@ -29,10 +29,9 @@ _ILLEGAL_ADDRESS = 700
 
 # In which a wait costs time, by a file of the stack.
 _PHASES = {
-    "training/step.py": "step",
     "training/update.py": "step",
     "training/cuda_graph.py": "step",
-    "loading/streams.py": "loader",
+    "loading/transfer.py": "loader",
 }
 
 _calls: dict[int, tuple[Callable[[], object], bool]] = {}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import FilesConfig
-from gnntrain.config.graph_spec import GraphSpec, SchemaReader, read_schema
+from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_schema
 from gnntrain.config.problems import Problem
 from gnntrain.errors import UserError
 from tests.examples import examples
@@ -27,8 +27,7 @@ reverse: true
 
 
 def read(raw: Any) -> tuple[GraphSpec, list[Problem]]:
-    reader = SchemaReader(FilesConfig())
-    return reader.read(raw), reader.problems
+    return spec_of_schema(raw, FilesConfig())
 
 
 def sound(text: str) -> GraphSpec:

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import SPLITS, HeteroGraphData, NodeData
+from gnntrain.data.graph import SPLITS, GraphData, NodeData
 from gnntrain.errors import UserError
 
 FEATURES = "id,f0,f1\n10,0.5,1\n20,1.5,2\n30,2.5,3\n40,3.5,4\n"
@@ -78,13 +78,13 @@ def write(folder: Path, files: Files = {}) -> Keys:  # noqa: B006
 
 def build(
     keys: Keys, target: str | None = None, *, labelled: bool = True, preprocessing: Any = None
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph that `dataset=files` reads by these keys."""
     config = FilesConfig.model_validate(keys).for_target(target)
     return builder_for(config, labelled=labelled, preprocessing=preprocessing).build()
 
 
-def read(folder: Path, files: Files = {}, **keys: Any) -> HeteroGraphData:  # noqa: B006
+def read(folder: Path, files: Files = {}, **keys: Any) -> GraphData:  # noqa: B006
     """Write files and read them."""
     return build(write(folder, files) | keys)
 
@@ -111,7 +111,7 @@ def features_of(nodes: NodeData) -> Any:
     return nodes.features.rows(0, nodes.num_nodes)
 
 
-def told(data: HeteroGraphData) -> dict[str, Any]:
+def told(data: GraphData) -> dict[str, Any]:
     """What was read of a graph of one node type and one edge type."""
     (nodes,), (edges,) = data.nodes.values(), data.edges.values()
     assert data.summary is not None
@@ -131,7 +131,7 @@ def told(data: HeteroGraphData) -> dict[str, Any]:
     }
 
 
-def check(data: HeteroGraphData, expected: Mapping[str, Any]) -> None:
+def check(data: GraphData, expected: Mapping[str, Any]) -> None:
     """Compare what was read with what is expected of it; of the summary, some words."""
     found = told(data)
     for name, value in expected.items():
@@ -178,6 +178,6 @@ def check_both(folder: Path, keys: Keys, expected: Mapping[str, Any]) -> None:
 
 def small_blocks(patch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """Have files read in blocks so small that a small file has several."""
-    patch.setattr("gnntrain.data.text_table._BLOCK_BYTES", num_bytes)
+    patch.setattr("gnntrain.data.table_files._BLOCK_BYTES", num_bytes)
     patch.setattr("gnntrain.data.table_files._BATCH_ROWS", 7)
     patch.setattr("gnntrain.data.array_files._BATCH_ROWS", 7)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import EdgeData, GraphData, HeteroGraphData, NodeData, PrepareOptions
+from gnntrain.data.graph import EdgeData, GraphData, NodeData, PrepareOptions
 
 
 def plain(**more: Any) -> GraphData:
-    return GraphData(
+    return GraphData.of_arrays(
         dataset="pinned",
         num_nodes=6,
         src=np.array([0, 1, 2, 3, 3, 5]),
@@ -32,9 +32,9 @@ def weighted() -> GraphData:
     return plain(edge_weight=weight, symmetric=True, node_ids=np.arange(6) * 7)
 
 
-def typed() -> HeteroGraphData:
+def typed() -> GraphData:
     rows, ids = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([b"x", b"y", b"z"])
-    return HeteroGraphData(
+    return GraphData(
         dataset="pinned",
         nodes={"paper": NodeData(3, rows, ids=ids), "author": NodeData(2)},
         edges={
@@ -64,7 +64,7 @@ PINNED = [
 
 @pytest.mark.parametrize(("data", "options", "digest"), PINNED)
 def test_it_is_that_of_earlier_versions(
-    tmp_path: Path, data: HeteroGraphData, options: dict[str, Any], digest: str
+    tmp_path: Path, data: GraphData, options: dict[str, Any], digest: str
 ) -> None:
     store = write_store(tmp_path / "store", data, PrepareOptions(**options), {"name": "x"})
     assert store.content_digest == digest

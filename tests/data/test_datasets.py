@@ -60,13 +60,17 @@ def download_reddit(monkeypatch: pytest.MonkeyPatch, download: Callable[[Path], 
 
 
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
-    return set(zip(data.src.tolist(), data.dst.tolist(), strict=True))
+    return set(zip(data.only_edges.src.tolist(), data.only_edges.dst.tolist(), strict=True))
 
 
 def features_of(data: GraphData) -> npt.NDArray[np.float32]:
-    features = data.features
+    features = data.target_nodes.features
     assert features is not None
-    whole = features if isinstance(features, np.ndarray) else features.rows(0, data.num_nodes)
+    whole = (
+        features
+        if isinstance(features, np.ndarray)
+        else features.rows(0, data.target_nodes.num_nodes)
+    )
     return whole.astype(np.float32)
 
 
@@ -87,22 +91,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_cora
-def test_cora_has_its_published_size_and_public_split() -> None:
-    data = build("cora", SHARED)
-    assert (data.num_nodes, len(data.src), data.num_features) == (2708, 10556, 1433)
-    sizes = {name: len(nodes) for name, nodes in data.splits.items()}
-    assert sizes == {"train": 140, "val": 500, "test": 1000}
+@pytest.mark.parametrize("below", ["", "planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
+def test_cora_is_found_from_any_folder_above_it_and_has_its_public_split(below: str) -> None:
+    data = build("cora", SHARED / below)
+    nodes, edges = data.target_nodes, data.only_edges
+    assert (nodes.num_nodes, len(edges.src), nodes.num_features) == (2708, 10556, 1433)
+    assert [len(ids) for ids in data.splits.values()] == [140, 500, 1000]
     assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 7)
     assert data.splits["train"].tolist() == list(range(140))
     assert np.bincount(data.labels[:140]).tolist() == [20] * 7
-    assert data.src.dtype == np.int32
+    assert edges.src.dtype == np.int32
     assert edge_set(data) == {(dst, src) for src, dst in edge_set(data)}
-
-
-@needs_cora
-@pytest.mark.parametrize("below", ["planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
-def test_raw_files_are_found_from_any_folder_above_them(below: str) -> None:
-    assert build("cora", SHARED / below).num_nodes == 2708
 
 
 @needs_cora
@@ -114,7 +113,7 @@ def test_nothing_is_written_below_a_root_that_may_only_be_read(tmp_path: Path) -
         folder.chmod(0o555)
     before = tree(root)
     try:
-        assert build("cora", root).num_nodes == 2708
+        assert build("cora", root).target_nodes.num_nodes == 2708
         assert tree(root) == before
     finally:
         for folder in folders:
@@ -127,7 +126,11 @@ def test_tolokers_has_its_published_size_and_ten_splits() -> None:
     splits = []
     for number in range(10):
         data = build("tolokers", SHARED, number)
-        assert (data.num_nodes, len(data.src), data.num_features) == (11758, 1_038_000, 10)
+        assert (
+            data.target_nodes.num_nodes,
+            len(data.only_edges.src),
+            data.target_nodes.num_features,
+        ) == (11758, 1_038_000, 10)
         for name in ("train", "val", "test"):
             expected = np.flatnonzero(masks[f"{name}_masks"][number])
             assert data.splits[name].tolist() == expected.tolist()
@@ -163,9 +166,9 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         raw_layouts.write_graph_saint(root / "raw", multilabel=multilabel)
     ours = build(name, tmp_path)
     stock = getattr(torch_geometric.datasets, str(published.class_name))(str(root))[0]
-    theirs: Any = from_pyg(stock, name)
+    theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
-    assert len(ours.src) == len(theirs.src)
+    assert len(ours.only_edges.src) == len(theirs.only_edges.src)
     np.testing.assert_array_equal(features_of(ours), features_of(theirs))
     np.testing.assert_array_equal(ours.labels, theirs.labels)
     for split, nodes in theirs.splits.items():
@@ -217,7 +220,7 @@ def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
     layout = RawLayout(("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
     for root in ("Flickr", "Flickr/raw"):
         assert layout.find(tmp_path / root) is None
-    assert build("flickr", tmp_path / "Flickr").num_nodes == 30
+    assert build("flickr", tmp_path / "Flickr").target_nodes.num_nodes == 30
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def test_what_pyg_writes_and_prints_on_the_way_is_gone_afterwards(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     monkeypatch.delitem(sys.modules, "pytest")  # where it is loaded PyG prints nothing
-    assert build("amazon_photo", tmp_path / "raw").num_nodes == 30
+    assert build("amazon_photo", tmp_path / "raw").target_nodes.num_nodes == 30
     assert capfd.readouterr() == ("", "")
     assert tree(tmp_path / "raw") == before
     assert list(scratch.iterdir()) == []
@@ -266,8 +269,8 @@ def test_a_download_moves_into_place_whole_and_is_then_found(
 
     download_reddit(monkeypatch, download)
     root = tmp_path / "data" / "here"
-    assert build("reddit", root).num_nodes == 30
-    assert build("reddit", root).num_nodes == 30
+    assert build("reddit", root).target_nodes.num_nodes == 30
+    assert build("reddit", root).target_nodes.num_nodes == 30
     assert len(downloads) == 1
     raw = root / "Reddit" / "raw"
     assert [path.name for path in root.iterdir()] == ["Reddit"]
@@ -275,7 +278,7 @@ def test_a_download_moves_into_place_whole_and_is_then_found(
     # Files that are there survive a download of the others.
     (raw / "reddit_graph.npz").unlink()
     before = (raw / "reddit_data.npz").stat()
-    assert build("reddit", root).num_nodes == 30
+    assert build("reddit", root).target_nodes.num_nodes == 30
     assert len(downloads) == 2
     assert (raw / "reddit_data.npz").stat().st_ino == before.st_ino
 
@@ -285,7 +288,7 @@ def test_without_a_root_raw_files_belong_in_the_users_cache_folder(
 ) -> None:
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
     raw_layouts.write_reddit(tmp_path / "gnntrain" / "raw" / "Reddit" / "raw")
-    assert build("reddit", None).num_nodes == 30
+    assert build("reddit", None).target_nodes.num_nodes == 30
 
 
 def _no_network(raw: Path) -> None:
@@ -381,30 +384,19 @@ def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) 
             assert builder.layout().files
 
 
-def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> None:
-    import torch
-    from torch_geometric.data import Data
-
-    graph = Data(
-        edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]),
-        edge_weight=torch.tensor([0.5, 1.0, 2.0]),
-        y=torch.tensor([[0], [-1], [1], [2]]),
-        num_nodes=4,
-    )
-    data: Any = from_pyg(graph, "tiny")
-    assert data.features is None
-    assert data.edge_weight is not None
-    assert data.edge_weight.tolist() == [0.5, 1.0, 2.0]
-    assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
-    assert data.labels.tolist() == [0, -1, 1, 2]
-
-
-def test_labels_of_pyg_that_are_neither_0_nor_1_are_refused_and_not_rounded(
+def test_a_drawn_split_has_labelled_nodes_alone_and_wrong_labels_are_refused(
     tmp_path: Path,
 ) -> None:
     from torch_geometric.data import Data
 
-    y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0]])
-    graph = Data(y=y, edge_index=torch.tensor([[0], [1]]), num_nodes=3)
+    edges = {"edge_index": torch.tensor([[0, 1, 2], [1, 2, 0]]), "num_nodes": 4}
+    weight, y = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([[0], [-1], [1], [2]])
+    data = from_pyg(Data(edge_weight=weight, y=y, **edges), "tiny")
+    assert data.target_nodes.features is None
+    assert data.only_edges.weight is not None
+    assert data.only_edges.weight.tolist() == [0.5, 1.0, 2.0]
+    assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
+    assert data.labels.tolist() == [0, -1, 1, 2]
+    y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0], [1.0, 0.0]])
     with pytest.raises(UserError, match="instead of 0 or 1"):
-        write_store(tmp_path / "store", from_pyg(graph, "flags"), PrepareOptions(), {})
+        write_store(tmp_path / "store", from_pyg(Data(y=y, **edges), "flags"), PrepareOptions(), {})

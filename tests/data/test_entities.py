@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gnntrain.config import BuiltinConfig
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.entities import Triple, read_triples
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 from tests.examples import examples
@@ -21,11 +21,11 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 COLUMNS = {"aifb": ("person", "label_affiliation"), "mutag": ("bond", "label_mutagenic")}
 
 
-def build(name: str, root: Path, split: int = 0) -> HeteroGraphData:
+def build(name: str, root: Path, split: int = 0) -> GraphData:
     return builder_for(BuiltinConfig(name=name, root=str(root), split=split)).build()
 
 
-def build_from(folder: Path, triples: str, name: str = "aifb") -> HeteroGraphData:
+def build_from(folder: Path, triples: str, name: str = "aifb") -> GraphData:
     raw_layouts.write_entities(folder / name / "raw", name, COLUMNS[name], triples)
     return build(name, folder)
 

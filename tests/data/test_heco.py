@@ -8,14 +8,14 @@ import pytest
 
 from gnntrain.config import BuiltinConfig
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
-def build(root: Path, split: int = 60) -> HeteroGraphData:
+def build(root: Path, split: int = 60) -> GraphData:
     return builder_for(BuiltinConfig(name="heco_dblp", root=str(root), split=split)).build()
 
 

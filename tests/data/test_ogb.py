@@ -15,7 +15,7 @@ from gnntrain.config import BuiltinConfig
 from gnntrain.data import ogb
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import EDGE, JSON, NODE, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import EDGE, JSON, NODE, GraphData, PrepareOptions
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -32,7 +32,7 @@ ONE_TYPE = [NODE]
 MAG = ["author", "field_of_study", "institution", "paper"]
 
 
-def build(name: str, root: Path) -> HeteroGraphData:
+def build(name: str, root: Path) -> GraphData:
     return builder_for(BuiltinConfig(name=name, root=str(root))).build()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gnntrain.config import SyntheticConfig, SyntheticMAGConfig
 from gnntrain.data import pair_draws
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import FeatureRows, GraphData, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
 from gnntrain.errors import UserError
 from tests.examples import examples
@@ -25,18 +25,18 @@ def graph(**changes: Any) -> GraphData:
     return synthetic_graph(SyntheticConfig(**(values | {"feature_signal": 2.0} | changes)))
 
 
-def mag(scale: float = 0.005, **changes: Any) -> HeteroGraphData:
+def mag(scale: float = 0.005, **changes: Any) -> GraphData:
     return synthetic_mag(SyntheticMAGConfig(**{"scale": scale, "num_classes": 8, **changes}))
 
 
 def degrees(data: GraphData) -> Any:
-    ends = np.concatenate([data.src, data.dst])
-    return np.bincount(ends, minlength=data.num_nodes)
+    ends = np.concatenate([data.only_edges.src, data.only_edges.dst])
+    return np.bincount(ends, minlength=data.target_nodes.num_nodes)
 
 
 def features(data: GraphData) -> Any:
-    assert isinstance(data.features, FeatureRows)
-    return data.features.rows(0, data.num_nodes)
+    assert isinstance(data.target_nodes.features, FeatureRows)
+    return data.target_nodes.features.rows(0, data.target_nodes.num_nodes)
 
 
 @examples(30)
@@ -52,12 +52,15 @@ def features(data: GraphData) -> Any:
 def test_edges_are_distinct_and_as_many_as_asked_within_and_between_classes(**sizes: Any) -> None:
     data = graph(**sizes)
     num_pairs = round(sizes["num_nodes"] * sizes["avg_degree"] / 2)
-    assert len(data.src) == len(data.dst) == num_pairs
-    assert data.symmetric
-    assert (data.src != data.dst).all()
-    pairs = {frozenset(pair) for pair in zip(data.src.tolist(), data.dst.tolist(), strict=True)}
+    assert len(data.only_edges.src) == len(data.only_edges.dst) == num_pairs
+    assert data.only_edges.symmetric
+    assert (data.only_edges.src != data.only_edges.dst).all()
+    pairs = {
+        frozenset(pair)
+        for pair in zip(data.only_edges.src.tolist(), data.only_edges.dst.tolist(), strict=True)
+    }
     assert len(pairs) == num_pairs
-    within = data.labels[data.src] == data.labels[data.dst]
+    within = data.labels[data.only_edges.src] == data.labels[data.only_edges.dst]
     assert within.sum() == round(sizes["homophily"] * num_pairs)
 
 
@@ -98,7 +101,7 @@ def test_classes_are_equally_large_and_splits_disjoint_and_as_large_as_asked() -
 @pytest.mark.parametrize("isolated_fraction", [0.0, 0.9])
 def test_a_graph_of_one_node_and_no_edge_is_possible(isolated_fraction: float) -> None:
     data = graph(num_nodes=1, avg_degree=0.0, isolated_fraction=isolated_fraction, num_train=1)
-    assert len(data.src) == 0
+    assert len(data.only_edges.src) == 0
 
 
 @pytest.mark.parametrize("make", [graph, mag])
@@ -125,9 +128,11 @@ def test_a_seed_gives_the_same_graph_on_any_number_of_threads(
 @given(st.integers(0, 9999), st.integers(0, 9999))
 def test_features_do_not_depend_on_how_rows_are_asked_for(one: int, other: int) -> None:
     data = graph(avg_degree=0.0)
-    assert isinstance(data.features, FeatureRows)
+    assert isinstance(data.target_nodes.features, FeatureRows)
     start, stop = sorted((one, other))
-    np.testing.assert_array_equal(data.features.rows(start, stop), features(data)[start:stop])
+    np.testing.assert_array_equal(
+        data.target_nodes.features.rows(start, stop), features(data)[start:stop]
+    )
 
 
 def test_class_means_lie_as_far_apart_as_asked() -> None:
@@ -144,8 +149,8 @@ def test_neighbours_tell_more_of_a_class_than_features_alone() -> None:
     rows = features(data)
     alone = nearest_mean_accuracy(data, rows)
     total = rows.copy()
-    np.add.at(total, data.src, rows[data.dst])
-    np.add.at(total, data.dst, rows[data.src])
+    np.add.at(total, data.only_edges.src, rows[data.only_edges.dst])
+    np.add.at(total, data.only_edges.dst, rows[data.only_edges.src])
     averaged = nearest_mean_accuracy(data, total / (1 + degrees(data))[:, None])
     assert 0.4 < alone < 0.65
     assert averaged > alone + 0.15
@@ -181,7 +186,7 @@ def test_sizes_that_contradict_each_other_are_refused(sizes: dict[str, Any], mes
 
 def test_a_graph_at_the_highest_density_is_drawn_in_full() -> None:
     data = graph(num_nodes=100, num_classes=2, num_edges=4900, homophily=0.5, isolated_fraction=0.0)
-    assert len(data.src) == 2450
+    assert len(data.only_edges.src) == 2450
 
 
 def test_the_sizes_are_those_of_ogbn_mag_times_the_scale() -> None:

@@ -22,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from gnntrain.data.graph import SPLITS, HeteroGraphData
+from gnntrain.data.graph import SPLITS, GraphData
 from gnntrain.errors import UserError
 from tests.data.files import build, save, told
 
@@ -310,7 +310,7 @@ def plain(value: object) -> str:
         return text
 
 
-def found_in(data: HeteroGraphData) -> dict[str, Any]:
+def found_in(data: GraphData) -> dict[str, Any]:
     """The graph that was read, whatever the order of its nodes and columns."""
     found = told(data)
     matrix = np.array(found["features"], np.float64)

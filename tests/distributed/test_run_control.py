@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +12,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.run_control import CollectiveTimeout, Phase, Progress, RunControl
+from gnntrain.distributed.run_control import SAVE, CollectiveTimeout, Phase, Progress, RunControl
 from gnntrain.errors import (
     Diverged,
     GnntrainError,
@@ -23,7 +21,6 @@ from gnntrain.errors import (
     TransientError,
     UserError,
 )
-from gnntrain.training.callbacks import StopOnSignal
 from tests.distributed.stores import KINDS, Clients, GoneStore, LateStore
 from tests.examples import examples
 
@@ -65,6 +62,8 @@ def test_a_save_request_of_any_process_is_committed_for_one_step(join: Join) -> 
         assert other.agreed(7) == signal.SIGUSR1
         main.commit(8)
         assert [main.agreed(8), other.agreed(8)] == [0, 0]
+    main.commit(9, save=True)
+    assert main.agreed(9) == other.agreed(9) == SAVE
     assert not parent.stop_requested
 
 
@@ -219,15 +218,11 @@ def test_a_store_that_has_gone_hides_no_error_and_keeps_the_ranks_from_nothing()
 class SimulatedRank:
     """Takes steps as the trainer does, one event at a time."""
 
-    def __init__(self, rank: int, world_size: int, control: RunControl) -> None:
-        self.control = control
-        self.callback: Any = StopOnSignal(DistributedContext(rank, world_size, control=control))
+    def __init__(self, rank: int, control: RunControl) -> None:
+        self.rank, self.control = rank, control
         self.step, self.has_entered = 1, False
         self.stopped_after: int | None = None
         self.saved: list[int] = []
-
-    def save_checkpoint(self) -> None:
-        self.saved.append(self.step)
 
     def may_move(self, ranks: list[SimulatedRank]) -> bool:
         """Whether it runs, and is not in an exchange that another rank has yet to enter."""
@@ -236,13 +231,14 @@ class SimulatedRank:
 
     def move(self) -> None:
         if not self.has_entered:
-            self.callback.before_step(self)
+            if self.rank == 0:
+                self.control.commit(self.step)
             self.has_entered = True
             return
-        try:
-            self.callback.after_step(self, None)
-        except Interrupted:
-            self.stopped_after = self.step
+        if number := self.control.agreed(self.step):
+            self.saved.append(self.step)
+            if number != signal.SIGUSR1:
+                self.stopped_after = self.step
         self.has_entered = False
         self.step += 1
 
@@ -262,7 +258,7 @@ def test_ranks_that_are_a_step_apart_stop_and_save_after_the_same_step(
     values: dict[str, bytes] = {}
     parent = RunControl(LateStore(values), rank=None)
     controls = [RunControl(LateStore(values), rank) for rank in range(world_size)]
-    ranks = [SimulatedRank(i, world_size, control) for i, control in enumerate(controls)]
+    ranks = [SimulatedRank(i, control) for i, control in enumerate(controls)]
     processes = [parent, *controls]
     step_when_known: int | None = None
     for time, turn in enumerate(turns):

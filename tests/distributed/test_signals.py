@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +21,6 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.training.callbacks import StopOnSignal
 from scripts.soak.faults import rank_processes
 
 ROOT = Path(__file__).parents[2]
@@ -165,31 +162,22 @@ def test_a_process_that_does_not_end_is_ended_by_force(tmp_path: Path) -> None:
 
 def exchange_until_stopped(context: DistributedContext, directory: str) -> None:
     """Steps of a few milliseconds, and notes of what is done after them."""
-    callback: Any = StopOnSignal(context)
     notes = Path(directory)
 
     def note(step: int, number: int) -> None:
         with (notes / f"{context.rank}-{signal.Signals(number).name}").open("a") as file:
             file.write(f"{step}\n")
 
-    def save() -> None:
-        context.barrier()
-        saved.append(step)
-
     for step in range(1, 10**6):
-        trainer = SimpleNamespace(step=step, save_checkpoint=save)
         context.control.enter(Phase.TRAINING, step)
-        callback.before_step(trainer)
+        if context.is_main:
+            context.control.commit(step)
         context.sum(torch.tensor(step))
-        saved: list[int] = []
-        try:
-            callback.after_step(trainer, None)
-        except Interrupted as interrupted:
-            assert saved == [step]
-            note(step, interrupted.number)
-            raise
-        if saved:
-            note(step, signal.SIGUSR1)
+        if number := context.control.agreed(step):
+            context.barrier()  # to save is a collective
+            note(step, number)
+            if number != signal.SIGUSR1:
+                raise Interrupted(number)
         elif step == 20:
             (notes / f"{context.rank}.ready").touch()
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.arrays import prepared_features
 from gnntrain.data.checks import check_graph
+from gnntrain.data.features import prepared_features
 from gnntrain.data.graph import GraphData, NodeData
 from gnntrain.data.read.files import FilesBuilder
 from tests.fuzz.mutations import damaged
@@ -224,7 +224,7 @@ def reader(folder: Path) -> Callable[[Any], object]:
         data = FilesBuilder(FilesConfig.model_validate({**paths, **options})).build()
         assert isinstance(data, GraphData)
         check_graph(data)
-        nodes = NodeData(data.num_nodes, data.features)
+        nodes = NodeData(data.target_nodes.num_nodes, data.target_nodes.features)
         return [len(rows) for rows in prepared_features(nodes, feature_dtype, 0.0, data.dataset)]
 
     return read

@@ -80,7 +80,7 @@ def full_loader(
 ) -> FullGraphLoader:
     """The whole graph on the CPU, for a model of two layers."""
     tensors = GraphTensors.of(graph, needs, targets=targets)
-    return FullGraphLoader(tensors, graph.schema, in_place(graph), plan, num_layers=2, needs=needs)
+    return FullGraphLoader(tensors, in_place(graph), plan, num_layers=2, needs=needs)
 
 
 def builder(

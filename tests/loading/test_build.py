@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
@@ -26,26 +27,27 @@ def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
     return graph_of(request.param, tmp_path / "store")
 
 
-def test_a_cpu_samples_and_reads_the_store_in_place(graph: Graph) -> None:
+def test_a_cpu_samples_and_reads_the_stores_own_arrays(graph: Graph) -> None:
     needs = BlockNeeds(norm=True, weight=True, degree=True)
     made = builder(graph, needs)
     assert (made.backend, made.samples_on_gpu, made.why_placed) == ("numba", False, ())
-    for name, edges in made.graph.edges.items():
-        assert edges.indices.data_ptr() == graph.edges[name].indices.ctypes.data
+    tensors = made.graph
+    pairs: list[tuple[Tensor | None, Any]] = [(tensors.targets, graph.labels)]
+    for name, edges in graph.edges.items():
+        found = tensors.edges[name]
+        pairs += [(found.indptr, edges.indptr), (found.indices, edges.indices)]
+        pairs += [(found.norm, edges.gcn_norm), (found.weight, edges.weight)]
     for node_type, source in made.features.items():
-        rows = graph.nodes[node_type].features
-        assert source.select().whole().data_ptr() == rows.ctypes.data
+        pairs.append((source.select().whole(), graph.nodes[node_type].features))
+    for tensor, array in pairs:
+        assert (None if tensor is None else tensor.data_ptr()) == (
+            None if array is None else array.ctypes.data
+        )
+    val = SeedPlan(graph.split("val"), 4)
+    assert made.loader(val, (3, 2)).sampler is made.sampler((3, 2))  # they share its memory
     expected = cpu_loader(graph, plan_of(graph), needs=needs, threads=0)
     for batch, same in zip(made.training_loader(), expected, strict=True):
         assert_same(batch, same)
-
-
-def test_loaders_share_the_sampler_of_equal_fan_outs(graph: Graph) -> None:
-    made = builder(graph)
-    plan = SeedPlan(graph.split("val"), 4)
-    train, val = made.loader(plan, (3, 2)), made.loader(plan, {"default": [3, 2]})
-    assert train.sampler is val.sampler is made.sampler((3, 2))
-    assert made.loader(plan, (2, 2)).sampler is not train.sampler
 
 
 def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:

@@ -19,7 +19,6 @@ from gnntrain.loading.features import FeatureSource, InPlaceFeatures, rows_of
 from gnntrain.loading.pinned import PinningError
 from gnntrain.loading.placement import (
     Memory,
-    PinnedArrays,
     Placement,
     Sizes,
     Topology,
@@ -27,24 +26,23 @@ from gnntrain.loading.placement import (
     place,
     place_and_pin,
     place_features,
-    shard_range,
     sharded_rows,
 )
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
-from tests.loading.cuda_runtimes import runtime
+from tests.loading.test_pinned import runtime
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 CACHED = torch.tensor([3, 10, 11, 40])
 PLACEMENTS = [
     Placement("resident", "resident"),
-    Placement("resident", "pinned"),
+    Placement("resident", "pinned", pins_rows=True),
     Placement("resident", "memmap"),
     Placement("resident", "sharded"),
+    Placement("resident", "cached", 4, pins_rows=True),
     Placement("resident", "cached", 4),
-    Placement("resident", "cached", 4, cold="memmap"),
-    Placement("resident", "cached", 0),
+    Placement("resident", "cached", 0, pins_rows=True),
 ]
 
 
@@ -55,38 +53,32 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
 
 def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSource:
     context, memory = DistributedContext(device=torch.device(device)), Memory((0,), 0)
-    _, arrays = place_and_pin(store, lambda _: placement, memory, context)
-    cached, pinned_rows = CACHED[: placement.num_cached], arrays.rows.get(store.target)
-    return place_features(rows_of(store.only_nodes), placement, context, cached, pinned_rows)
+    placement = place_and_pin(store, lambda _: placement, memory, context)
+    cached = CACHED[: placement.num_cached] if placement.features == "cached" else None
+    return place_features(store.target, rows_of(store.only_nodes), placement, context, cached)
 
 
 @on_each_device
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
-def test_the_rows_are_the_stores(store: StoredGraph, placement: Placement, device: str) -> None:
+def test_the_rows_are_the_stores_and_hits_are_counted(
+    store: StoredGraph, placement: Placement, device: str
+) -> None:
     features = placed(store, placement, device)
     nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
     expected = rows_of(store.only_nodes).float()[nodes]
     assert features.select().num_features == expected.shape[1]
     for asked in (nodes, nodes.to(device)):
         assert torch.equal(features.select(asked).whole().cpu(), expected)
+    is_cached, num_hits = placement.features == "cached", 4 if placement.num_cached else 0
+    assert features.take_reads() == ((2 * num_hits, 2 * len(nodes)) if is_cached else (0, 0))
+    assert features.take_reads() == (0, 0)
     none = features.select(torch.empty(0, dtype=torch.int64, device=device))
     assert none.whole().shape == (0, expected.shape[1])
 
 
 @on_each_device
-@pytest.mark.parametrize("cold", ["pinned", "memmap"])
-def test_hits_are_counted_until_they_are_taken(store: StoredGraph, device: str, cold: str) -> None:
-    placement = Placement("resident", "cached", 4, cold=cold)  # type: ignore[arg-type]
-    features = placed(store, placement, device)
-    features.select(torch.tensor([3, 5, 40, 41, 42], device=device))
-    features.select(torch.tensor([10, 1], device=device))
-    assert features.take_reads() == (3, 7)
-    assert features.take_reads() == (0, 0)
-
-
-@on_each_device
 def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
-    features = placed(store, Placement("resident", "cached", 4), device)
+    features = placed(store, Placement("resident", "cached", 4, pins_rows=True), device)
     nodes = torch.tensor([3, 5, 3, 3, 3], device=device)
     features.select(nodes, torch.tensor(2, device=device))
     assert features.take_reads() == (1, 2)
@@ -98,9 +90,8 @@ def test_shards_on_several_gpus_are_read_as_one_table(
     store: StoredGraph, device: str, world_size: int
 ) -> None:
     rows = rows_of(store.only_nodes).to(device)
-    ranges = [shard_range(len(rows), rank, world_size) for rank in range(world_size)]
-    assert [r.start for r in ranges[1:]] == [r.stop for r in ranges[:-1]]
-    shards = tuple(rows[part].clone() for part in ranges)
+    size = -(-len(rows) // world_size)
+    shards = tuple(rows[rank * size : (rank + 1) * size].clone() for rank in range(world_size))
     features = InPlaceFeatures(sharded_rows(shards, torch.device(device)), torch.device(device))
     nodes = torch.randperm(len(rows)).to(device)
     assert torch.equal(features.select(nodes).whole(), rows.float()[nodes])
@@ -125,7 +116,7 @@ def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
 
 def placed_with(
     store: StoredGraph, topology: Topology | Literal["auto"] = "auto", features: str = "auto"
-) -> tuple[Placement, PinnedArrays]:
+) -> Placement:
     """Where a graph is put beside a GPU without room."""
     sizes = Sizes(0, store.indices.nbytes, store.features.nbytes, store.num_nodes)
     asked = FeaturesConfig.model_validate({"placement": features})
@@ -142,10 +133,10 @@ def test_what_cannot_be_pinned_is_kept_elsewhere(
     found = {}
     for room in (edges + rows, edges, 0):
         cuda.room = room
-        placement, arrays = placed_with(store)
+        placement = placed_with(store)
         found[room] = placement.topology, placement.features
         assert sum(cuda.registered.values()) == room
-        del arrays
+        del placement
         assert cuda.registered == {}
     assert found == {
         edges + rows: ("pinned", "pinned"),
@@ -158,8 +149,8 @@ def test_a_caches_rest_that_cannot_be_pinned_stays_in_the_store(
     store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime(monkeypatch, room=0)
-    placement, arrays = placed_with(store, "host", "cached")
-    assert (placement.features, placement.cold, arrays.rows) == ("cached", "memmap", {})
+    placement = placed_with(store, "host", "cached")
+    assert (placement.features, placement.pins_rows, placement.pinned_rows) == ("cached", False, {})
 
 
 @pytest.mark.parametrize(("topology", "features"), [("pinned", "auto"), ("auto", "pinned")])

@@ -1,16 +1,20 @@
-"""Where a graph is put, on machines that are made up."""
+"""Where a graph is put, on machines that are made up; and which GPUs read each other's memory."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import FeaturesConfig
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.placement import Memory, Placement, Sizes, place
+from gnntrain.loading import placement
+from gnntrain.loading.placement import Memory, Placement, Sizes, place, why_no_peers
 from tests.examples import examples
 
 GIB = 2**30
@@ -19,54 +23,61 @@ PAPERS = Sizes(small=2 * GIB, topology=13 * GIB, features=53 * GIB, num_nodes=11
 
 
 def machine(*gpus: float, host: float = 128, has_peers: bool = False) -> Memory:
-    return Memory(tuple(int(free * GIB) for free in gpus), int(host * GIB), has_peers)
+    why_not = "" if has_peers else "these do not"
+    return Memory(tuple(int(free * GIB) for free in gpus), int(host * GIB), why_no_peers=why_not)
 
 
 def asked(**keys: object) -> FeaturesConfig:
     return FeaturesConfig.model_validate(keys)
 
 
-def test_what_fits_is_put_on_the_gpu() -> None:
-    placed = place(PRODUCTS, machine(16))
-    assert (placed.topology, placed.features) == ("resident", "resident")
-    edges, features = placed.why
+@pytest.mark.parametrize(
+    ("sizes", "memory", "keys", "topology", "features", "pins_rows", "num_cached"),
+    [
+        # Half of the smallest GPU counts.
+        (PRODUCTS, machine(16), {}, "resident", "resident", False, 0),
+        (PRODUCTS, machine(16, 3.2), {}, "resident", "cached", True, 2_384_734),
+        (PRODUCTS, machine(16, 3.3), {}, "resident", "resident", False, 0),
+        # A part on each of GPUs that see each other; a cache takes what is left.
+        (PAPERS, machine(80, 80, has_peers=True), {}, "resident", "cached", True, 52_326_599),
+        (PAPERS, machine(*[80] * 4, has_peers=True), {}, "resident", "sharded", False, 0),
+        (PAPERS, machine(*[80] * 4), {}, "resident", "cached", True, 52_326_599),
+        (PAPERS, machine(80, host=64), {}, "resident", "cached", False, 52_326_599),
+        (PRODUCTS, machine(16), {"cache_ratio": 0.1}, "resident", "cached", True, 244_903),
+        (
+            PRODUCTS,
+            machine(16),
+            {"placement": "cached", "cache_bytes": 0},
+            "resident",
+            "cached",
+            True,
+            0,
+        ),
+        # Edges are read over the bus, or drawn by the CPU.
+        (PAPERS, machine(24), {}, "pinned", "cached", False, 20_930_639),
+        (PAPERS, machine(24, host=16), {}, "host", "cached", False, 20_930_639),
+        (PAPERS, machine(4, host=16), {}, "host", "memmap", False, 0),
+    ],
+)
+def test_the_fastest_place_that_is_large_enough(
+    sizes: Sizes,
+    memory: Memory,
+    keys: dict[str, Any],
+    topology: str,
+    features: str,
+    pins_rows: bool,
+    num_cached: int,
+) -> None:
+    placed = place(sizes, memory, features=asked(**keys))
+    assert (placed.topology, placed.features) == (topology, features)
+    assert (placed.pins_rows, placed.num_cached) == (pins_rows, num_cached)
+
+
+def test_the_place_is_told_with_the_reason() -> None:
+    edges, features = place(PRODUCTS, machine(16)).why
     assert re.search(r"edges .*0\.50 GiB .*7\.88 GiB", edges)
     assert re.search(r"features .*1\.00 GiB .*7\.38 GiB", features)
-
-
-def test_half_of_the_smallest_gpu_counts() -> None:
-    assert place(PRODUCTS, machine(16, 3.2)).features == "cached"
-    assert place(PRODUCTS, machine(16, 3.3)).features == "resident"
-
-
-def test_what_is_too_large_for_one_gpu_is_shared_out_over_gpus_that_see_each_other() -> None:
-    placed = place(PAPERS, machine(80, 80, has_peers=True))
-    assert (placed.topology, placed.features) == ("resident", "cached")  # 26.5 of 25 GiB each
-    assert place(PAPERS, machine(*[80] * 4, has_peers=True)).features == "sharded"
-    assert place(PAPERS, machine(*[80] * 4)).features == "cached"
-
-
-def test_a_cache_takes_what_is_left_and_the_rest_is_pinned_if_the_host_has_room() -> None:
-    placed = place(PAPERS, machine(80))
-    assert placed.num_cached == 25 * GIB // PAPERS.row
-    assert placed.cold == "pinned"
-    assert "rows cached, 25.00 GiB" in placed.why[1]
-    assert place(PAPERS, machine(80, host=64)).cold == "memmap"
-
-
-def test_a_cache_may_be_given_by_share_or_by_bytes() -> None:
-    placed = place(PRODUCTS, machine(16), features=asked(cache_ratio=0.1))
-    assert (placed.features, placed.num_cached) == ("cached", 244_903)
-    placed = place(PRODUCTS, machine(16), features=asked(placement="cached", cache_bytes=0))
-    assert (placed.features, placed.num_cached) == ("cached", 0)
-
-
-def test_edges_that_do_not_fit_are_read_over_the_bus_or_drawn_by_the_cpu() -> None:
-    assert place(PAPERS, machine(24)).topology == "pinned"
-    placed = place(PAPERS, machine(24, host=16))
-    assert (placed.topology, placed.features, placed.cold) == ("host", "cached", "memmap")
-    placed = place(PAPERS, machine(4, host=16))
-    assert (placed.topology, placed.features) == ("host", "memmap")
+    assert "rows cached, 25.00 GiB" in place(PAPERS, machine(80)).why[1]
 
 
 @pytest.mark.parametrize(
@@ -86,12 +97,8 @@ def test_what_was_asked_for_and_has_no_room_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         place(PAPERS, memory, topology=topology, features=asked(placement=placement))  # type: ignore[arg-type]
-
-
-def test_a_cache_larger_than_the_room_is_refused() -> None:
-    with pytest.raises(UserError, match=r"lower features\.cache_ratio") as caught:
-        place(PAPERS, machine(80), features=asked(placement="cached", cache_ratio=0.9))
-    assert "cached has no room" in caught.value.message
+    with pytest.raises(UserError, match="cached has no room"):
+        place(PAPERS, memory, features=asked(placement="cached", cache_ratio=0.9))
 
 
 @examples(50)
@@ -101,7 +108,7 @@ def test_a_cache_larger_than_the_room_is_refused() -> None:
         Memory,
         st.lists(st.integers(0, 141 * GIB), min_size=1, max_size=8).map(tuple),
         st.integers(0, 2**41),
-        st.booleans(),
+        why_no_peers=st.sampled_from(["", "these do not"]),
     ),
     ratio=st.none() | st.floats(0, 1),
 )
@@ -121,7 +128,66 @@ def _bytes(sizes: Sizes, memory: Memory, placed: Placement) -> tuple[int, int]:
     rows = {"resident": sizes.features, "sharded": share}.get(placed.features, 0)
     on_gpu = sizes.topology * (placed.topology == "resident") + rows
     on_gpu += placed.num_cached * sizes.row
-    pins_rows = placed.features == "pinned" or (
-        placed.features == "cached" and placed.cold == "pinned"
-    )
-    return on_gpu, sizes.topology * (placed.topology == "pinned") + sizes.features * pins_rows
+    return on_gpu, sizes.topology * (
+        placed.topology == "pinned"
+    ) + sizes.features * placed.pins_rows
+
+
+GPUS = ["07", "0f", "47", "4e"]
+
+
+class Rank(DistributedContext):
+    """A rank of four, whose own address and answer the others share but for what a test says."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return list(GPUS) if value in GPUS else [value] * self.world_size
+
+
+def seen_from(
+    monkeypatch: pytest.MonkeyPatch, rank: int, visible: list[str], reads: bool = True
+) -> str:
+    """Why the rank's GPU cannot read the others', where it sees these."""
+    monkeypatch.setattr(placement, "gpu_address", lambda device: visible[device.index])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible))
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: reads)
+    device = torch.device("cuda", visible.index(GPUS[rank]))
+    return why_no_peers(Rank(rank, len(GPUS), device))
+
+
+@pytest.mark.parametrize(
+    ("rank", "visible", "reads", "settings", "why"),
+    [
+        (2, GPUS, True, {}, ""),
+        (2, GPUS[::-1], True, {}, ""),
+        (2, GPUS, False, {}, "these do not"),
+        (2, ["47"], True, {}, "its own GPU alone"),  # all ranks call theirs number 0
+        # Memory that torch's allocator does not share.
+        (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "PYTORCH_CUDA"),
+        (0, GPUS, True, {"PYTORCH_ALLOC_CONF": "a:1,expandable_segments: true"}, "PYTORCH_ALLOC"),
+        (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, "PYTORCH_CUDA"),
+        (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ""),
+    ],
+)
+def test_gpus_with_a_way_to_each_other_are_peers(
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int,
+    visible: list[str],
+    reads: bool,
+    settings: dict[str, str],
+    why: str,
+) -> None:
+    for name in placement._SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    found = seen_from(monkeypatch, rank, visible, reads)
+    assert why in found
+    assert bool(why) == bool(found)
+
+
+def test_one_gpu_needs_no_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "gpu_address", lambda _: "07")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for device, is_peer in (("cuda:0", True), ("cpu", False)):
+        why = why_no_peers(DistributedContext(device=torch.device(device)))
+        assert (why == "") is is_peer

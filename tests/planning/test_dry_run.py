@@ -14,7 +14,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError, UserError
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.planning import dry_run
-from gnntrain.training.snapshot import EpochTotals
+from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.planning.plans import MIB, opened, report_of
 from tests.trainers import trainer_of
@@ -86,7 +86,7 @@ def test_a_dry_run_of_slow_steps_ends_soon(
     with pytest.raises(dry_run._Enough):
         deque(iter(step, 0), maxlen=0)
     assert len(timer.seconds) == num_timed
-    trainer.save_checkpoint.assert_called_once_with()
+    trainer.save_checkpoint.assert_called_once_with(at_once=True)
 
 
 def test_a_checkpoint_has_the_size_of_a_runs(small: list[str], tmp_path: Path) -> None:

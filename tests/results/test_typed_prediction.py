@@ -15,7 +15,7 @@ import torch
 from gnntrain.build import build_model, build_task
 from gnntrain.config import from_dict, model_names
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import EdgeData, Graph, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import EdgeData, Graph, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
@@ -32,7 +32,7 @@ from tests.results.runs import write_run
 MODELS: list[dict[str, Any]] = [{"name": "rgcn", "num_bases": 2}, {"name": "hgt", "heads": 2}]
 
 
-def with_ids() -> HeteroGraphData:
+def with_ids() -> GraphData:
     data = random_hetero_data()
     ids = {
         "paper": np.array([f"doi:{i}".encode() for i in range(SIZES["paper"])]),
@@ -131,19 +131,19 @@ def test_learnt_rows_are_found_by_the_ids_of_their_nodes(
     torch.testing.assert_close(found, outputs_of(graph, made), rtol=1e-4, atol=1e-5)
 
 
-def without_venues(data: HeteroGraphData) -> HeteroGraphData:
+def without_venues(data: GraphData) -> GraphData:
     edges = {name: ends for name, ends in data.edges.items() if "venue" not in name}
     return replace(data, nodes={t: data.nodes[t] for t in ("paper", "author")}, edges=edges)
 
 
-def renamed(data: HeteroGraphData) -> HeteroGraphData:
+def renamed(data: GraphData) -> GraphData:
     edges = dict(data.edges)
     edges["author", "wrote", "paper"] = edges.pop(("author", "writes", "paper"))
     return replace(data, edges=edges)
 
 
-def changed(node_type: str, **values: Any) -> Callable[[HeteroGraphData], HeteroGraphData]:
-    def change(data: HeteroGraphData) -> HeteroGraphData:
+def changed(node_type: str, **values: Any) -> Callable[[GraphData], GraphData]:
+    def change(data: GraphData) -> GraphData:
         return replace(
             data, nodes={**data.nodes, node_type: replace(data.nodes[node_type], **values)}
         )
@@ -166,7 +166,7 @@ OTHER_IDS = np.array([f"venue {i}".encode() for i in range(1, SIZES["venue"] + 1
     ],
 )
 def test_a_graph_that_does_not_fit_is_a_sentence(
-    tmp_path: Path, change: Callable[[HeteroGraphData], HeteroGraphData], named: list[str]
+    tmp_path: Path, change: Callable[[GraphData], GraphData], named: list[str]
 ) -> None:
     run_of(tmp_path, MODELS[0])
     with pytest.raises(UserError) as caught:

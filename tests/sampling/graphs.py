@@ -13,8 +13,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, NodeType
+from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, FusedCSC, NodeType
 from gnntrain.sampling.base import NO_TARGETS, FanOuts, Int64Array, Sampler, Seeds
 from gnntrain.sampling.block import Block, Sample
 from gnntrain.sampling.cpu import CPUSampler

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.sampling.base import FanOuts, SampleKey
 from tests.sampling.graphs import target_of
 

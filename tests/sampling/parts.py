@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import Edges, EdgeType, NodeType
+from gnntrain.data.graph import Edges, EdgeType, FusedCSC, NodeType
 from gnntrain.distributed.owners import AnyArray, NodeOwners
 from gnntrain.sampling.base import FanOuts, Int64Array
 from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws, RemoteSampler
@@ -90,6 +89,10 @@ class Partition:
 
 
 Partitions = Mapping[NodeType, Partition]
+
+
+def originals_of(partitions: Partitions) -> dict[NodeType, Int64Array]:
+    return {name: own.originals for name, own in partitions.items()}
 
 
 def by_turns(graph: FusedCSC, num_parts: int) -> Partitions:

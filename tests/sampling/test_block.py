@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import NodeType
+from gnntrain.data.graph import FusedCSC, NodeType
 from gnntrain.sampling.base import SampleKey
 from tests.examples import examples
 from tests.sampling.graphs import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.fused import FusedCSC
+from gnntrain.data.graph import FusedCSC
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample
 from tests.sampling.graphs import (

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.fused import FusedCSC
-from gnntrain.data.graph import Edges
+from gnntrain.data.graph import Edges, FusedCSC
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample

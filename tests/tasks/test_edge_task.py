@@ -107,8 +107,8 @@ def trainer_of(graph: StoredGraph, folder: Path, kind: str, epochs: int) -> Trai
         is_training = split == "train"
         plan = SeedPlan(task.examples(split), 64, shuffle=is_training, redraw=is_training)
         if kind == "full" and is_training:
-            schema, rows = graph.schema, in_place(graph)
-            return FullGraphLoader(values, schema, rows, plan, num_layers=2, make_seeds=task.seeds)
+            rows = in_place(graph)
+            return FullGraphLoader(values, rows, plan, num_layers=2, make_seeds=task.seeds)
         sampler = CPUSampler(graph.fused, {EDGE: (4, 4)})
         return SampledLoader(values, in_place(graph), sampler, plan, make_seeds=task.seeds)
 

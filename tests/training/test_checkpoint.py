@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import random
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +14,18 @@ import pytest
 import torch
 
 from gnntrain.errors import RunError, UserError
+from gnntrain.training import checkpoint
 from gnntrain.training.checkpoint import (
     CheckpointError,
+    CheckpointWriter,
+    State,
     epoch_of,
     load_checkpoint,
     load_last,
     load_weights,
     save_checkpoint,
 )
+from tests.disks import full_disk
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -28,30 +35,6 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert state["model"]["w"].tolist() == [0, 1, 2]
     assert state["epoch"] == 4
     assert state["config"] == {"a": [1, "b"]}
-    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
-
-
-def test_the_previous_checkpoint_is_kept_beside_the_new_one(tmp_path: Path) -> None:
-    last, previous = tmp_path / "last.pt", tmp_path / "last.prev.pt"
-    for epoch in (1, 2, 3):
-        save_checkpoint(last, {"epoch": epoch}, previous=previous)
-    assert (load_checkpoint(previous)["epoch"], load_checkpoint(last)["epoch"]) == (2, 3)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_failed_write_leaves_the_previous_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "last.pt"
-    save_checkpoint(path, {"epoch": 1})
-
-    def full_disk(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(RunError, match="No space left"):
-        save_checkpoint(path, {"epoch": 2})
-    assert load_checkpoint(path)["epoch"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
@@ -77,6 +60,32 @@ def test_what_was_written_is_read_again_before_it_takes_the_place(
 class _Malicious:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("code ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        (pickle.dumps({"a": 1}), "no checkpoint"),
+        (pickle.dumps(_Malicious()), "no checkpoint"),
+        (b"", "no checkpoint"),
+        (b"PK\x03\x04" + b"x" * 100, "no checkpoint"),
+        ({"state_dict": {"w": torch.ones(1)}}, "gnntrain did not write it"),
+        ([1, 2], "gnntrain did not write it"),
+        (torch.ones(2), "gnntrain did not write it"),
+        ({"format_version": torch.ones(2)}, "gnntrain did not write it"),
+        ({"format_version": "2"}, "gnntrain did not write it"),
+        ({"format_version": 99}, "version 99"),
+    ],
+)
+def test_another_file_is_refused_with_a_sentence(tmp_path: Path, content: Any, said: str) -> None:
+    path = tmp_path / "last.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(CheckpointError, match=said):
+        load_checkpoint(path)
 
 
 def test_a_pickle_with_code_in_it_is_refused_in_our_words(
@@ -106,24 +115,6 @@ def test_a_folder_in_a_checkpoints_place_is_to_be_moved_away(tmp_path: Path, nam
     assert (tmp_path / name / "mine.txt").read_text() == "kept"
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (pickle.dumps({"a": 1}), "no checkpoint"),
-        (pickle.dumps(_Malicious()), "no checkpoint"),
-        (b"", "no checkpoint"),
-        (b"PK\x03\x04" + b"x" * 100, "no checkpoint"),
-    ],
-)
-def test_what_is_no_checkpoint_is_refused_with_a_sentence(
-    tmp_path: Path, content: bytes, said: str
-) -> None:
-    path = tmp_path / "last.pt"
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=said):
-        load_checkpoint(path)
-
-
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     """What is in the place of the newest is told, and the one before it is used."""
     save_checkpoint(tmp_path / "last.prev.pt", {"step": 7})
@@ -143,34 +134,15 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_checkpoints_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> None:
+def test_damage_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
-    with pytest.raises(CheckpointError, match="no such file"):
-        load_checkpoint(path)
-    for foreign in ({"state_dict": {"w": torch.ones(1)}}, [1, 2], torch.ones(2)):
-        torch.save(foreign, path)
-        with pytest.raises(CheckpointError, match="gnntrain did not write it"):
-            load_checkpoint(path)
-    torch.save({"format_version": 99}, path)
-    with pytest.raises(CheckpointError, match="version 99"):
-        load_checkpoint(path)
-
-
-def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    save_checkpoint(path, {"w": torch.zeros(1000)})
+    weights = torch.arange(500.0)
+    save_checkpoint(path, {"w": weights, "epoch": 3, "names": ["a", "b"]})
     whole = path.read_bytes()
     for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError):
             load_checkpoint(path)
-
-
-def test_a_flipped_bit_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    weights = torch.arange(500.0)
-    save_checkpoint(path, {"w": weights, "epoch": 3, "names": ["a", "b"]})
-    whole = path.read_bytes()
     rng = random.Random(0)
     bits = [rng.randrange(8 * len(whole)) for _ in range(300)]
     # all of what the directory says of the weights: torch's reader takes some on trust
@@ -224,8 +196,130 @@ def test_weights_of_another_kind_are_refused() -> None:
         load_weights(model, {"model": weights}, "best.pt")
 
 
-@pytest.mark.parametrize("version", [torch.ones(2), "2", None])
-def test_a_format_version_that_is_no_number_is_refused(tmp_path: Path, version: Any) -> None:
-    torch.save({"format_version": version}, tmp_path / "last.pt")
-    with pytest.raises(CheckpointError, match="gnntrain did not write it"):
-        load_checkpoint(tmp_path / "last.pt")
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_the_writer_writes_the_first_state_at_once_and_then_the_newest(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=False)
+    wait_for(tmp_path / "last.pt")
+    for epoch in (2, 3, 4):
+        writer.offer({"epoch": epoch}, best=epoch == 3)
+    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
+    assert not (tmp_path / "best.pt").exists()
+    writer.close()
+    writer.raise_failure()
+    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 3
+    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 4
+    assert load_checkpoint(tmp_path / "last.prev.pt")["epoch"] == 1
+
+
+def test_training_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, written = threading.Event(), []
+
+    def slow(path: Path, state: State, **_: object) -> None:
+        may_write.wait(60)
+        written.append((path.name, state["epoch"]))
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.0)
+    writer = CheckpointWriter(tmp_path)
+    for epoch in range(50):
+        writer.offer({"epoch": epoch}, best=False)  # would hang here
+    may_write.set()
+    writer.close()
+    assert written[-1] == ("last.pt", 49)
+    assert len(written) <= 3
+
+
+def test_a_full_disk_is_told_once_and_written_to_when_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.02)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        writer = CheckpointWriter(tmp_path)
+        writer.offer({"epoch": 1}, best=True)
+        wait_for(tmp_path / "last.pt")
+        with full_disk(100):
+            for epoch in (2, 3, 4):
+                writer.offer({"epoch": epoch}, best=epoch == 3)
+                time.sleep(0.1)
+            assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
+        wait_for(tmp_path / "last.prev.pt")  # nothing new is offered
+        writer.close()
+    writer.raise_failure()
+    refused, recovered = caplog.messages
+    assert "could not be written" in refused
+    assert "written again" in recovered
+    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 3
+    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"best.pt", "last.pt", "last.prev.pt"}
+
+
+def test_without_the_best_the_last_is_not_written_and_the_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_best(path: Path, state: State, *, previous: Path | None = None) -> None:
+        if path.name == "best.pt":
+            raise RunError("The disk is full.")
+        save_checkpoint(path, state, previous=previous)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", refuse_best)
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=True)
+    writer.close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(RunError, match="disk is full"):
+        writer.raise_failure()
+
+
+def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, int]] = []
+
+    def slow(path: Path, state: State, *, previous: Path | None = None) -> None:
+        if not written:
+            writer.offer({"epoch": 2}, best=True)
+        written.append((path.name, state["epoch"]))
+        save_checkpoint(path, state, previous=previous)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=True)
+    wait_for(tmp_path / "last.pt")
+    writer.close()
+    assert written == [("best.pt", 1), ("last.pt", 1), ("best.pt", 2), ("last.pt", 2)]
+
+
+def test_an_error_nobody_thought_of_does_not_end_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[Exception] = [MemoryError("no room for a copy")]
+
+    def fail_once(path: Path, state: State, *, previous: Path | None = None) -> None:
+        if errors:
+            raise errors.pop()
+        save_checkpoint(path, state, previous=previous)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", fail_once)
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.0)
+    writer = CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=False)
+    wait_for(tmp_path / "last.pt")
+    writer.close()
+    writer.raise_failure()
+    assert "MemoryError" in caplog.text
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
+    for name in (".last.pt.0123456789abcdef", ".best.pt.fedcba9876543210"):
+        (tmp_path / name).touch()
+    save_checkpoint(tmp_path / "last.pt", {"epoch": 1})
+    CheckpointWriter(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]

@@ -15,8 +15,8 @@ from gnntrain.errors import UserError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, SAGE
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.compiling import compiled
 from gnntrain.training.trainer import Trainer
+from gnntrain.training.update import compiled
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader
 from tests.training.test_trainer import Scripted

@@ -19,8 +19,7 @@ from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.snapshot import EpochTotals
-from gnntrain.training.step import ReplayedStep
+from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
@@ -129,13 +128,12 @@ def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
 ) -> None:
     made, _ = trainer(store, device, cuda_graph=True)
     made.loader.load_state_dict({"epoch": 0, "step": 3})  # the last one, of 6 seeds
-    replayed = made._take_step
-    assert isinstance(replayed, ReplayedStep)
-    recorded = replayed._replay
+    recorded = made._recorded
+    assert recorded is not None
     totals = EpochTotals.start(torch.device(device))
     sizes = []
     for epoch in range(3):
-        for step in replayed.batches():
+        for step in recorded.batches:
             recorded(step, totals)
             assert recorded._given is not None
             sizes.append(len(recorded._given.seeds))

@@ -17,7 +17,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.models.embedding import EmbeddingTable
 from gnntrain.training.optimizer import build_optimizer
-from gnntrain.training.row_optimizer import RowOptimizer, build_row_optimizer
+from gnntrain.training.row_optimizer import RowOptimizer
 from tests.examples import examples
 
 KINDS: list[dict[str, Any]] = [
@@ -142,11 +142,6 @@ def test_a_table_that_no_loss_reaches_stays_as_it_is() -> None:
     assert ours.collect() == []
     ours.step()
     assert torch.equal(table.weight, before)
-
-
-def test_a_model_without_tables_has_no_such_optimiser() -> None:
-    config, context = TrainerConfig(), DistributedContext()
-    assert build_row_optimizer(torch.nn.Linear(2, 2), config, context) is None
 
 
 READ: list[list[list[int] | None]] = [

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import copy
 import signal
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gnntrain.config import TrainerConfig
+from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -22,17 +25,17 @@ from gnntrain.models import SAGE
 from gnntrain.sampling.block import NO_NEEDS
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.callbacks import Callback
-from gnntrain.training.checkpoint import load_checkpoint
+from gnntrain.training.checkpoint import CheckpointWriter, State, load_checkpoint
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
-from gnntrain.training.snapshot import EpochTotals
-from gnntrain.training.trainer import Trainer
+from gnntrain.training.totals import EpochTotals
+from gnntrain.training.trainer import Callback, Trainer
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
 
-class Scripted:
+class Scripted(Evaluator):
     """An evaluator that gives a fixed validation metric at each call."""
 
     def __init__(self, values: list[float] | None = None) -> None:
@@ -49,6 +52,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[StepProgress] = []
         self.epochs: list[EpochRecord] = []
+        self.messages: list[str] = []
 
     def on_start(self, info: RunInfo) -> None: ...
     def on_step(self, progress: StepProgress) -> None:
@@ -57,7 +61,9 @@ class Recorder:
     def on_epoch(self, record: EpochRecord) -> None:
         self.epochs.append(record)
 
-    def on_message(self, text: str) -> None: ...
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
     def on_finish(self, summary: Summary) -> None: ...
 
 
@@ -78,9 +84,11 @@ def make_trainer(
     values: list[float] | None = None,
     kind: str = "neighbor",
     model: SAGE | None = None,
-    checkpoints: Path | None = None,
-    listeners: tuple[Recorder, ...] = (),
     task: NodeClassification | None = None,
+    listeners: Sequence[Recorder] = (),
+    callbacks: Sequence[Callback] = (),
+    checkpoints: Path | None = None,
+    checkpoint_config: CheckpointConfig | None = None,
     **keys: Any,
 ) -> Trainer:
     context = context or DistributedContext()
@@ -93,8 +101,10 @@ def make_trainer(
         task=task or NodeClassification(store),
         config=TrainerConfig(lr=0.05, **keys),
         context=context,
-        checkpoints=checkpoints,
         listeners=listeners,
+        callbacks=callbacks,
+        checkpoints=checkpoints,
+        checkpoint_config=checkpoint_config,
     )
 
 
@@ -112,127 +122,14 @@ def fit(context: DistributedContext, job: dict[str, Any]) -> tuple[list[float], 
         model=model,
         kind=job["kind"],
         task=NodeClassification(store, **job.get("task", {})),
+        listeners=(PrunesAfter(job["prune"]),) if "prune" in job else (),
         epochs=3,
         clip_norm=1.0,
     )
     losses = [record.train_loss for record in trainer.fit().records]
     assert (trainer.result.records[-1].time.get("all_reduce", 0) > 0) == (context.world_size > 1)
+    assert trainer.result.is_pruned == ("prune" in job)
     return losses, [p.detach().clone() for p in model.parameters()]
-
-
-def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    fitted = {name: fit(context, job) for name, job in payload["jobs"].items()}
-    torch.save(fitted, payload["out"] / f"{context.world_size}-{context.rank}.pt")
-
-
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ranks of 1, 2 and 4 give: all jobs in one launch, since ranks take long to start."""
-    folder = tmp_path_factory.mktemp("ranks")
-    few = random_graph()
-    few.splits = {**few.splits, "train": few.splits["train"][:2]}
-    # 30 train nodes in global batches of 8: the last one has 6, so 4 ranks get uneven shares
-    all_of_them = {"store": stored(folder / "store").path, "global_batch": 8}
-    jobs = {
-        "neighbor": all_of_them | {"kind": "neighbor"},
-        "full": all_of_them | {"kind": "full"},
-        "weighted": all_of_them
-        | {"kind": "neighbor", "task": {"balanced": True, "label_smoothing": 0.1}},
-        "few": {"store": stored(folder / "few", few).path, "global_batch": 4, "kind": "neighbor"},
-    }
-    for world_size in (1, 2, 4):
-        plan = LaunchPlan(world_size, "cpu", 1, 60)
-        launch(fit_rank, {"jobs": jobs, "out": folder}, plan, folder)
-    return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
-
-
-@pytest.mark.parametrize("job", ["neighbor", "full", "weighted"])
-def test_any_number_of_ranks_gives_the_same_losses_and_weights(
-    fitted: dict[str, Any], job: str
-) -> None:
-    losses, weights = fitted["1-0"][job]
-    for rank in ("2-0", "2-1", "4-0", "4-3"):
-        other_losses, other_weights = fitted[rank][job]
-        assert other_losses == pytest.approx(losses, rel=1e-5)
-        for own, other in zip(weights, other_weights, strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
-
-
-def test_more_ranks_than_train_nodes_end_and_give_the_same_loss(fitted: dict[str, Any]) -> None:
-    (alone, _), (many, _) = fitted["1-0"]["few"], fitted["4-3"]["few"]
-    assert many == pytest.approx(alone, rel=1e-5)
-
-
-def test_an_epoch_tells_where_its_time_went(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    record = make_trainer(store, epochs=1).fit().records[0]
-    made = {"background/sample", "background/gather"}
-    step = {"wait", "transfer", "forward", "backward", "optimizer"}
-    assert set(record.time) == made | step | {"evaluation"}
-    assert 0 < sum(record.time[name] for name in step) <= record.seconds
-    assert record.time["evaluation"] == record.eval_seconds
-
-
-def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    torch.manual_seed(1)
-    model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
-    twin = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
-    twin.load_state_dict(model.state_dict())
-    (batch,) = make_loader(store, DistributedContext(), 8, "full")
-    blocks = [block for hop in batch.hops for block in hop.edges.values()]
-    loss = F.cross_entropy(twin(batch.x, blocks)[batch.seed_rows], batch.y.long())
-    torch.autograd.backward(loss)
-    trainer = make_trainer(store, model=model, kind="full", epochs=1, optimizer="sgd", momentum=0.0)
-    trainer.fit()
-    for before, after in zip(twin.parameters(), model.parameters(), strict=True):
-        assert before.grad is not None
-        torch.testing.assert_close(after, before - 0.05 * before.grad)
-    assert trainer.result.records[0].train_loss == pytest.approx(float(loss.detach()))
-
-
-def test_training_lowers_the_loss_and_tells_every_epoch(tmp_path: Path) -> None:
-    listener = Recorder()
-    store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=30, listeners=(listener,), log_every=2).fit()
-    losses = [record.train_loss for record in result.records]
-    assert losses[-1] < 0.8 * losses[0]
-    assert listener.epochs == result.records
-    assert [record.epoch for record in result.records] == list(range(1, 31))
-    assert [record.step for record in result.records] == list(range(4, 121, 4))
-    steps = [(progress.epoch, progress.step) for progress in listener.steps[:5]]
-    assert steps == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
-    assert [p.loss is None for p in listener.steps[:4]] == [True, False, True, False]
-    assert listener.steps[3].loss == pytest.approx(losses[0])
-
-
-def test_a_record_tells_the_rate_of_the_epochs_last_step(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=2, kind="full", scheduler="linear").fit()
-    assert [record.lr for record in result.records] == pytest.approx([0.05, 0.025])
-
-
-def test_the_best_epoch_is_the_first_with_the_best_validation_metric(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=4, values=[0.1, 0.7, 0.7, 0.2]).fit()
-    assert result.best_epoch == 2
-    assert result.best["test"] == {"accuracy": 0.35}
-
-
-def test_a_validation_metric_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    nan = float("nan")
-    assert make_trainer(store, epochs=3, values=[nan, 0.2, nan]).fit().best_epoch == 2
-    assert make_trainer(store, epochs=3, values=[0.3, nan, 0.0]).fit().best_epoch == 1
-
-
-def test_training_stops_when_the_metric_has_stalled_for_patience_evaluations(
-    tmp_path: Path,
-) -> None:
-    store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=9, patience=2, values=[0.1, 0.5, 0.4, 0.3, 0.9]).fit()
-    assert len(result.records) == 4
-    assert result.best_epoch == 2
 
 
 class PrunesAfter(Recorder):
@@ -248,49 +145,135 @@ class PrunesAfter(Recorder):
             raise Pruned
 
 
-def test_a_callback_can_end_training_and_the_others_are_still_told(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
+def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    fitted = {name: fit(context, job) for name, job in payload["jobs"].items()}
+    torch.save(fitted, payload["out"] / f"{context.world_size}-{context.rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
+    return stored(tmp_path_factory.mktemp("graph") / "store")
+
+
+@pytest.fixture(scope="module")
+def fitted(store: StoredGraph, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ranks of 1, 2 and 4 give: all jobs in one launch, since ranks take long to start."""
+    folder = tmp_path_factory.mktemp("ranks")
+    few = random_graph()
+    few.splits = {**few.splits, "train": few.splits["train"][:2]}
+    # 30 train nodes in global batches of 8: the last one has 6, so 4 ranks get uneven shares
+    neighbor = {"store": store.path, "global_batch": 8, "kind": "neighbor"}
+    jobs = {
+        "neighbor": neighbor,
+        "full": neighbor | {"kind": "full"},
+        "weighted": neighbor | {"task": {"balanced": True, "label_smoothing": 0.1}},
+        "pruned": neighbor | {"prune": 2},
+        "few": neighbor | {"store": stored(folder / "few", few).path, "global_batch": 4},
+    }
+    for world_size in (1, 2, 4):
+        plan = LaunchPlan(world_size, "cpu", 1, 60)
+        launch(fit_rank, {"jobs": jobs, "out": folder}, plan, folder)
+    return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
+
+
+@pytest.mark.parametrize("job", ["neighbor", "full", "weighted", "pruned", "few"])
+def test_any_number_of_ranks_gives_the_same_losses_and_weights(
+    fitted: dict[str, Any], job: str
+) -> None:
+    losses, weights = fitted["1-0"][job]
+    assert len(losses) == (2 if job == "pruned" else 3)
+    for rank in ("2-0", "2-1", "4-0", "4-3"):
+        other_losses, other_weights = fitted[rank][job]
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        for own, other in zip(weights, other_weights, strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
+
+
+def test_an_epoch_tells_where_its_time_went(store: StoredGraph) -> None:
+    record = make_trainer(store, epochs=1).fit().records[0]
+    made = {"background/sample", "background/gather"}
+    step = {"wait", "transfer", "forward", "backward", "optimizer"}
+    assert set(record.time) == made | step | {"evaluation"}
+    assert 0 < sum(record.time[name] for name in step) <= record.seconds
+    assert record.time["evaluation"] == record.eval_seconds
+
+
+def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(store: StoredGraph) -> None:
+    torch.manual_seed(1)
+    model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    twin = copy.deepcopy(model)
+    (batch,) = make_loader(store, DistributedContext(), 8, "full")
+    blocks = [block for hop in batch.hops for block in hop.edges.values()]
+    loss = F.cross_entropy(twin(batch.x, blocks)[batch.seed_rows], batch.y.long())
+    torch.autograd.backward(loss)
+    trainer = make_trainer(store, model=model, kind="full", epochs=1, optimizer="sgd", momentum=0.0)
+    trainer.fit()
+    for before, after in zip(twin.parameters(), model.parameters(), strict=True):
+        assert before.grad is not None
+        torch.testing.assert_close(after, before - 0.05 * before.grad)
+    assert trainer.result.records[0].train_loss == pytest.approx(float(loss.detach()))
+
+
+def test_training_lowers_the_loss_and_tells_every_epoch(store: StoredGraph) -> None:
+    listener = Recorder()
+    keys: dict[str, Any] = {"epochs": 30, "scheduler": "linear", "log_every": 2}
+    result = make_trainer(store, listeners=(listener,), **keys).fit()
+    losses = [record.train_loss for record in result.records]
+    assert losses[-1] < 0.8 * losses[0]
+    assert listener.epochs == result.records
+    assert [record.epoch for record in result.records] == list(range(1, 31))
+    assert [record.step for record in result.records] == list(range(4, 121, 4))
+    rates = [0.05 * (1 - step / 120) for step in range(3, 120, 4)]  # of each epoch's last step
+    assert [record.lr for record in result.records] == pytest.approx(rates)
+    steps = [(progress.epoch, progress.step) for progress in listener.steps[:5]]
+    assert steps == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
+    assert [p.loss is None for p in listener.steps[:4]] == [True, False, True, False]
+    assert listener.steps[3].loss == pytest.approx(losses[0])
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "evaluated", "best"),
+    [
+        ({"epochs": 4}, [0.1, 0.7, 0.7, 0.2], [4, 8, 12, 16], 2),
+        ({"epochs": 3}, [NAN, 0.2, NAN], [4, 8, 12], 2),
+        ({"epochs": 3}, [0.3, NAN, 0.0], [4, 8, 12], 1),
+        ({"epochs": 9, "patience": 2}, [0.1, 0.5, 0.4, 0.3, 0.9], [4, 8, 12, 16], 2),
+        ({"epochs": 5, "eval_every": 2}, [0.1, 0.2, 0.1], [8, 16, 20], 4),
+        ({"epochs": 5, "max_steps": 6}, [0.1, 0.2], [4, 6], 2),
+    ],
+)
+def test_evaluation_says_when_training_ends_and_which_epoch_is_the_best(
+    store: StoredGraph, keys: dict[str, Any], values: list[float], evaluated: list[int], best: int
+) -> None:
+    result = make_trainer(store, values=values, **keys).fit()
+    assert [record.step for record in result.records if record.metrics] == evaluated
+    assert result.best_epoch == best
+    assert result.best == result.records[best - 1].metrics
+
+
+def test_a_listener_can_end_training_and_the_others_are_still_told(store: StoredGraph) -> None:
     other = Recorder()
     result = make_trainer(store, epochs=9, listeners=(PrunesAfter(2), other)).fit()
-    assert result.is_pruned
     assert [record.epoch for record in other.epochs] == [1, 2]
-    assert not make_trainer(store, epochs=2).fit().is_pruned
+    assert result.records == other.epochs
 
 
-def fit_pruned_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = StoredGraph.open(payload["store"])
-    trainer = make_trainer(store, context, epochs=9, listeners=(PrunesAfter(2),))
-    result = trainer.fit()
-    told = (len(result.records), result.is_pruned)
-    torch.save(told, payload["out"] / f"pruned-{context.rank}.pt")
+class Failing(Scripted):
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        if self.num_calls == 3:
+            raise KeyboardInterrupt
+        return super().evaluate(model)
 
 
-def test_all_ranks_end_where_a_callback_of_rank_0_ends_training(tmp_path: Path) -> None:
-    payload = {"store": stored(tmp_path / "store").path, "out": tmp_path}
-    launch(fit_pruned_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
-    for rank in (0, 1):
-        assert torch.load(tmp_path / f"pruned-{rank}.pt") == (2, True)
-
-
-def test_evaluation_is_due_every_few_epochs_and_after_the_last(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=5, eval_every=2).fit()
-    assert [bool(record.metrics) for record in result.records] == [False, True, False, True, True]
-
-
-def test_max_steps_ends_training_inside_an_epoch(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    result = make_trainer(store, epochs=5, max_steps=6).fit()
-    assert [record.step for record in result.records] == [4, 6]
-    assert result.records[-1].metrics
-
-
-def test_checkpoints_hold_what_going_on_will_need(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    make_trainer(store, epochs=3, values=[0.1, 0.9, 0.2], checkpoints=checkpoints).fit()
-    last, best = (load_checkpoint(checkpoints / f"{name}.pt") for name in ("last", "best"))
+def test_checkpoints_hold_what_going_on_will_need(store: StoredGraph, tmp_path: Path) -> None:
+    trainer = make_trainer(store, epochs=9, checkpoints=tmp_path)
+    trainer.evaluator = Failing([0.1, 0.9, 0.2])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    last, best = (load_checkpoint(tmp_path / f"{name}.pt") for name in ("last", "best"))
     assert (last["epoch"], best["epoch"], last["best_epoch"]) == (3, 2, 2)
     assert last["loader"] == {"epoch": 3, "step": 4}
     assert set(last) >= {"model", "optimizer", "schedule", "scaler", "ranks", "history", "step"}
@@ -298,23 +281,67 @@ def test_checkpoints_hold_what_going_on_will_need(tmp_path: Path) -> None:
     assert not torch.equal(last["model"][weight], best["model"][weight])
 
 
-class Failing(Scripted):
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        if self.num_calls == 2:
-            raise KeyboardInterrupt
-        return super().evaluate(model)
+class Asking(Callback):
+    """Asks for a signal's action after the first step, and counts the steps that it sees."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.num_seen = number, 0
+
+    def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
+        self.num_seen += 1
+        if trainer.step == 1 and self.number == signal.SIGUSR1:
+            trainer.context.control.request_save()
+        elif trainer.step == 1 and self.number:
+            trainer.context.control.request_stop(self.number)
 
 
-def test_an_interrupted_run_keeps_what_it_reached(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    trainer = make_trainer(store, epochs=5, checkpoints=checkpoints)
-    trainer.evaluator = Failing()
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize(
+    ("number", "keys", "saved", "at_once"),
+    [
+        (0, {}, [4, 8], []),
+        (0, {"every_steps": 3}, [3, 4, 6, 8], []),
+        (0, {"every_minutes": 1e-9}, [1, 2, 3, 4, 4, 5, 6, 7, 8, 8], []),
+        (0, {"every_minutes": 10.0}, [4, 8], []),
+        (signal.SIGUSR1, {}, [2, 4, 8], [2]),
+        (signal.SIGINT, {}, [2], [2]),
+        (signal.SIGTERM, {"every_minutes": 1e-9}, [1, 2], [2]),
+        (signal.SIGHUP, {}, [2], [2]),
+    ],
+)
+def test_checkpoints_are_due_after_epochs_steps_minutes_and_signals(
+    store: StoredGraph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    keys: dict[str, Any],
+    saved: list[int],
+    at_once: list[int],
+) -> None:
+    """Callbacks and listeners see the step after which a signal ends training."""
+    offered: list[tuple[int, bool]] = []
+
+    def offer(_: object, state: State, *, best: bool, at_once: bool) -> None:  # noqa: ARG001
+        offered.append((state["step"], at_once))
+
+    monkeypatch.setattr(CheckpointWriter, "offer", offer)
+    recorder, asking = Recorder(), Asking(number)
+    trainer = make_trainer(
+        store,
+        listeners=(recorder,),
+        callbacks=[asking],
+        checkpoints=tmp_path,
+        checkpoint_config=CheckpointConfig(**{"every_minutes": None, **keys}),
+        epochs=2,
+    )
+    ends = number not in (0, signal.SIGUSR1)
+    with pytest.raises(Interrupted) if ends else nullcontext() as caught:
         trainer.fit()
-    assert load_checkpoint(checkpoints / "last.pt")["epoch"] == 2
-    assert trainer.result.best_epoch == 1
+    assert [step for step, _ in offered] == saved
+    assert [step for step, is_now in offered if is_now] == at_once
+    assert asking.num_seen == len(recorder.steps) == trainer.step == (2 if ends else 8)
+    said = "saving step 2 and stopping." if ends else "saving step 2."
+    assert recorder.messages == ([f"{signal.Signals(number).name}: {said}"] if number else [])
+    assert caught is None or caught.value.number == number
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_users_ids(tmp_path: Path) -> None:
@@ -331,8 +358,7 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_users_ids(tmp_path: Pat
     assert f"seed nodes {names}, ..." in caught.value.message
 
 
-def test_bfloat16_autocast_stays_near_float32(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
+def test_bfloat16_autocast_stays_near_float32(store: StoredGraph) -> None:
     full = make_trainer(store, epochs=2).fit().records[-1].train_loss
     half = make_trainer(store, epochs=2, precision="bf16").fit().records[-1].train_loss
     assert half == pytest.approx(full, rel=2e-2)
@@ -346,9 +372,9 @@ def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
     assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
 
 
-def test_ten_lines_train_a_model(tmp_path: Path) -> None:
+def test_ten_lines_train_a_model(store: StoredGraph, tmp_path: Path) -> None:
     """What a notebook needs: a graph, a loader, a model and a trainer."""
-    graph = stored(tmp_path / "store")
+    graph = store
     task = NodeClassification(graph)
     sampler = CPUSampler(graph.fused, dict.fromkeys(graph.edges, (10, 5)))
     plan = SeedPlan(task.examples("train"), 8)
@@ -359,29 +385,3 @@ def test_ten_lines_train_a_model(tmp_path: Path) -> None:
     result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
     assert len(result.records) == 3
     assert result.best["val"]["accuracy"] >= 0
-
-
-def test_listeners_and_callbacks_see_the_step_after_which_a_signal_ends_training(
-    tmp_path: Path,
-) -> None:
-    class Asking(Callback):
-        """Asks the run to stop in the second step, and counts the steps that it sees."""
-
-        num_seen = 0
-
-        def before_step(self, trainer: Trainer) -> None:
-            if trainer.step == 2:
-                trainer.context.control.request_stop(signal.SIGTERM)
-
-        def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
-            self.num_seen += 1
-
-    store, recorder, asking = stored(tmp_path / "store"), Recorder(), Asking()
-    (tmp_path / "run").mkdir()
-    trainer = make_trainer(store, listeners=(recorder,), checkpoints=tmp_path / "run", epochs=1)
-    trainer.callbacks.insert(-1, asking)
-    with pytest.raises(Interrupted):
-        trainer.fit()
-    assert load_checkpoint(tmp_path / "run" / "last.pt")["step"] == trainer.step == 2
-    assert asking.num_seen == 2
-    assert [progress.step for progress in recorder.steps] == [1, 2]

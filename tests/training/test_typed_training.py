@@ -19,7 +19,7 @@ from gnntrain.training.checkpoint import load_checkpoint, load_last
 from gnntrain.training.trainer import Trainer
 from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
 from tests.trainers import trainer_of
-from tests.training.test_snapshot import Interrupting, assert_same, broken_off, outcome
+from tests.training.test_resumed_training import Interrupting, assert_same, broken_off, outcome
 
 STEPS = 4  # 20 training nodes, 6 a step
 

@@ -17,8 +17,7 @@ masks called `train_mask`, `val_mask` and `test_mask`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
@@ -27,85 +26,77 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NO_ID, NodeSpec, TableSpec
+from gnntrain.config.graph_spec import NO_ID, ColumnSpec, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, nearest
-from gnntrain.data import table_files
 from gnntrain.data.array_files import (
-    ARRAY_SUFFIXES,
+    Arrays,
+    ArrayTable,
+    is_array_file,
+    load_all,
+    pick,
+    pick_or_only,
+    unpack_features,
+)
+from gnntrain.data.names import (
+    COLUMN_NAMES,
+    EDGE_ARRAYS,
     FEATURE_ARRAYS,
     ID_ARRAYS,
     LABEL_ARRAYS,
     MASK_ARRAYS,
     MASK_NAMES,
-    Arrays,
-    ArrayTable,
-    load_all,
-    open_arrays,
-    pick,
-    pick_or_only,
+    NODE_ARRAYS,
+    PLAIN_MASK_NAMES,
+    USUAL_NAMES,
+    Role,
+    is_pandas_index,
 )
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import TEXT, is_repeated
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.tables import Columns, Role, Table, listed
-from gnntrain.data.text_table import is_number
+from gnntrain.data.table_files import open_tables
+from gnntrain.data.tables import MAX_COLUMNS, BadRows, Columns, Table, listed
+from gnntrain.data.targets import check_split_number
+from gnntrain.data.values import TEXT, is_number, is_repeated
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-COLUMN_NAMES: Mapping[Role, tuple[str, ...]] = {
-    "id": ("id", "node_id", "node", "nid"),
-    "label": ("label", "labels", "class", "y"),
-    "split": ("split",),
-    "source": ("source", "src", "from"),
-    "target": ("target", "dst", "to"),
-}
-# One such name may be an ordinary feature; two or three of them are masks.
-_PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
-    "train": ("train", "is_train"),
-    "val": ("val", "valid", "is_val", "is_valid"),
-    "test": ("test", "is_test"),
-}
-USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), MASK_ARRAYS))
-"""Names that mark the first line of a text as a header, in lower case."""
-
 # Keys whose names may be patterns.
 _KEYS_OF_PATTERNS = ("feature_columns", "features", "categorical", "ignore")
-
-# An empty name, pandas' name for it, its index in Parquet, a reset index.
-_PANDAS_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__|index|level_0")
+_WRITTEN_INDEX = "__index_level_"
 
 
-def is_array_file(path: Path) -> bool:
-    """Whether a file holds arrays, not a table."""
-    return path.suffix.lower() in ARRAY_SUFFIXES
+# Files as tables.
 
 
-def open_nodes(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad: BadRows) -> Table:
-    """Files of nodes as one table.
+def open_table(
+    paths: Sequence[Path],
+    names: Iterable[str],
+    options: FilesConfig,
+    bad: BadRows,
+    usual: Collection[str] = USUAL_NAMES,
+) -> Table:
+    """Files as one table; `names` and the usual ones mark a header."""
+    marks = {*usual, *(name.lower() for name in names if not name.isdecimal())}
+    return open_tables(paths, bad, marks, options)
 
-    Raises:
-        UserError: One cannot be read, or has other columns than the first.
-    """
+
+def open_nodes(
+    paths: Sequence[Path],
+    spec: NodeSpec,
+    own: NodeSpec | ColumnSpec,
+    options: FilesConfig,
+    bad: BadRows,
+) -> Table:
+    """Files of nodes, or of their labels (`own` is then said of these), as one table."""
     if not is_array_file(paths[0]):
-        return Table.of_files([open_table(path, spec, options, bad) for path in paths])
-    return _arrays_of_nodes(paths[0], load_all(paths), FEATURE_ARRAYS, spec, spec.id, options)
+        splits = () if own is spec else spec.split.columns or ()
+        return open_table(paths, (*own.header, *splits), options, bad)
+    usual = FEATURE_ARRAYS if own is spec else spec.label.columns or LABEL_ARRAYS
+    return _open_arrays(paths[0], load_all(paths), usual, spec, own.id, options)
 
 
-def open_labels(paths: Sequence[Path], spec: NodeSpec, options: FilesConfig, bad: BadRows) -> Table:
-    """Files of labels as one table.
-
-    Raises:
-        UserError: One cannot be read, or has other columns than the first.
-    """
-    if not is_array_file(paths[0]):
-        return Table.of_files([open_table(path, spec.label, options, bad) for path in paths])
-    usual = spec.label.columns or LABEL_ARRAYS
-    return _arrays_of_nodes(paths[0], load_all(paths), usual, spec, spec.label.id, options)
-
-
-def _arrays_of_nodes(
+def _open_arrays(
     path: Path,
     arrays: Arrays,
     names: Sequence[str],
@@ -113,9 +104,145 @@ def _arrays_of_nodes(
     id_name: str | None,
     options: FilesConfig,
 ) -> ArrayTable:
+    """Arrays as a table: the main one, by these names or the only one, and ids, labels and masks.
+
+    The main array is the table's matrix, or its last column.
+    """
+    arrays = unpack_features(path, arrays)
+    of_others = {*NODE_ARRAYS, *EDGE_ARRAYS}.difference(names)
+    candidates = {name: array for name, array in arrays.items() if name not in of_others}
+    main = pick_or_only(path, candidates, names)
+    is_features = names is FEATURE_ARRAYS
+    if main.ndim not in (1, 2) or (main.ndim == 1 and is_features):
+        raise UserError(f"{path}: shape {list(main.shape)} instead of one row a node.")
+    if main.ndim == 2 and main.shape[1] > MAX_COLUMNS:
+        raise UserError(f"{path} has {main.shape[1]:,} columns, more than {MAX_COLUMNS:,}.")
+    if main.ndim == 2 and main.dtype.kind not in "biuf":
+        raise UserError(f"{path}: its values are of type {main.dtype}, not numbers.")
     number = options.split if isinstance(options.split, int) else 0
-    labels = spec.label.columns or ()
-    return open_arrays(path, arrays, names, labels=labels, id_name=id_name, split=number)
+    columns = {}
+    for name, array in arrays.items():
+        is_label = name in (spec.label.columns or ()) and array.ndim == 1
+        if array is main or not (is_label or name in (*ID_ARRAYS, *MASK_ARRAYS, id_name)):
+            continue
+        if array.ndim == 2 and name in MASK_ARRAYS:  # [num_rows, num_splits]
+            check_split_number(f"{path}: {name}", number, range(array.shape[1]))
+            array = array[:, number]
+        if array.shape != (len(main),):
+            raise UserError(f"{path}: {len(main)} rows, and {name} of shape {list(array.shape)}.")
+        columns[name] = array
+    if main.ndim == 1 or (main.shape[1] == 1 and not is_features):
+        main_name = next(name for name, array in arrays.items() if array is main)
+        return ArrayTable(path, {**columns, main_name: main.reshape(-1)}, arrays=arrays)
+    return ArrayTable(path, columns, main, arrays)
+
+
+def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
+    """The column of ids of a list of nodes: one called so, or else the first."""
+    path = paths[0]
+    if is_array_file(path):
+        ids = pick_or_only(path, load_all(paths), (*ID_ARRAYS, "node", "nodes"))
+        if ids.ndim != 1 or ids.dtype.kind == "b":
+            raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
+        return Columns(ArrayTable(path, {"id": ids}), {"id": 0})
+    table = open_tables(paths, bad, COLUMN_NAMES["id"])
+    return Columns(table, {"id": 0, **find_column(table, "id")})
+
+
+# Columns by their names.
+
+
+def named_column(table: Table, name: str) -> list[int]:
+    """The column of that name or number from 0, if there is one."""
+    if name in table.names:
+        return [table.names.index(name)]
+    return [int(name)] if name.isdecimal() and int(name) < len(table.names) else []
+
+
+def matching_columns(table: Table, patterns: Iterable[str]) -> set[int]:
+    """Places of the columns that names, numbers from 0 and patterns with `*` and `?` stand for."""
+    found: set[int] = set()
+    for pattern in patterns:
+        plain = pattern.replace("[", "[[]")  # of fnmatch's signs, only * and ? mean something
+        alike = (place for place, name in enumerate(table.names) if fnmatchcase(name, plain))
+        found.update(named_column(table, pattern) or alike)
+    return found
+
+
+def place_of(table: Table, key: str, wanted: str) -> int:
+    """Which column a key names."""
+    found = named_column(table, wanted)
+    if found:
+        return found[0]
+    near = nearest(wanted, table.names)
+    raise UserError(
+        f"{key}={wanted}: {table.path} has no such column; it has {listed(table.names)}.",
+        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
+    )
+
+
+def unknown_names(asked: Iterable[tuple[str, str]], tables: Sequence[Table]) -> list[Problem]:
+    """The names that are no column of any of the tables.
+
+    Args:
+        asked: Names or patterns, each with its key.
+        tables: The tables; nothing is told if the first one holds arrays, which have no header.
+    """
+    if not tables or isinstance(tables[0], ArrayTable):
+        return []
+    there = list(dict.fromkeys(chain(*(table.heading or table.names for table in tables))))
+    expected = f"a column of {' or '.join(str(table.path) for table in tables)} ({listed(there)})"
+    problems = []
+    for key, name in asked:
+        if not any(
+            matching_columns(table, [name])
+            if key.endswith(_KEYS_OF_PATTERNS)
+            else named_column(table, name)
+            for table in tables
+        ):
+            problems.append(Problem(key, name, expected, did_you_mean(name, there)))
+    return problems
+
+
+def find_column(
+    table: Table, role: Role, ignored: Collection[int] = (), usual: Sequence[str] = ()
+) -> dict[Role, int]:
+    """The first column with a usual name, if any."""
+    names = ["" if at in ignored else name.lower() for at, name in enumerate(table.names)]
+    wanted = usual or COLUMN_NAMES[role]
+    return next(({role: names.index(name)} for name in wanted if name in names), {})
+
+
+def _find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
+    """The columns of masks: `train_mask` and the like, else two of `train`, `val` and `test`."""
+    for usual, least in ((MASK_NAMES, 1), (PLAIN_MASK_NAMES, 2)):
+        found: dict[Role, int] = {}
+        for role, names in usual.items():
+            found |= find_column(table, role, ignored, names)
+        if len(found) >= least:
+            return found
+    return {}
+
+
+def ignored_columns(table: Table, spec: NodeSpec) -> set[int]:
+    """Places of the columns of the nodes' table that are not used."""
+    unused = chain(*(named_column(table, name) for name in spec.unused))
+    return matching_columns(table, spec.ignore).union(unused)
+
+
+def _refuse_ignored(
+    table: Table, key: str, names: Iterable[str], ignored: Collection[int], spec: NodeSpec
+) -> None:
+    """Raise a UserError where a key names a column that is to be left out, too."""
+    for name in names:
+        if set(named_column(table, name)).intersection(ignored):
+            raise UserError(
+                f"{spec.key('ignore')} names column {name}, and so does {key}.",
+                "Leave it out of one of the two.",
+            )
+
+
+# The roles of columns.
 
 
 def columns_of_nodes(
@@ -132,286 +259,104 @@ def columns_of_nodes(
         spec: The names of its columns.
         split_elsewhere: Whether another file says the split.
         preprocessing: What the model was trained on that the graph is read for, if any.
-
-    Raises:
-        UserError: It has no column of a name that is asked for.
     """
     if isinstance(table, ArrayTable):
         main = () if spec.features == () else table.main
-        return Columns(table, find_id(table, spec.id), main)
+        return Columns(table, find_id(table, spec, spec), main)
     foreign = [place_of(table, spec.key("foreign_keys"), name) for name in spec.foreign_keys]
     ignored = ignored_columns(table, spec)
-    places = _find_node_id(table, spec, ignored.union(foreign), preprocessing)
+    passed_over = ignored.union(foreign)
+    places: dict[Role, int] = {}
+    if spec.id is not None:
+        _refuse_ignored(table, spec.key("id"), (spec.id,), passed_over, spec)
+    elif preprocessing is not None and preprocessing.has_names:
+        # The column that it was in training, and none that was a feature.
+        if preprocessing.id_name in table.names:
+            places = {"id": table.names.index(preprocessing.id_name)}
+        known = {column.name for column in preprocessing.columns}
+        passed_over |= {at for at in range(len(table.names)) if table.shown(at) in known}
+    places = places or find_id(table, spec, spec, passed_over)
     taken = {*places.values(), *foreign}
     if not spec.label.files:
         given = spec.label.columns or ()
         usual = {} if given else find_column(table, "label", ignored)
         taken |= {*usual.values(), *chain(*(named_column(table, name) for name in given))}
     if not split_elsewhere:
-        found = find_column(table, "split", ignored) | find_masks(table, ignored)
+        found = find_column(table, "split", ignored) | _find_masks(table, ignored)
         taken |= {*found.values(), *named_split(table, spec)}
     numbers = [at for at in range(len(table.names)) if at not in taken]
     # Labels and splits are read in the same pass.
     return Columns(table, places, numbers, sorted(taken.difference(places.values())))
 
 
-def ignored_columns(table: Table, spec: NodeSpec) -> set[int]:
-    """Places of the columns that are not used."""
-    unused = chain(*(named_column(table, name) for name in spec.unused))
-    return matching_columns(table, spec.ignore).union(unused)
-
-
-def named_split(table: Table, spec: NodeSpec) -> list[int]:
-    """The named column of the splits in the nodes' table, if it is there."""
-    names = () if spec.split.files else spec.split.columns or ()
-    # A number counts the columns of the labels file, if there is one.
-    counts_elsewhere = bool(spec.label.files)
-    return [
-        place
-        for name in names
-        if not (counts_elsewhere and name.isdecimal())
-        for place in named_column(table, name)
-    ]
-
-
-def _find_node_id(
-    table: Table, spec: NodeSpec, ignored: Collection[int], preprocessing: Preprocessing | None
-) -> dict[Role, int]:
-    """The id's column: in a graph to predict for, first the one that it was in training."""
-    if spec.id is not None:
-        refuse_ignored(table, spec.key("id"), (spec.id,), ignored, spec)
-    elif preprocessing is not None and preprocessing.has_names:
-        if preprocessing.id_name in table.names:
-            return {"id": table.names.index(preprocessing.id_name)}
-        known = {column.name for column in preprocessing.columns}
-        features = {place for place in range(len(table.names)) if table.shown(place) in known}
-        ignored = features.union(ignored)
-    return find_id(
-        table,
-        spec.id,
-        spec.key("id"),
-        usual=(*COLUMN_NAMES["id"], *spec.id_names),
-        asked=(*(spec.label.columns or ()), *(spec.split.columns or ())),
-        passed_over=ignored,
-        has_features=True,
-    )
-
-
-def refuse_ignored(
-    table: Table, key: str, names: Sequence[str], ignored: Collection[int], spec: NodeSpec
-) -> None:
-    """Raise a UserError where a key names a column that is to be left out, too."""
-    for name in names:
-        if set(named_column(table, name)).intersection(ignored):
-            raise UserError(
-                f"{spec.key('ignore')} names column {name}, and so does {key}.",
-                "Leave it out of one of the two.",
-            )
-
-
-def unknown_names(asked: Iterable[tuple[str, str]], tables: Sequence[Table]) -> list[Problem]:
-    """The names that are no column of any of the tables.
-
-    Args:
-        asked: Names or patterns, each with its key.
-        tables: The tables; nothing is told if the first one holds arrays, which have no header.
-    """
-    if not tables or isinstance(tables[0], ArrayTable):
-        return []
-    there = list(dict.fromkeys(chain(*(table.heading or table.names for table in tables))))
-    expected = f"a column of {' or '.join(str(table.path) for table in tables)} ({listed(there)})"
-    problems = []
-    for key, name in asked:
-        found = chain(*(named_column(table, name) for table in tables))
-        if key.endswith(_KEYS_OF_PATTERNS):
-            found = chain(*(matching_columns(table, [name]) for table in tables))
-        if next(found, None) is None:
-            problems.append(Problem(key, name, expected, did_you_mean(name, there)))
-    return problems
-
-
-def matching_columns(table: Table, patterns: Sequence[str]) -> set[int]:
-    """Places of the columns that names, numbers from 0 and patterns with `*` and `?` stand for."""
-    found = (named_column(table, pattern) or _places_like(table, pattern) for pattern in patterns)
-    return set(chain(*found))
-
-
-def named_column(table: Table, name: str) -> list[int]:
-    """The column of that name or number from 0, if there is one."""
-    if name in table.names:
-        return [table.names.index(name)]
-    return [int(name)] if name.isdecimal() and int(name) < len(table.names) else []
-
-
-def _places_like(table: Table, pattern: str) -> list[int]:
-    plain = pattern.replace("[", "[[]")  # of fnmatch's signs, only * and ? mean something
-    return [place for place, name in enumerate(table.names) if fnmatchcase(name, plain)]
-
-
-def is_pandas_index(name: str) -> bool:
-    """Whether a column is called as pandas calls an index that it writes or resets."""
-    return _PANDAS_INDEX.fullmatch(name) is not None
-
-
-def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
-    """The column of ids of a list of nodes: one called so, or else the first.
-
-    Raises:
-        UserError: A file cannot be read, or has other columns than the first.
-    """
-    path = paths[0]
-    if is_array_file(path):
-        ids = pick_or_only(path, load_all(paths), (*ID_ARRAYS, "node", "nodes"))
-        if ids.ndim != 1 or ids.dtype.kind == "b":
-            raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
-        return Columns(ArrayTable(path, {"id": ids}), {"id": 0}, [])
-    table = Table.of_files(
-        [open_table(path, None, None, bad, COLUMN_NAMES["id"]) for path in paths]
-    )
-    return Columns(table, {"id": 0, **find_column(table, "id")}, [])
-
-
-def open_table(
-    path: Path,
-    spec: TableSpec | None,
-    options: FilesConfig | None,
-    bad: BadRows,
-    usual: Collection[str] = USUAL_NAMES,
-) -> Table:
-    """Open a table; the specification's names and the usual ones mark a header.
-
-    Raises:
-        UserError: It cannot be read.
-    """
-    names = {name.lower() for name in (spec.header if spec else ()) if not name.isdecimal()}
-    names.update(usual)
-    text = {} if options is None else options.model_dump(include={"header", "decimal", "encoding"})
-    return table_files.open_table([path], bad, names, other_suffixes=ARRAY_SUFFIXES, **text)
-
-
-def find_column(
-    table: Table, role: Role, ignored: Collection[int] = (), usual: Sequence[str] = ()
-) -> dict[Role, int]:
-    """The first column with a usual name, if any."""
-    names = ["" if at in ignored else name.lower() for at, name in enumerate(table.names)]
-    wanted = usual or COLUMN_NAMES[role]
-    return next(({role: names.index(name)} for name in wanted if name in names), {})
-
-
-def find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
-    """The columns of masks: `train_mask` and the like, else two of `train`, `val` and `test`."""
-    found = _masks_called(table, MASK_NAMES, ignored)
-    plain = {} if found else _masks_called(table, _PLAIN_MASK_NAMES, ignored)
-    return plain if len(plain) > 1 else found
-
-
-def _masks_called(
-    table: Table, usual: Mapping[Role, tuple[str, ...]], ignored: Collection[int]
-) -> dict[Role, int]:
-    found: dict[Role, int] = {}
-    for role, names in usual.items():
-        found |= find_column(table, role, ignored, names)
-    return found
-
-
-def place_of(table: Table, key: str, wanted: str) -> int:
-    """Which column a key names.
-
-    Raises:
-        UserError: There is no such column.
-    """
-    found = named_column(table, wanted)
-    if found:
-        return found[0]
-    near = nearest(wanted, table.names)
-    raise UserError(
-        f"{key}={wanted}: {table.path} has no such column; it has {listed(table.names)}.",
-        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
-    )
-
-
 def find_id(
     table: Table,
-    wanted: str | None,
-    key: str = "",
-    *,
-    usual: Sequence[str] = COLUMN_NAMES["id"],
-    asked: Collection[str] = (),
+    spec: NodeSpec,
+    own: NodeSpec | ColumnSpec,
     passed_over: Collection[int] = (),
-    has_features: bool = False,
 ) -> dict[Role, int]:
     """The column of ids, if there is one.
 
     Args:
         table: The table.
-        wanted: Its name; None: it is recognised; "none": there is none.
-        key: The key that names it.
-        usual: Names by which it is recognised, in lower case.
-        asked: Names of columns with another use.
+        spec: The nodes.
+        own: What is said of this table: the same, or their labels or splits.
         passed_over: Places of columns that are guessed to be none.
-        has_features: Whether there are features: a whole number written as a fraction, as 40.0, is
-            no id then.
-
-    Raises:
-        UserError: There is no column of that name; or either of two may hold the ids.
     """
-    if wanted == NO_ID:
+    if own.id == NO_ID:
         return {}
     if isinstance(table, ArrayTable):
         columns = table.names[: table.main.start]
-        names = (wanted, *ID_ARRAYS)
+        names = (own.id, *ID_ARRAYS)
         return next(({"id": columns.index(name)} for name in names if name in columns), {})
-    if wanted is not None:
-        return {"id": place_of(table, key, wanted)}
+    if own.id is not None:
+        return {"id": place_of(table, own.key("id"), own.id)}
+    has_features = own is spec
+    usual = (*COLUMN_NAMES["id"], *(spec.id_names if has_features else ()))
     found = find_column(table, "id", (), usual)
     if found or len(table.names) == 1:
         return found
     others = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *MASK_ARRAYS}
-    masks = find_masks(table, passed_over).values()
+    asked = {*(spec.label.columns or ()), *(spec.split.columns or ())}
+    not_free = {*passed_over, *_find_masks(table, passed_over).values()}
     free = [
         place
         for place, name in enumerate(table.names)
-        if place not in (*passed_over, *masks) and name.lower() not in others and name not in asked
+        if place not in not_free and name.lower() not in others and name not in asked
     ]
-    written = [place for place in free if table.names[place].startswith("__index_level_")]
-    rows = table.fields(np.zeros(1, np.int64))
-    is_id = (
-        place
-        for place in free[:1] + written
-        if rows and not _is_fraction(rows[0][1][place], table.decimal, as_written=has_features)
-    )
-    place = next(is_id, None)
-    if place is None:
+    written = [place for place in free if table.names[place].startswith(_WRITTEN_INDEX)]
+    first_row = table.fields(np.zeros(1, np.int64))
+
+    def may_hold_ids(place: int) -> bool:
+        """Whether its first field is no fraction: 40.0 is one among features."""
+        field = first_row[0][1][place]
+        if not is_number(field, table.decimal):
+            return True
+        if has_features:
+            return field.strip().lstrip("+-").isdecimal()
+        return float(field.replace(table.decimal, ".")).is_integer()
+
+    guesses = [place for place in free[:1] + written if first_row and may_hold_ids(place)]
+    if not guesses:
         return {}
+    place = guesses[0]
     second = free[1:2] if place in written else written or free[1:2]
     if has_features and place == free[0] and second:
-        return {"id": _index_or(table, place, second[0], key)}
+        if is_pandas_index(table.names[place]):
+            _refuse_two_ids(table, place, second[0], own.key("id"))
+        elif second[0] in written:
+            _refuse_two_ids(table, second[0], place, own.key("id"))
+            place = second[0]
     return {"id": place}
-
-
-def _index_or(table: Table, first: int, other: int, key: str) -> int:
-    """Of the first column and another, the index that pandas wrote; else the first.
-
-    Raises:
-        UserError: The one that is no index may hold the ids, too.
-    """
-    if is_pandas_index(table.names[first]):
-        _refuse_two_ids(table, first, other, key)
-        return first
-    if table.names[other].startswith("__index_level_"):
-        _refuse_two_ids(table, other, first, key)
-        return other
-    return first
 
 
 def _refuse_two_ids(table: Table, index: int, other: int, key: str) -> None:
     """Ask which of two columns holds the ids: what pandas calls an index, or the other one.
 
-    Raises:
-        UserError: The other one holds whole numbers or texts, each once.
+    The other one may, if it holds whole numbers or texts, each once.
     """
     rows = Columns(table, {}, (), (index, other)).read()
-    first, second = (table.to_plain(rows.others[place], labels=True) for place in (index, other))
+    first, second = (table.to_plain(rows.columns[place], labels=True) for place in (index, other))
     may_be_ids = pa.types.is_integer(second.type) or second.type == TEXT
     is_index = pa.types.is_integer(first.type)
     if not is_index or not may_be_ids or second.null_count or is_repeated(second).any():
@@ -424,56 +369,34 @@ def _refuse_two_ids(table: Table, index: int, other: int, key: str) -> None:
     )
 
 
-def _is_fraction(field: str, decimal: str, *, as_written: bool) -> bool:
-    if not is_number(field, decimal):
-        return False
-    if as_written:
-        return not field.strip().lstrip("+-").isdecimal()
-    return not float(field.replace(decimal, ".")).is_integer()
-
-
 def label_columns(table: Table, spec: NodeSpec, options: FilesConfig) -> Columns:
-    """The labels file: ids, labels and perhaps splits; several labels, and quantities, are numbers.
-
-    Raises:
-        UserError: It has no labels, or no array of a name that is asked for.
-    """
-    own = spec.label
-    ignored = matching_columns(table, own.ignore)
-    ids = find_id(
-        table,
-        own.id,
-        own.key("id"),
-        asked=(*(own.columns or ()), *(spec.split.columns or ())),
-        passed_over=ignored,
-    )
+    """The labels file: ids, splits and labels; `numbers` are several labels, or quantities."""
+    ignored = matching_columns(table, spec.label.ignore)
+    ids = find_id(table, spec, spec.label, ignored)
     places = {**split_places(table, spec, ignored), **ids}
     labels = _named_labels(table, spec, ignored)
     if not labels:
-        splits = find_column(table, "split") | find_masks(table, ())
+        splits = find_column(table, "split") | _find_masks(table, ())
         taken = ignored.union(places.values(), splits.values())
         labels = [place for place in range(len(table.names)) if place not in taken]
     if not labels:
-        raise UserError(f"{table.path} has no column of labels.", f"Set {own.key('column')}.")
+        key = spec.label.key("column")
+        raise UserError(f"{table.path} has no column of labels.", f"Set {key}.")
     return _with_labels(table, places, labels, options)
 
 
 def label_columns_within(features: Table, spec: NodeSpec, options: FilesConfig) -> Columns:
-    """As `label_columns`, but of the nodes' table, and without ids.
-
-    Raises:
-        UserError: It has no labels, or no column of a name that is asked for.
-    """
-    table, kind, usual = features, "column", COLUMN_NAMES["label"]
+    """As `label_columns`, but of the nodes' table, and without ids."""
+    table, kind, names, usual = features, "column", features.names, COLUMN_NAMES["label"]
     if isinstance(features, ArrayTable):
-        kind, usual = "array", spec.label.columns or LABEL_ARRAYS
+        kind, names = "array", tuple(features.arrays)
+        usual = spec.label.columns or LABEL_ARRAYS
         if pick(features.arrays, usual) is not None:
-            table = _arrays_of_nodes(features.path, features.arrays, usual, spec, spec.id, options)
+            table = _open_arrays(features.path, features.arrays, usual, spec, spec.id, options)
     ignored = ignored_columns(table, spec)
     labels = [] if table is features and kind == "array" else _named_labels(table, spec, ignored)
     if not labels:
-        names = features.arrays if isinstance(features, ArrayTable) else features.names
-        found = f"it has {listed(tuple(names))}" if any(names) else f"its {kind} has no name"
+        found = f"it has {listed(names)}" if any(names) else f"its {kind} has no name"
         raise UserError(
             f"{spec.key('labels')} is not given, and {features.path} has no {kind} called "
             f"{' or '.join(usual)} ({found}).",
@@ -488,7 +411,7 @@ def label_columns_within(features: Table, spec: NodeSpec, options: FilesConfig) 
 def _named_labels(table: Table, spec: NodeSpec, ignored: Collection[int]) -> list[int]:
     """Columns that are named, by the specification or as labels are."""
     given, key = spec.label.columns or (), spec.label.key("column")
-    refuse_ignored(table, key, given, ignored, spec)
+    _refuse_ignored(table, key, given, ignored, spec)
     if isinstance(table, ArrayTable) and len(given) < 2:
         return list(table.main)
     if given:
@@ -497,33 +420,39 @@ def _named_labels(table: Table, spec: NodeSpec, ignored: Collection[int]) -> lis
 
 
 def _with_labels(
-    table: Table, places: Mapping[Role, int], labels: Sequence[int], options: FilesConfig
+    table: Table, places: dict[Role, int], labels: Sequence[int], options: FilesConfig
 ) -> Columns:
     if len(labels) > 1 or options.task == "regression":
         return Columns(table, places, labels)
-    return Columns(table, {**places, "label": labels[0]}, ())
+    return Columns(table, {**places, "label": labels[0]})
+
+
+def named_split(table: Table, spec: NodeSpec) -> list[int]:
+    """The named column of the splits in the nodes' table, if it is there."""
+    names = () if spec.split.files else spec.split.columns or ()
+    # A number counts the columns of the labels file, if there is one.
+    return [
+        place
+        for name in names
+        if not (spec.label.files and name.isdecimal())
+        for place in named_column(table, name)
+    ]
 
 
 def split_places(table: Table, spec: NodeSpec, ignored: Collection[int]) -> dict[Role, int]:
     """The column of split names, and those of masks."""
     named = spec.split.columns
     if named is None:
-        return find_column(table, "split", ignored) | find_masks(table, ignored)
-    refuse_ignored(table, spec.split.key("column"), named, ignored, spec)
+        return find_column(table, "split", ignored) | _find_masks(table, ignored)
+    _refuse_ignored(table, spec.split.key("column"), named, ignored, spec)
     found = named_column(table, named[0])
     return {"split": found[0]} if found else {}
 
 
 def split_columns(table: Table, spec: NodeSpec) -> Columns:
-    """A table of ids and the names of their splits, or masks.
-
-    Raises:
-        UserError: It is not plain which column they are.
-    """
-    own = spec.split
-    ignored = matching_columns(table, own.ignore)
-    asked = (*(spec.label.columns or ()), *(own.columns or ()))
-    ids = find_id(table, own.id, own.key("id"), asked=asked)
+    """A table of ids and the names of their splits, or masks."""
+    ignored = matching_columns(table, spec.split.ignore)
+    ids = find_id(table, spec, spec.split)
     places = split_places(table, spec, ignored)
     if not places:
         taken = ignored.union(ids.values())
@@ -532,10 +461,10 @@ def split_columns(table: Table, spec: NodeSpec) -> Columns:
             raise UserError(
                 f"{table.path}: it is not plain which column is the split; it has "
                 f"{listed(table.names)}.",
-                f"It needs two, id and split; or set {own.key('column')}.",
+                f"It needs two, id and split; or set {spec.split.key('column')}.",
             )
         places = {"split": others[0]}
-    return Columns(table, {**ids, **places}, [])
+    return Columns(table, {**ids, **places})
 
 
 def has_split(columns: Columns) -> bool:

@@ -9,7 +9,7 @@ third does not. Anything else is asked about.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -23,35 +23,27 @@ import pyarrow.compute as pc
 from gnntrain.config.graph_spec import EdgeSpec, ids_called
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import (
+    Arrays,
+    ArrayTable,
+    is_array_file,
+    load_arrays,
+    pick,
+    unpack_edges,
+)
+from gnntrain.data.graph import AnyArray, EdgeData, EdgeType, Int64Array, NodeType, index_dtype
+from gnntrain.data.names import (
     NODE_ARRAYS,
     PAIR_ARRAYS,
     SPLIT_ARRAYS,
     WEIGHT_ARRAYS,
-    Arrays,
-    ArrayTable,
-    load_arrays,
-    pick,
-)
-from gnntrain.data.bad_rows import BadRows, Record
-from gnntrain.data.columns import (
-    TEXT,
-    from_texts,
-    is_missing_mark,
-    to_plain,
-    without_zero_fractions,
-)
-from gnntrain.data.graph import AnyArray, EdgeType, Int64Array, IntArray, NodeType, index_dtype
-from gnntrain.data.read.columns import (
-    is_array_file,
+    Role,
     is_pandas_index,
-    named_column,
-    open_table,
-    place_of,
 )
+from gnntrain.data.read.columns import open_table, place_of
 from gnntrain.data.read.nodes import NodeIndex
-from gnntrain.data.sparse import unpack_edges
 from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml
-from gnntrain.data.tables import Columns, Role, Rows, Table, listed
+from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table, listed
+from gnntrain.data.values import TEXT, from_texts, is_missing_mark, to_plain, without_zero_fractions
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,17 +64,20 @@ _MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 _FEW_IDS = 1 << 22
 _RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
 
+Candidates = Mapping[Role, Mapping[NodeType, NodeIndex]]
+"""By the end of an edge, the node types that its nodes may be of."""
+
 
 @dataclass(frozen=True)
 class EdgeSource:
     """A table of edges before its rows are read.
 
     Attributes:
-        spec: What is said of it.
+        spec: Its specification.
         columns: The ends are its roles "source" and "target", weights its numbers; relation and
             types are its `others`.
-        relation: Place of the column of relations.
-        types: Places of the columns of the node types at the ends.
+        relation: Column of the relations, of a table of several edge types.
+        types: Columns of the node types at the ends, where there are some.
     """
 
     spec: EdgeSpec
@@ -101,314 +96,23 @@ class EdgeSource:
     def phrase(self, num_edges: int) -> str:
         """Of a graph with one table of edges, see `DataSummary.edges`."""
         shown, columns = self.columns.table.shown, self.columns
-        ends = " ".join(
-            f"{word} column {shown(columns.places[end])}"
-            for word, end in zip(("from", "to"), _ENDS, strict=True)
-        )
+        source, target = (shown(columns.places[end]) for end in _ENDS)
         weight = f"weight column {shown(columns.numbers[0])}" if columns.numbers else "no weight"
-        return f"{num_edges:,} of {columns.table.path.name}{columns.table.note}, {ends}; {weight}"
+        name = f"{columns.table.path.name}{columns.table.note}"
+        return f"{num_edges:,} of {name}, from column {source} to column {target}; {weight}"
 
-    def type_at(self, end: Role, candidates: Sequence[NodeType]) -> NodeType | None:
-        """The node type of all its edges at one end, if it is one of these and known."""
-        if self.spec.edge_type is not None:
-            return self.spec.edge_type[0 if end == "source" else 2]
-        return candidates[0] if len(candidates) == 1 and end not in self.types else None
+    def types_at(self, end: Role, node_types: Iterable[NodeType]) -> Sequence[NodeType]:
+        """The node types that the nodes at one end may be of."""
+        if self.spec.edge_type is None:
+            return list(node_types)
+        return [self.spec.edge_type[0 if end == "source" else 2]]
 
-
-def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad: BadRows) -> Table:
-    """Files of edges as one table.
-
-    Raises:
-        UserError: One cannot be read, has one column only, or other columns than the first.
-    """
-    edge_type = spec.edge_type
-    called = [*_called(edge_type[0]), *_called(edge_type[2])] if edge_type else _RELATION_NAMES
-    tables: list[Table] = []
-    for path in paths:
-        if is_array_file(path):
-            # Both ends of a square matrix are nodes of one type.
-            is_square = edge_type is not None and edge_type[0] == edge_type[2]
-            arrays = unpack_edges(path, load_arrays(path), square=is_square)
-            tables.append(_table_of_arrays(path, arrays, spec))
-        elif path.suffix.lower() == GRAPHML_SUFFIX:
-            tables.append(open_graphml(path, "edges"))
-        else:
-            table = open_table(path, spec, options, bad, _HEADER_NAMES.union(called))
-            if len(table.names) < 2:
-                raise UserError(f"{path} has only one column.", "It needs two: source and target.")
-            tables.append(table)
-    return Table.of_files(tables)
-
-
-def edge_source(table: Table, spec: EdgeSpec, index: NodeIndex | None = None) -> EdgeSource:
-    """The columns of a table of edges.
-
-    Args:
-        table: The table.
-        spec: What is said of it.
-        index: The nodes of the only type, by which two of three columns without names are seen to
-            be the ends; only then edges have weights.
-
-    Raises:
-        UserError: It has no column of a name that is asked for, or does not say which columns are
-            which.
-    """
-    relation, types, weights = 0, dict[Role, int](), list[int]()
-    called: tuple[int | None, int | None] = (None, None)
-    others: list[int] = []
-    if index is not None:
-        weight = spec.weight
-        if weight is None and isinstance(table, ArrayTable):
-            # Whoever calls an array so means PyG's; of a table it may be any column.
-            weight = next((name for name in WEIGHT_ARRAYS if name in table.names), None)
-        weights = [] if weight is None else [place_of(table, spec.key("weight"), weight)]
-    elif spec.edge_type is None:
-        relation = _relation_place(table, spec)
-        for end, wanted in zip(_ENDS, (spec.source_type, spec.target_type), strict=True):
-            if wanted is not None:
-                types[end] = place_of(table, spec.key(f"{end}_type"), wanted)
-        others = list(dict.fromkeys((relation, *types.values())))
-    elif spec.edge_type[0] != spec.edge_type[2]:
-        called = _ends_called(table, spec.edge_type)
-    unused = [at for at, name in enumerate(table.names) if index is None and name in WEIGHT_ARRAYS]
-    source, target = _find_ends(table, spec, [*weights, *unused, *others], called, index)
-    columns = Columns(table, {"source": source, "target": target}, weights, others)
-    return EdgeSource(spec, columns, relation, types)
-
-
-def _called(node_type: NodeType) -> tuple[str, ...]:
-    """Names that say that a column holds an end of this type, in lower case."""
-    return (*ids_called(node_type), node_type.lower())
-
-
-def _ends_called(table: Table, edge_type: EdgeType) -> tuple[int | None, int | None]:
-    """The columns that are called like the node types at both ends, or like their ids."""
-    names = [column.lower() for column in table.names]
-    first, second = (
-        next((names.index(word) for word in _called(name) if word in names), None)
-        for name in edge_type[::2]
-    )
-    return (None, None) if first is None or second is None else (first, second)
-
-
-def _find_ends(
-    table: Table,
-    spec: EdgeSpec,
-    others: Sequence[int],
-    called: tuple[int | None, int | None],
-    index: NodeIndex | None,
-) -> tuple[int, int]:
-    """Places of the columns of the sources and the targets.
-
-    Args:
-        table: The edges.
-        spec: Their names.
-        others: Places of columns with another use, such as the weight.
-        called: Places of columns that are called like the node types.
-        index: See `edge_source`.
-
-    Raises:
-        UserError: It is not plain which columns they are.
-    """
-    names = [name.lower() for name in table.names]
-    found = [
-        (names.index(source), names.index(target))
-        for source, target in PAIRS_OF_ENDS
-        if source in names and target in names
-    ]
-    rest = [
-        place
-        for place, name in enumerate(names)
-        if place not in others
-        and name not in WEIGHT_NAMES
-        and not is_pandas_index(table.names[place])
-    ]
-    if not found and len(names) == 2 and not _has_other_use(names):
-        found = [(0, 1)]
-    if not found and len(rest) == 2 and not _has_other_use([names[place] for place in rest]):
-        found = [(rest[0], rest[1])]
-    if not found and index is not None and _are_ends_and_weight(table, index):
-        found = [(0, 1)]
-    source, target = found[0] if len(found) == 1 else (None, None)
-    if called != (None, None):
-        source, target = called
-    if spec.source is not None:
-        source = place_of(table, spec.key("source"), spec.source)
-    if spec.target is not None:
-        target = place_of(table, spec.key("target"), spec.target)
-    if source is None or target is None or source == target:
-        raise UserError(
-            f"{table.path}: it is not plain which columns are the ends of an edge; it has "
-            f"{listed(table.names)}.",
-            f"Set {spec.key('source')} and {spec.key('target')}.",
-        )
-    return source, target
-
-
-def _has_other_use(names: Sequence[str]) -> bool:
-    """Whether one of two columns is called a weight, or like the other end of an edge."""
-    source, target = names
-    targets, sources = {pair[1] for pair in PAIRS_OF_ENDS}, {pair[0] for pair in PAIRS_OF_ENDS}
-    return source in targets or target in sources or not {*names}.isdisjoint(WEIGHT_NAMES)
-
-
-def _are_ends_and_weight(table: Table, index: NodeIndex) -> bool:
-    """Whether of three columns without names the first two hold node ids, and the third does not.
-
-    The first rows decide.
-    """
-    if table.names != ("0", "1", "2"):
-        return False
-    first = next(Columns(table, {"source": 0, "target": 1, "id": 2}, ()).batches()).columns
-    source, target, third = (index.find(first[role]) for role in ("source", "target", "id"))
-    return bool((source >= 0).all() and (target >= 0).all() and not (third >= 0).all())
-
-
-def _relation_place(table: Table, spec: EdgeSpec) -> int:
-    if spec.type is not None:
-        return place_of(table, spec.key("type"), spec.type)
-    names = [name.lower() for name in table.names]
-    for usual in _RELATION_NAMES:
-        if usual in names:
-            return names.index(usual)
-    raise UserError(
-        f"{table.path} has no column called relation or type (it has {listed(table.names)}).",
-        f"Name the column of relations as {spec.key('type')}, or give each edge type an entry of "
-        "its own: author/writes/paper.",
-    )
-
-
-def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
-    """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
-    weight_names = {spec.weight, *WEIGHT_ARRAYS}
-    weights = {name: array for name, array in arrays.items() if name in weight_names}
-    others = {name: array for name, array in arrays.items() if name not in weights}
-    pairs = pick(others, PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
-    if pairs is None:
-        named = {spec.source, spec.target, *chain(*PAIRS_OF_ENDS)}
-        ends = {name: array for name, array in others.items() if name in named}
-        columns = ends or {name: array for name, array in others.items() if array.ndim == 1}
-    else:
-        columns = dict(zip(PAIRS_OF_ENDS[0], _both_ends(path, pairs), strict=True))
-    columns |= {name: array.reshape(-1) for name, array in weights.items()}
-    _refuse_wrong_columns(path, columns, weights)
-    return ArrayTable(path, columns, arrays={n: a for n, a in arrays.items() if a is not pairs})
-
-
-def _refuse_wrong_columns(path: Path, columns: Arrays, weights: Arrays) -> None:
-    if len({array.shape for array in columns.values()}) != 1:
-        found = ", ".join(f"{name} {list(array.shape)}" for name, array in columns.items())
-        raise UserError(
-            f"{path}: the arrays are not one value an edge each: {found or 'there are none'}.",
-            "Call the arrays source and target, or give them as one called edge_index.",
-        )
-    for name, array in columns.items():
-        if name in weights and array.dtype.kind not in "biuf":
-            raise UserError(f"{path}: the weights are not one number an edge.")
-        if name not in weights and array.dtype.kind == "b":
-            raise UserError(
-                f"{path}: the edges are truth values, not node ids.",
-                "List the edges of an adjacency matrix as pairs of nodes.",
-            )
-
-
-def _both_ends(path: Path, pairs: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """The ends of `[2, num_edges]` or `[num_edges, 2]`; two by two is taken as the former."""
-    if pairs.ndim != 2 or 2 not in pairs.shape:
-        raise UserError(
-            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
-        )
-    return (pairs[0], pairs[1]) if pairs.shape[0] == 2 else (pairs[:, 0], pairs[:, 1])
-
-
-class _DifferentIds:
-    """Different ids of many batches; repeated ones are dropped before they fill the memory."""
-
-    def __init__(self) -> None:
-        self._parts: list[pa.Array] = []
-        self._num_ids = 0
-        self._most = _FEW_IDS
-
-    def add(self, ids: pa.Array) -> None:
-        """Add ids, int64 or texts."""
-        self._parts.append(pc.unique(ids))
-        self._num_ids += len(self._parts[-1])
-        if self._num_ids > self._most:
-            self._parts = [self.all(pa.int64())]
-            self._num_ids = len(self._parts[0])
-            self._most = max(_FEW_IDS, 2 * self._num_ids)
-
-    def all(self, kind: pa.DataType) -> pa.Array:
-        """Each id once: texts if some are; of type `kind` where there are none."""
-        kinds = {part.type for part in self._parts}
-        kind = kind if not kinds else TEXT if TEXT in kinds else pa.int64()
-        parts = [part.cast(kind) for part in self._parts]
-        return pc.unique(pa.concat_arrays([pa.array([], kind), *parts]))
-
-
-@dataclass
-class IdCollector:
-    """The ids of node types that have no table: those at the ends of edges."""
-
-    decimal: str = "."
-    _texts: dict[NodeType, _DifferentIds] = field(default_factory=dict)
-    _others: dict[NodeType, _DifferentIds] = field(default_factory=dict)
-
-    def add(self, node_type: NodeType, ids: pa.Array, *, is_written: bool) -> None:
-        """Add ids; `is_written` where they are fields of a text, and may be numbers."""
-        if is_written and ids.type == TEXT:
-            trimmed = pc.utf8_trim_whitespace(ids)
-            known = trimmed.filter(pc.fill_null(pc.not_equal(trimmed, ""), fill_value=False))
-            self._texts.setdefault(node_type, _DifferentIds()).add(known)
-        else:
-            self._others.setdefault(node_type, _DifferentIds()).add(to_plain(ids).drop_null())
-
-    def ids(self, node_type: NodeType) -> pa.Array:
-        """All different ids of a type in ascending order: int64 if all are whole numbers."""
-        written = self._texts.get(node_type, _DifferentIds()).all(TEXT)
-        other = self._others.get(node_type, _DifferentIds()).all(pa.int64())
-        numbers = without_zero_fractions(written, self.decimal)
-        read = from_texts(numbers) if len(written) else other[:0]
-        if TEXT in (read.type, other.type):
-            read, other = written, other.cast(TEXT)
-        found = pc.unique(pa.concat_arrays([read, other])).drop_null()
-        return found.take(pc.sort_indices(found))
-
-
-def collect_ids(
-    source: EdgeSource,
-    wanted: Collection[NodeType],
-    candidates: Sequence[NodeType],
-    collector: IdCollector,
-) -> None:
-    """Add the ids at the ends of a table's edges.
-
-    Args:
-        source: The table.
-        wanted: The node types whose ids are asked for.
-        candidates: The node types that an end without a column of types may be of.
-        collector: Takes the ids.
-    """
-    only = {end: source.type_at(end, candidates) for end in _ENDS}
-    ends = [end for end in _ENDS if end in source.types or only[end] in wanted]
-    is_written = source.columns.table.unit == "line"
-    for batch in source.columns.batches() if ends else ():
-        for end in ends:
-            ids, name = batch.columns[end], only[end]
-            if name is not None:
-                collector.add(name, ids, is_written=is_written)
-                continue
-            for name, mask in _by_value(batch.others[source.types[end]]):
-                if name in wanted:
-                    collector.add(name, ids.filter(pa.array(mask)), is_written=is_written)
-
-
-def _by_value(column: pa.Array) -> Iterator[tuple[str, AnyArray]]:
-    """Each value of a column of texts, with the mask of its rows; missing values are left out."""
-    encoded = _trimmed(column).dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy()
-    for code, name in enumerate(encoded.dictionary.to_pylist()):
-        yield name, codes == code
+    def rows_by_type(self, end: Role, batch: Rows) -> Iterator[tuple[NodeType, AnyArray]]:
+        """Each node type in the column of types of an end, with the mask of its rows."""
+        types = _trimmed(batch.columns[self.types[end]]).dictionary_encode()
+        codes = types.indices.fill_null(-1).to_numpy()
+        for code, name in enumerate(types.dictionary.to_pylist()):
+            yield name, codes == code
 
 
 def _trimmed(column: pa.Array) -> pa.Array:
@@ -416,12 +120,200 @@ def _trimmed(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, TEXT), texts)
 
 
-class EdgeLists:
-    """Collects edges by type.
+def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad: BadRows) -> Table:
+    """Files of edges as one table."""
+    usual = _HEADER_NAMES.union(_RELATION_NAMES)
+    if spec.edge_type is not None:
+        usual = _HEADER_NAMES.union(*map(_called, spec.edge_type[::2]))
+    tables: list[Table] = []
+    for path in paths:
+        if is_array_file(path):
+            # Both ends of a square matrix are nodes of one type.
+            is_square = spec.edge_type is not None and spec.edge_type[0] == spec.edge_type[2]
+            arrays = unpack_edges(path, load_arrays(path), square=is_square)
+            tables.append(_table_of_arrays(path, arrays, spec))
+        elif path.suffix.lower() == GRAPHML_SUFFIX:
+            tables.append(open_graphml(path, "edges"))
+        else:
+            table = open_table([path], spec.header, options, bad, usual)
+            if len(table.names) < 2:
+                raise UserError(f"{path} has only one column.", "It needs two: source and target.")
+            tables.append(table)
+    return Table.of_files(tables)
 
-    Args:
-        indexes: The nodes of each type.
-    """
+
+def _called(node_type: NodeType) -> tuple[str, ...]:
+    """Names that say that a column holds an end of this type, in lower case."""
+    return (*ids_called(node_type), node_type.lower())
+
+
+def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
+    """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
+    weights = {name: arrays[name] for name in arrays if name in (spec.weight, *WEIGHT_ARRAYS)}
+    others = {name: array for name, array in arrays.items() if name not in weights}
+    pairs = pick(others, PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
+    if pairs is None:
+        named = {spec.source, spec.target, *chain(*PAIRS_OF_ENDS)}
+        ends = {name: array for name, array in others.items() if name in named}
+        ends = ends or {name: array for name, array in others.items() if array.ndim == 1}
+    elif pairs.ndim != 2 or 2 not in pairs.shape:
+        raise UserError(
+            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
+        )
+    else:  # two by two is taken as the former
+        ends = dict(zip(PAIRS_OF_ENDS[0], pairs if len(pairs) == 2 else pairs.T, strict=True))
+    columns = ends | {name: array.reshape(-1) for name, array in weights.items()}
+    if len({array.shape for array in columns.values()}) != 1:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in columns.items())
+        raise UserError(
+            f"{path}: the arrays are not one value an edge each: {shapes or 'there are none'}.",
+            "Call the arrays source and target, or give them as one called edge_index.",
+        )
+    if any(array.dtype.kind not in "biuf" for array in weights.values()):
+        raise UserError(f"{path}: the weights are not one number an edge.")
+    if any(array.dtype.kind == "b" for array in ends.values()):
+        raise UserError(
+            f"{path}: the edges are truth values, not node ids.",
+            "List the edges of an adjacency matrix as pairs of nodes.",
+        )
+    return ArrayTable(path, columns, arrays={n: a for n, a in arrays.items() if a is not pairs})
+
+
+def edge_source(
+    table: Table, spec: EdgeSpec, indexes: Mapping[NodeType, NodeIndex], *, weighted: bool
+) -> EdgeSource:
+    """The columns of a table of edges; `indexes` are the nodes of the types that have a table."""
+    names, edge_type = [name.lower() for name in table.names], spec.edge_type
+
+    def column(word: str, usual: Sequence[str] = ()) -> int | None:
+        """The column that the specification names, or the first one with a usual name."""
+        wanted = getattr(spec, word)
+        if wanted is not None:
+            return place_of(table, spec.key(word), wanted)
+        return next((names.index(name) for name in usual if name in names), None)
+
+    relation, types = None, dict[Role, int]()
+    if edge_type is None:
+        relation = column("type", _RELATION_NAMES)
+        if relation is None:
+            raise UserError(
+                f"{table.path} has no column called relation or type (it has "
+                f"{listed(table.names)}).",
+                f"Name the column of relations as {spec.key('type')}, or give each edge type an "
+                "entry of its own: author/writes/paper.",
+            )
+        named = {end: column(f"{end}_type") for end in _ENDS}
+        types = {end: place for end, place in named.items() if place is not None}
+    # Whoever calls an array so means PyG's; of a table it may be any column.
+    usual_weights = WEIGHT_ARRAYS if isinstance(table, ArrayTable) else ()
+    weight = column("weight", usual_weights) if weighted else None
+    numbers = [] if weight is None else [weight]
+    others = [] if relation is None else list(dict.fromkeys((relation, *types.values())))
+
+    # The ends, by the usual names or by those of the node types; or the only two columns.
+    pairs = [(names.index(s), names.index(t)) for s, t in PAIRS_OF_ENDS if {s, t} <= {*names}]
+    rest = [
+        place
+        for place, name in enumerate(names)
+        if place not in (*numbers, *others)
+        and name not in WEIGHT_NAMES
+        and not is_pandas_index(table.names[place])
+    ]
+    rest = [0, 1] if len(names) == 2 else rest
+    if not pairs and len(rest) == 2:
+        source, target = (names[place] for place in rest)
+        sources, targets = ({pair[end] for pair in PAIRS_OF_ENDS} for end in (0, 1))
+        is_other = source in targets or target in sources
+        if not is_other and not {source, target}.intersection(WEIGHT_NAMES):
+            pairs = [(rest[0], rest[1])]
+    if not pairs and table.names == ("0", "1", "2") and edge_type is not None:
+        # Of three columns without names, the first rows tell whether the third is the weight.
+        first = next(Columns(table, {"source": 0, "target": 1, "id": 2}, ()).batches()).columns
+        at_ends = [indexes.get(name) for name in edge_type[::2]]
+        known = [
+            [index is not None and bool((index.find(first[role]) >= 0).all()) for index in at_ends]
+            for role in ("source", "target", "id")
+        ]
+        if known[0][0] and known[1][1] and not any(known[2]):
+            pairs = [(0, 1)]
+    ends: tuple[int | None, int | None] = pairs[0] if len(pairs) == 1 else (None, None)
+    if edge_type is not None and edge_type[0] != edge_type[2]:
+        by_type = [
+            next((names.index(word) for word in _called(name) if word in names), None)
+            for name in edge_type[::2]
+        ]
+        ends = ends if None in by_type else (by_type[0], by_type[1])
+    named_ends = column("source"), column("target")
+    src, dst = (end if name is None else name for end, name in zip(ends, named_ends, strict=True))
+    if src is None or dst is None or src == dst:
+        raise UserError(
+            f"{table.path}: it is not plain which columns are the ends of an edge; it has "
+            f"{listed(table.names)}.",
+            f"Set {spec.key('source')} and {spec.key('target')}.",
+        )
+    columns = Columns(table, {"source": src, "target": dst}, numbers, others)
+    return EdgeSource(spec, columns, relation or 0, types)
+
+
+class IdCollector:
+    """The ids of node types that have no table: those at the ends of edges."""
+
+    def __init__(self, decimal: str) -> None:
+        self._decimal = decimal
+        # By type, and whether they are fields of a text, which may be numbers.
+        self._parts: dict[tuple[NodeType, bool], list[pa.Array]] = {}
+
+    def add(self, node_type: NodeType, ids: pa.Array, table: Table) -> None:
+        """Add ids that stand in a table."""
+        is_written = table.unit == "line" and ids.type == TEXT
+        ids = (_trimmed(ids) if is_written else to_plain(ids)).drop_null()
+        parts = self._parts.setdefault((node_type, is_written), [])
+        parts.append(pc.unique(ids))
+        # Repeated ids are dropped before they fill the memory.
+        if sum(map(len, parts)) > max(_FEW_IDS, 2 * len(parts[0])):
+            parts[:] = [self._different(node_type, is_written)]
+
+    def _different(self, node_type: NodeType, is_written: bool) -> pa.Array:
+        """Each id once: texts if some are, else int64."""
+        parts = self._parts.get((node_type, is_written), [])
+        kind = TEXT if is_written or TEXT in {part.type for part in parts} else pa.int64()
+        return pc.unique(pa.concat_arrays([pa.array([], kind), *(p.cast(kind) for p in parts)]))
+
+    def ids(self, node_type: NodeType) -> pa.Array:
+        """All different ids of a type in ascending order: int64 if all are whole numbers."""
+        written, other = (self._different(node_type, is_written) for is_written in (True, False))
+        numbers = without_zero_fractions(written, self._decimal)
+        read = from_texts(numbers) if len(written) else other[:0]
+        if TEXT in (read.type, other.type):
+            read, other = written, other.cast(TEXT)
+        ids = pc.unique(pa.concat_arrays([read, other])).drop_null()
+        return ids.take(pc.sort_indices(ids))
+
+
+def collect_ids(
+    source: EdgeSource,
+    wanted: Collection[NodeType],
+    node_types: Collection[NodeType],
+    collector: IdCollector,
+) -> None:
+    """Add the ids at the ends of a table's edges, of the node types that are wanted."""
+    table = source.columns.table
+    at_ends = {end: source.types_at(end, node_types) for end in _ENDS}
+    # Of several types without a column of types, an id tells none.
+    only = {end: names[0] for end, names in at_ends.items() if len(names) == 1}
+    ends = [end for end in _ENDS if end in source.types or only.get(end) in wanted]
+    for batch in source.columns.batches() if ends else ():
+        for end in ends:
+            if end not in source.types:
+                collector.add(only[end], batch.columns[end], table)
+                continue
+            for name, mask in source.rows_by_type(end, batch):
+                if name in wanted:
+                    collector.add(name, batch.columns[end].filter(pa.array(mask)), table)
+
+
+class EdgeLists:
+    """Collects edges by type."""
 
     def __init__(self, indexes: Mapping[NodeType, NodeIndex]) -> None:
         self.indexes = indexes
@@ -429,206 +321,175 @@ class EdgeLists:
 
     def add(self, edge_type: EdgeType, src: Int64Array, dst: Int64Array, *weight: AnyArray) -> None:
         """Add edges, by the numbers of their nodes."""
-        ends = ((edge_type[0], src), (edge_type[2], dst))
         narrow = (
             nodes.astype(index_dtype(self.indexes[name].num_nodes), copy=False)
-            for name, nodes in ends
+            for name, nodes in ((edge_type[0], src), (edge_type[2], dst))
         )
         self._parts.setdefault(edge_type, []).append((*narrow, *weight))
 
-    def arrays(self) -> dict[EdgeType, tuple[IntArray, ...]]:
-        """Sources, destinations and, where there are some, weights of each edge type."""
-        arrays: dict[EdgeType, tuple[IntArray, ...]] = {}
+    def edges(self) -> dict[EdgeType, EdgeData]:
+        """The edges of each type; nothing is kept of them."""
+        whole = {}
         for edge_type, parts in self._parts.items():
             columns = [list(column) for column in zip(*parts, strict=True)]
             parts.clear()
-            whole = []
+            arrays = []
             while columns:  # each column's parts are freed before the next is joined
                 first, *others = columns.pop(0)
-                whole.append(np.concatenate([first, *others]) if others else first)
+                arrays.append(np.concatenate([first, *others]) if others else first)
                 del first, others
-            arrays[edge_type] = tuple(whole)
+            src, dst, *weight = arrays
+            whole[edge_type] = EdgeData(src, dst, weight[0] if weight else None)
         self._parts.clear()
-        return arrays
+        return whole
 
 
 def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
-    """Read a table of edges; of one type, a batch of rows at a time, as many as nodes.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Read a table of edges, a batch of rows at a time, as many as nodes."""
     edge_type, columns, indexes = source.spec.edge_type, source.columns, lists.indexes
-    if edge_type is None:
-        _read_mixed_edges(source, lists, bad)
-        return
-    nodes = dict(zip(_ENDS, (indexes[edge_type[0]], indexes[edge_type[2]]), strict=True))
-    most_hashed = max(nodes[end].num_hashed for end in _ENDS)
-    if isinstance(columns.table, ArrayTable) and not most_hashed:
-        numbers = _node_numbers(columns, columns.table, nodes)
-        if numbers is not None:
-            lists.add(edge_type, *numbers)
-            return
-    none = np.empty(0, np.int64)
-    lists.add(edge_type, none, none, *[np.empty(0, np.float32)] * len(columns.numbers))
-    unknown_end = partial(_unknown_end, columns, nodes)
+    table, has_weight = columns.table, bool(columns.numbers)
+    candidates: Candidates = {
+        end: {name: indexes[name] for name in source.types_at(end, indexes)} for end in _ENDS
+    }
+    most_hashed = max(index.num_hashed for end in _ENDS for index in candidates[end].values())
+    if edge_type is not None:
+        if isinstance(table, ArrayTable) and not most_hashed:
+            numbers = _node_numbers(columns, table, candidates)
+            if numbers is not None:
+                lists.add(edge_type, *numbers)
+                return
+        none = np.empty(0, np.int64)
+        lists.add(edge_type, none, none, *[np.empty(0, np.float32)] * has_weight)
+    why_unknown = partial(_why_unknown, source, candidates)
     for batch in columns.batches(min(most_hashed, _MOST_ROWS)):
-        src, dst = (nodes[end].find(batch.columns[end], columns.table.decimal) for end in _ENDS)
-        known = (src >= 0) & (dst >= 0)
-        wrong = [
-            nodes[end] for end, found in zip(_ENDS, (src, dst), strict=True) if (found < 0).any()
-        ]
-        hint = " ".join(dict.fromkeys(index.hint for index in wrong if index.hint))
-        bad.add(columns.table, batch.rows[~known], unknown_end, hint)
-        if not columns.numbers:
-            lists.add(edge_type, src[known], dst[known])
+        (src_types, src), (dst_types, dst) = (
+            _find_end(source, end, candidates[end], batch) for end in _ENDS
+        )
+        is_known = (src >= 0) & (dst >= 0)
+        hints = {
+            next(iter(candidates[end].values())).hint: None
+            for end, nodes in zip(_ENDS, (src, dst), strict=True)
+            if len(candidates[end]) == 1 and (nodes < 0).any()
+        }
+        if edge_type is None:
+            relations = _trimmed(batch.columns[source.relation]).dictionary_encode()
+            relation = relations.indices.fill_null(-1).to_numpy()
+            is_known &= relation >= 0
+        bad.add(table, batch.rows[~is_known], why_unknown, " ".join(filter(None, hints)))
+        if has_weight:
+            usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
+            wrong_weight = lambda record: (  # noqa: E731
+                f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
+            )
+            bad.add(table, batch.rows[is_known & ~usable], wrong_weight)
+            is_known &= usable
+        weight = [batch.matrix[is_known].reshape(-1)] * has_weight
+        if edge_type is not None:
+            lists.add(edge_type, src[is_known], dst[is_known], *weight)
             continue
-        usable = (np.isfinite(batch.matrix) & (batch.matrix >= 0)).all(axis=1)
-        bad.add(columns.table, batch.rows[known & ~usable], partial(_wrong_weight, columns))
-        usable &= known
-        weight = batch.matrix[usable].reshape(-1)
-        lists.add(edge_type, src[usable], dst[usable], weight)
+        names = list(indexes), relations.dictionary.to_pylist(), list(indexes)
+        sizes = [len(of_end) for of_end in names]
+        parts = (src_types[is_known], relation[is_known], dst_types[is_known])
+        codes = np.ravel_multi_index(parts, sizes)
+        rows = np.flatnonzero(is_known)[np.argsort(codes, kind="stable")]
+        different, counts = np.unique(codes, return_counts=True)
+        for code, group in zip(different, np.split(rows, np.cumsum(counts)[:-1]), strict=False):
+            first, between, last = np.unravel_index(code, sizes)
+            of_code = (names[0][first], names[1][between], names[2][last])
+            lists.add(of_code, src[group], dst[group])
 
 
 def _node_numbers(
-    columns: Columns, table: ArrayTable, nodes: Mapping[Role, NodeIndex]
+    columns: Columns, table: ArrayTable, candidates: Candidates
 ) -> tuple[AnyArray, ...] | None:
     """Arrays that hold numbers of nodes, and weights, as they are; None where a row may be bad.
 
     A graph in memory needs no look-up of its ids, nor a second copy of its edges in parts.
     """
-    found = [table.column(columns.places[end]) for end in _ENDS]
-    for end, array in zip(_ENDS, found, strict=True):
+    arrays = [table.column(columns.places[end]) for end in _ENDS]
+    for end, array in zip(_ENDS, arrays, strict=True):
+        (index,) = candidates[end].values()
         if array.dtype.kind not in "iu":
             return None
-        if len(array) and (array.min() < 0 or array.max() >= nodes[end].num_nodes):
+        if len(array) and (array.min() < 0 or array.max() >= index.num_nodes):
             return None
     for place in columns.numbers:
         weight = table.column(place).astype(np.float32)
         if not (np.isfinite(weight).all() and (weight >= 0).all()):
             return None
-        found.append(weight)
-    return tuple(found)
-
-
-def _unknown_end(columns: Columns, nodes: Mapping[Role, NodeIndex], record: Record) -> str:
-    for end in _ENDS:
-        field = record[columns.places[end]]
-        if not field.strip():
-            return f"the {end} node is missing"
-        if not nodes[end].knows(field, columns.table.decimal):
-            return nodes[end].unknown(field)
-    return "its nodes are unknown"
-
-
-def _wrong_weight(columns: Columns, record: Record) -> str:
-    return f"weight {record[columns.numbers[0]]!r} is not a number from 0 on"
-
-
-def _read_mixed_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
-    """Read a table of several edge types.
-
-    Raises:
-        UserError: An id is there in several node types, and no column says which is meant.
-    """
-    columns, indexes = source.columns, lists.indexes
-    hashed = max(index.num_hashed for index in indexes.values())
-    for batch in columns.batches(min(hashed, _MOST_ROWS)):
-        types, numbers = {}, {}
-        for end in _ENDS:
-            types[end], numbers[end] = _find_end(source, end, indexes, batch)
-        relations = _trimmed(batch.others[source.relation]).dictionary_encode()
-        relation = relations.indices.fill_null(-1).to_numpy()
-        known = (numbers["source"] >= 0) & (numbers["target"] >= 0) & (relation >= 0)
-        bad.add(columns.table, batch.rows[~known], partial(_why_unknown, source, indexes))
-        names = list(indexes), relations.dictionary, list(indexes)
-        sizes = [len(of_end) for of_end in names]
-        parts = (types["source"][known], relation[known], types["target"][known])
-        codes = np.ravel_multi_index(parts, sizes)
-        rows = np.flatnonzero(known)[np.argsort(codes, kind="stable")]
-        found, counts = np.unique(codes, return_counts=True)
-        for code, group in zip(found, np.split(rows, np.cumsum(counts)[:-1]), strict=False):
-            first, between, last = np.unravel_index(code, sizes)
-            edge_type = (names[0][first], names[1][int(between)].as_py(), names[2][last])
-            lists.add(edge_type, numbers["source"][group], numbers["target"][group])
+        arrays.append(weight)
+    return tuple(arrays)
 
 
 def _find_end(
-    source: EdgeSource, end: Role, indexes: Mapping[NodeType, NodeIndex], batch: Rows
-) -> tuple[Int64Array, Int64Array]:
-    """The places in `indexes` of the types of nodes, and their numbers; −1 if unknown."""
-    ids, decimal = batch.columns[end], source.columns.table.decimal
+    source: EdgeSource, end: Role, candidates: Mapping[NodeType, NodeIndex], batch: Rows
+) -> tuple[AnyArray, Int64Array]:
+    """The places in `candidates` of the types of nodes, and their numbers; −1 if unknown."""
+    table, ids = source.columns.table, batch.columns[end]
+    names, indexes = list(candidates), list(candidates.values())
+    if len(names) == 1 and end not in source.types:
+        return np.zeros(len(ids), np.int8), indexes[0].find(ids, table.decimal)
     types, numbers = np.full(len(ids), -1, np.int64), np.full(len(ids), -1, np.int64)
     if end in source.types:
-        places = {name: place for place, name in enumerate(indexes)}
-        for name, mask in _by_value(batch.others[source.types[end]]):
-            if name in indexes:
-                types[mask] = places[name]
-                numbers[mask] = indexes[name].find(ids.filter(pa.array(mask)), decimal)
+        for name, mask in source.rows_by_type(end, batch):
+            if name in candidates:
+                types[mask] = names.index(name)
+                numbers[mask] = candidates[name].find(ids.filter(pa.array(mask)), table.decimal)
         return types, numbers
-    for place, index in enumerate(indexes.values()):
-        found = index.find(ids, decimal)
-        twice = np.flatnonzero((found >= 0) & (numbers >= 0))
+    for place, index in enumerate(indexes):
+        nodes = index.find(ids, table.decimal)
+        is_known = nodes >= 0
+        twice = np.flatnonzero(is_known & (numbers >= 0))
         if len(twice):
-            first, second = list(indexes)[types[twice[0]]], list(indexes)[place]
             raise UserError(
-                f"{source.columns.table.path}: node {str(ids[int(twice[0])])!r} is in {first} and "
-                f"in {second}.",
+                f"{table.path}: node {str(ids[int(twice[0])])!r} is in {names[types[twice[0]]]} "
+                f"and in {names[place]}.",
                 f"Name the column of the node's type as {source.spec.key(f'{end}_type')}, or give "
                 "each edge type an entry of its own.",
             )
-        types[found >= 0], numbers[found >= 0] = place, found[found >= 0]
+        types[is_known], numbers[is_known] = place, nodes[is_known]
     return types, numbers
 
 
-def _why_unknown(source: EdgeSource, indexes: Mapping[NodeType, NodeIndex], record: Record) -> str:
+def _why_unknown(source: EdgeSource, candidates: Candidates, record: Record) -> str:
     decimal = source.columns.table.decimal
     for end in _ENDS:
-        text = record[source.columns.places[end]]
+        text, indexes = record[source.columns.places[end]], candidates[end]
         if not text.strip():
             return f"the {end} node is missing"
-        known = dict(indexes)
         if end in source.types:
             name = record[source.types[end]].strip()
-            if name not in known:
-                hint = did_you_mean(name, known)
+            if name not in indexes:
+                hint = did_you_mean(name, indexes)
                 return f"{name!r} is no node type" + (f" ({hint})" if hint else "")
-            known = {name: known[name]}
-        if not any(index.knows(text, decimal) for index in known.values()):
-            if len(known) == 1:
-                return next(iter(known.values())).unknown(text)
-            others = {name: index.written_otherwise(text) for name, index in known.items()}
-            alike = "".join(f"; {name} has {other!r}" for name, other in others.items() if other)
-            alike += ": write it alike in both" * bool(alike)
-            return f"node {text!r} is in none of {', '.join(known)}{alike}"
+            indexes = {name: indexes[name]}
+        if any(index.knows(text, decimal) for index in indexes.values()):
+            continue
+        if len(indexes) == 1:
+            return next(iter(indexes.values())).unknown(text)
+        others = {name: index.written_otherwise(text) for name, index in indexes.items()}
+        alike = "".join(f"; {name} has {other!r}" for name, other in others.items() if other)
+        alike += ": write it alike in both" * bool(alike)
+        return f"node {text!r} is in none of {', '.join(indexes)}{alike}"
     return "the relation is missing"
 
 
 def read_foreign_key(
     rows: Rows, column: str, edge_type: EdgeType, lists: EdgeLists, bad: BadRows
 ) -> None:
-    """Read a column of a node table that names a node of another type; an empty field is no edge.
-
-    Args:
-        rows: The nodes, in the order of their numbers.
-        column: The column's name.
-        edge_type: Type of the edges.
-        lists: Takes the edges.
-        bad: Takes the rows with an unknown node.
-    """
-    index, ids = lists.indexes[edge_type[2]], foreign_ids(rows, column)
-    found = index.find(ids, rows.source.table.decimal)
-    place = named_column(rows.source.table, column)[0]
-    unknown = (found < 0) & ids.is_valid().to_numpy(zero_copy_only=False)
-    why = lambda record: index.unknown(record[place])  # noqa: E731
-    bad.add(rows.source.table, rows.rows[unknown], why, index.hint)
-    lists.add(edge_type, np.flatnonzero(found >= 0), found[found >= 0])
+    """Read a column of nodes that names a node of another type; an empty field is no edge."""
+    table, index, ids = rows.source.table, lists.indexes[edge_type[2]], foreign_ids(rows, column)
+    nodes = index.find(ids, table.decimal)
+    unknown = (nodes < 0) & ids.is_valid().to_numpy(zero_copy_only=False)
+    place = place_of(table, column, column)
+    bad.add(table, rows.rows[unknown], lambda record: index.unknown(record[place]), index.hint)
+    lists.add(edge_type, np.flatnonzero(nodes >= 0), nodes[nodes >= 0])
 
 
 def foreign_ids(rows: Rows, column: str) -> pa.Array:
     """The ids in a column of a node table; null where there is none."""
     table = rows.source.table
-    ids = rows.others[named_column(table, column)[0]]
+    ids = rows.columns[place_of(table, column, column)]
     if ids.type != TEXT:
         return to_plain(ids)  # of floats, NaN is none
     return pc.if_else(is_missing_mark(ids), pa.scalar(None, TEXT), ids)

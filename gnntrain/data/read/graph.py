@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
-from gnntrain.config.problems import Problem, meant_or
-from gnntrain.data.array_files import ArrayTable, load_all
-from gnntrain.data.bad_rows import BadRows
+from gnntrain.config.problems import Problem, meant_or, shown
+from gnntrain.data.array_files import ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import (
-    EDGE,
     NODE,
     SPLITS,
     EdgeData,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeData,
     NodeType,
 )
+from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
 from gnntrain.data.read.columns import (
-    COLUMN_NAMES,
     columns_of_nodes,
     has_split,
-    is_array_file,
-    is_pandas_index,
     label_columns,
     label_columns_within,
-    open_labels,
     open_nodes,
     open_table,
     split_columns,
@@ -55,17 +48,17 @@ from gnntrain.data.read.edges import (
 )
 from gnntrain.data.read.features import (
     FeatureChoice,
-    choose_features,
+    NodeRows,
     describe_features,
-    has_names,
     make_features,
+    read_nodes,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
-from gnntrain.data.read.nodes import TYPE_NAMES, NodeIndex, nodes_by_type, read_nodes
+from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import table_in_memory
-from gnntrain.data.tables import Columns, Rows, Table
+from gnntrain.data.tables import BadRows, Columns, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
@@ -74,23 +67,6 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, Sequence[Path] | Table | SplitArrays]
 """By the places of a `GraphSpec`: files, or tables and arrays in memory."""
-
-
-@dataclass(frozen=True)
-class _Nodes:
-    """The nodes of a type, read.
-
-    Attributes:
-        spec: What is said of them.
-        choice: The columns of features.
-        rows: A row a node.
-        index: From ids to numbers.
-    """
-
-    spec: NodeSpec
-    choice: FeatureChoice
-    rows: Rows
-    index: NodeIndex
 
 
 def read_graph(
@@ -102,7 +78,7 @@ def read_graph(
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """Read the tables and arrays of a graph.
 
     Args:
@@ -124,13 +100,19 @@ def read_graph(
         known = None if isinstance(preprocessing, Preprocessing) else preprocessing
     elif (of_nodes := of_one_type(preprocessing, bad.source)) is not None:
         known = {NODE: of_nodes}
-    reader = _Reader(spec, sources, options, bad, labelled, is_published, known or {})
-    return reader.read(may_learn=labelled or known is not None)
+    return _Reader(spec, sources, options, bad, labelled, is_published, known).read()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Reader:
-    """Reads one graph, see `read_graph`; `known` is the preprocessing of a model by node type."""
+    """Reads one graph, see `read_graph`; the methods stand in the order of the reading.
+
+    Attributes:
+        known: The preprocessing of a model by node type.
+        tables: The tables by their places.
+        labels: Columns of labels that are not in the nodes' table.
+        split: Splits that are not in the nodes' table.
+    """
 
     spec: GraphSpec
     sources: Sources
@@ -138,63 +120,62 @@ class _Reader:
     bad: BadRows
     labelled: bool
     is_published: bool
-    known: Mapping[NodeType, Preprocessing]
+    known: Mapping[NodeType, Preprocessing] | None
+    tables: dict[str, Table] = field(default_factory=dict)
+    specs: dict[NodeType, NodeSpec] = field(default_factory=dict)
+    target: NodeType = NODE
+    labels: Columns | None = None
+    split: SplitSource | None = None
+    nodes: dict[NodeType, NodeRows] = field(default_factory=dict)
+    edges: list[EdgeSource] = field(default_factory=list)
 
     @property
     def is_typed(self) -> bool:
         return self.spec.schema is not None
 
-    def read(self, *, may_learn: bool) -> HeteroGraphData:
-        """The graph; `may_learn`: whether preprocessing may be learnt from it."""
+    def read(self) -> GraphData:
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
-        tables = self.open_tables()
-        specs, node_tables = self.node_types(tables)
-        edge_sources: list[EdgeSource] = []
-        target = NODE
+        self.open_tables()
+        node_tables = self.find_types()
         if self.is_typed:
-            edge_sources = [edge_source(tables[edges.place], edges) for edges in spec.edges]
-            target = self.target(specs, node_tables)
-
-        # Labels and splits that are not in the table of the nodes.
-        learnt = specs[target]
-        labels: Columns | None = None
-        split: SplitSource | None = None
-        if learnt.label.place in tables:
-            labels = label_columns(tables[learnt.label.place], learnt, options)
-        if learnt.split.place in tables:
-            split = split_columns(tables[learnt.split.place], learnt)
+            self.target = self.find_target(node_tables)
+        target = self.target
+        learnt = self.specs[target]
+        if learnt.label.place in self.tables:
+            self.labels = label_columns(self.tables[learnt.label.place], learnt, options)
+        if learnt.split.place in self.tables:
+            self.split = split_columns(self.tables[learnt.split.place], learnt)
         elif labelled and learnt.split.parts:
             places = {name: f"{learnt.split.place}.{name}" for name in learnt.split.parts}
-            split = {name: self.files(place) for name, place in places.items()}
+            self.split = {name: self.files(place) for name, place in places.items()}
         elif labelled and learnt.split.files:
-            given = self.sources[learnt.split.place]
-            split = given if isinstance(given, SplitArrays) else None
-            if split is None:
+            arrays = self.sources[learnt.split.place]
+            if not isinstance(arrays, SplitArrays):
                 files = self.files(learnt.split.place)
-                split = SplitArrays(files[0], load_all(files))
-
-        # The nodes of each type that has a table, then of those that edges alone name.
-        nodes: dict[NodeType, _Nodes] = {}
+                arrays = SplitArrays(files[0], load_all(files))
+            self.split = arrays
         for name, table in node_tables.items():
-            others = (labels, split) if name == target else (None, None)
-            nodes[name] = self.nodes_of_table(
-                table, name, specs[name], *others, is_target=name == target
-            )
-            if not may_learn:
-                _refuse_statistics(specs[name])
-        if self.is_typed:
-            bad.report()
-            nodes |= self.nodes_of_edges(specs, nodes, edge_sources)
-            nodes = {name: nodes[name] for name in specs}
+            self.nodes[name] = self.nodes_of_table(name, table)
+        bad.report()
 
-        chosen = nodes[target]
-        targets = no_targets(chosen.rows, chosen.index)
+        # Arrays of edges after the tables of nodes, which may leave little memory.
+        indexes = {name: of_type.index for name, of_type in self.nodes.items()}
+        for edges in spec.edges:
+            edge_table = self.tables.get(edges.place)
+            if edge_table is None:
+                edge_table = open_edges(self.files(edges.place), edges, options, bad)
+            self.edges.append(edge_source(edge_table, edges, indexes, weighted=not self.is_typed))
+        self.read_nodes_of_edges()
+
+        chosen = self.nodes[target]
+        targets = no_targets(chosen)
         splits = Splits({name: np.empty(0, np.int64) for name in SPLITS}, "")
         metric = "auto"
         if labelled:
-            of_target = chosen.rows, chosen.index, learnt, options, bad
-            targets = read_targets(labels, *of_target, ask=not self.is_published)
-            splits = split_nodes(split, targets, *of_target, is_published=self.is_published)
+            targets = read_targets(self.labels, chosen, options, bad, ask=not self.is_published)
+            splits = split_nodes(
+                self.split, targets, chosen, options, bad, is_published=self.is_published
+            )
             metric, metrics = options.metric, metrics_for(targets.task)
             if metric not in ("auto", *metrics):
                 raise UserError(
@@ -202,68 +183,48 @@ class _Reader:
                     f"Choose one of {', '.join(metrics)}, or leave dataset.metric=auto.",
                 )
 
-        lists = EdgeLists({name: of_type.index for name, of_type in nodes.items()})
-        for edges in () if self.is_typed else spec.edges:
-            edge_table = tables.get(edges.place)
-            if edge_table is None:
-                edge_table = open_edges(self.files(edges.place), edges, options, bad)
-            edge_sources.append(edge_source(edge_table, edges, chosen.index))
-        for source in edge_sources:
+        lists = EdgeLists({name: of_type.index for name, of_type in self.nodes.items()})
+        for source in self.edges:
             read_edges(source, lists, bad)
-        for name, of_type in nodes.items():
+        for name, of_type in self.nodes.items():
             for column, other in of_type.spec.foreign_keys.items():
                 read_foreign_key(of_type.rows, column, (name, column, other), lists, bad)
-        edge_data: dict[EdgeType, EdgeData] = {}
-        for edge_type, (src, dst, *weight) in lists.arrays().items():
-            edge_data[edge_type] = EdgeData(src, dst, weight[0] if weight else None)
+        edge_data = lists.edges()
         bad.report()
 
         node_data: dict[NodeType, NodeData] = {}
-        for name, of_type in nodes.items():
+        for name, of_type in self.nodes.items():
             data = NodeData(of_type.index.num_nodes, ids=of_type.index.node_ids())
             if of_type.choice.order:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
                 data.features, data.preprocessing = make_features(
-                    of_type.rows, of_type.choice, train, of_type.spec, self.known.get(name)
+                    of_type, train, self.of_model(name)
                 )
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
             node_data[name] = data
         is_of_files = not isinstance(self.sources.get(learnt.place), Table)
         if labelled and is_of_files and targets.task in ("multiclass", "binary"):
-            categorical, train = chosen.choice.categorical, splits.nodes["train"]
-            warn_of_label_leaks(chosen.rows, categorical, targets.labels, train, learnt)
+            warn_of_label_leaks(chosen, targets.labels, splits.nodes["train"])
 
-        summary = self.summary(nodes, node_data, edge_data, labels, split, edge_sources, learnt)
+        summary = self.summary(node_data, edge_data)
         left_out = {**summary.left_out, **bad.left_out}
         phrases = {"labels": targets.phrase, "split": splits.phrase, "left_out": left_out}
-        common: dict[str, Any] = {
-            "dataset": options.name,
-            "labels": targets.labels,
-            "num_classes": targets.num_classes,
-            "task": targets.task,
-            "splits": splits.nodes,
-            "class_names": targets.class_names,
-            "labelled": labelled,
-            "metric": DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
-            "summary": summary.model_copy(update=phrases),
-        }
-        if self.is_typed:
-            return HeteroGraphData(
-                nodes=node_data, edges=edge_data, target=target, reverse=spec.reverse, **common
-            )
-        only_nodes, only_edges = node_data[NODE], edge_data[EDGE]
         return GraphData(
-            num_nodes=only_nodes.num_nodes,
-            src=only_edges.src,
-            dst=only_edges.dst,
-            edge_weight=only_edges.weight,
-            features=only_nodes.features,
-            node_ids=only_nodes.ids,
-            feature_names=only_nodes.feature_names,
-            preprocessing=only_nodes.preprocessing,
-            **common,
+            dataset=options.name,
+            nodes=node_data,
+            edges=edge_data,
+            target=target,
+            labels=targets.labels,
+            num_classes=targets.num_classes,
+            task=targets.task,
+            splits=splits.nodes,
+            class_names=targets.class_names,
+            labelled=labelled,
+            metric=DEFAULT_METRICS[targets.task] if metric == "auto" else metric,
+            summary=summary.model_copy(update=phrases),
+            reverse=spec.reverse,
         )
 
     def files(self, place: str) -> Sequence[Path]:
@@ -272,41 +233,35 @@ class _Reader:
         assert not isinstance(source, Table | SplitArrays)
         return source
 
-    def open_tables(self) -> dict[str, Table]:
-        """All tables by their places.
+    def of_model(self, name: NodeType) -> Preprocessing | None:
+        """The preprocessing of the model's features of a node type."""
+        return (self.known or {}).get(name)
 
-        Not the arrays of a split, nor the files of arrays of the edges of a graph of one type:
-        those are read after its nodes, of which they may leave little memory.
-
-        Raises:
-            UserError: One cannot be read, or columns are named that are not there: all of them.
-        """
-        spec, sources, options, bad = self.spec, self.sources, self.options, self.bad
-        labelled = self.labelled
-        tables = {place: source for place, source in sources.items() if isinstance(source, Table)}
+    def open_tables(self) -> None:
+        """Open all tables, but for arrays of splits and of edges."""
+        spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
+        tables = self.tables
+        tables |= {
+            place: table for place, table in self.sources.items() if isinstance(table, Table)
+        }
         problems: list[Problem] = []
 
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
             problems.extend(unknown_names(asked, there))
 
-        columns_of_types = chain(*(part.header for part in spec.types.values()))
         for part in (*spec.nodes.values(), *spec.mixed_nodes):
             if part.files and part.place not in tables:
-                if part.name is None:
-                    named = (part.id, part.type, *TYPE_NAMES, *columns_of_types)
-                    part = replace(part, header=tuple(name for name in named if name))
-                tables[part.place] = open_nodes(self.files(part.place), part, options, bad)
+                tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
         mixed = [tables[part.place] for part in spec.mixed_nodes]
         for part in (*spec.nodes.values(), *spec.types.values()):
             within = [tables[part.place]] if part.place in tables else mixed
             label, split = part.label, part.split
             if labelled and label.files and label.place not in tables:
-                tables[label.place] = open_labels(self.files(label.place), part, options, bad)
-            if labelled and split.files and not isinstance(sources[split.place], SplitArrays):
+                tables[label.place] = open_nodes(self.files(label.place), part, label, options, bad)
+            if labelled and split.files and not isinstance(self.sources[split.place], SplitArrays):
                 files = self.files(split.place)
                 if not is_array_file(files[0]):
-                    opened = [open_table(file, split, options, bad) for file in files]
-                    tables[split.place] = Table.of_files(opened)
+                    tables[split.place] = open_table(files, split.header, options, bad)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []
             for asked in part.asked(labelled=labelled):
@@ -323,36 +278,26 @@ class _Reader:
         for part in spec.mixed_nodes:
             check(part.asked(), tables[part.place])
         for edges in spec.edges:
-            if edges.place in tables:
-                continue
-            files = self.files(edges.place)
-            if spec.schema is not None or not is_array_file(files[0]):
-                tables[edges.place] = open_edges(files, edges, options, bad)
+            if edges.place not in tables and not is_array_file(self.files(edges.place)[0]):
+                tables[edges.place] = open_edges(self.files(edges.place), edges, options, bad)
                 check(edges.asked(), tables[edges.place])
         if problems:
             raise spec.error(problems)
-        return tables
 
-    def node_types(
-        self, tables: Mapping[str, Table]
-    ) -> tuple[dict[NodeType, NodeSpec], dict[NodeType, Table]]:
-        """What is said of each node type, and the tables of those that have one.
-
-        Raises:
-            UserError: A type is in two tables, or one is named that is not there.
-        """
-        spec, labelled = self.spec, self.labelled
-        specs = dict(spec.nodes)
-        found = {name: tables[part.place] for name, part in specs.items() if part.files}
+    def find_types(self) -> dict[NodeType, Table]:
+        """Find the node types; the tables of those that have one."""
+        spec, specs, labelled = self.spec, self.specs, self.labelled
+        specs |= spec.nodes
+        tables = {name: self.tables[part.place] for name, part in specs.items() if part.files}
         for mixed in spec.mixed_nodes:
-            by_type = nodes_by_type(tables[mixed.place], mixed, spec.types, self.options, self.bad)
+            by_type = nodes_by_type(self.tables[mixed.place], mixed, self.options, self.bad)
             for name, (table, part) in by_type.items():
                 if name in specs:
                     raise UserError(
                         f"{spec.schema}: node type {name} is in two tables of nodes.",
                         "Give the tables as files of one entry.",
                     )
-                specs[name], found[name] = part, table
+                specs[name], tables[name] = part, table
         self.bad.report()
         # Of a table with a column of types, only now they are known.
         named = [(part.place, name) for name, part in spec.types.items()]
@@ -368,114 +313,100 @@ class _Reader:
             asked = [*part.asked(labelled=labelled)]
             for own in (part.label, part.split):
                 asked += own.asked() if labelled and not own.files else ()
-            problems += unknown_names(asked, [found[name]])
+            problems += unknown_names(asked, [tables[name]])
         if problems:
             raise spec.error(problems)
-        return specs, found
+        return tables
 
-    def target(
-        self, specs: Mapping[NodeType, NodeSpec], tables: Mapping[NodeType, Table]
-    ) -> NodeType:
-        """The node type to learn."""
+    def find_target(self, tables: Mapping[NodeType, Table]) -> NodeType:
+        """The node type to learn: the one of `task.target`, or the only one that has labels."""
         wanted, schema, labelled = self.options.target, self.spec.schema, self.labelled
         hint = "Name its column in the schema, `author: {…, label: area}`; of an object, give it y."
-        given = [name for name, part in specs.items() if part.label.is_given]
+        named = [name for name, part in self.specs.items() if part.label.is_given]
         usual = []
         for name, table in tables.items():
             names = table.arrays if isinstance(table, ArrayTable) else table.names
-            ignored = {column.lower() for column in (*specs[name].ignore, *specs[name].unused)}
+            spec = self.specs[name]
+            ignored = {column.lower() for column in (*spec.ignore, *spec.unused)}
             if {column.lower() for column in names} & {*COLUMN_NAMES["label"]} - ignored:
                 usual.append(name)
         if wanted is not None:
-            if wanted not in specs:
-                raise _unknown_type("task.target", wanted, specs)
-            if labelled and wanted not in (*given, *usual):
+            if wanted not in self.specs:
+                raise _unknown_type("task.target", wanted, self.specs)
+            if labelled and wanted not in (*named, *usual):
                 raise UserError(f"task.target={wanted}: the node type has no label.", hint)
             return wanted
-        found = given or usual or list(specs if len(specs) == 1 and not labelled else ())
-        if len(found) == 1:
-            return found[0]
-        if found:
+        may_be = named or usual or list(self.specs if len(self.specs) == 1 and not labelled else ())
+        if len(may_be) == 1:
+            return may_be[0]
+        if may_be:
             raise UserError(
-                f"{schema}: several node types have labels: {', '.join(found)}.",
-                f"Choose one with task.target={found[0]}.",
+                f"{schema}: several node types have labels: {', '.join(may_be)}.",
+                f"Choose one with task.target={may_be[0]}.",
             )
         if not labelled:
-            hint = f"Set task.target to one of {', '.join(specs)}."
+            hint = f"Set task.target to one of {', '.join(self.specs)}."
         raise UserError(f"{schema}: no node type has a label.", hint)
 
-    def nodes_of_table(
-        self,
-        table: Table,
-        name: NodeType,
-        spec: NodeSpec,
-        labels: Columns | None,
-        split: SplitSource | None,
-        *,
-        is_target: bool,
-    ) -> _Nodes:
-        """The nodes of a table.
-
-        Args:
-            table: The table.
-            name: Their type.
-            spec: What is said of them.
-            labels: Of the target, columns of labels that are elsewhere.
-            split: Of the target, splits that are elsewhere.
-            is_target: Whether they are those to learn.
-        """
-        if is_target and self.labelled and labels is None and not isinstance(table, ArrayTable):
+    def nodes_of_table(self, name: NodeType, table: Table) -> NodeRows:
+        """The nodes of a type that has a table."""
+        spec, of_model = self.specs[name], self.of_model(name)
+        labels, split = (self.labels, self.split) if name == self.target else (None, None)
+        is_learnt = name == self.target and self.labelled
+        if is_learnt and labels is None and not isinstance(table, ArrayTable):
             # First, or the labels are called a feature that holds text.
             label_columns_within(table, spec, self.options)
         elsewhere: dict[str, str] = {}  # columns that are no features
         for columns, what in ((labels, "labels"), (split, "splits")):
-            if isinstance(columns, Columns) and has_names(columns.table):
+            if isinstance(columns, Columns) and columns.table.has_names:
                 other = columns.table
                 places = [place for role, place in columns.places.items() if role != "id"]
                 reason = f"{other.path.name} has {what} of this name"
                 elsewhere |= {other.names[at]: reason for at in (*columns.numbers, *places)}
-        of_model, required = self.known.get(name), not (self.is_typed or self.is_published)
         split_elsewhere = split is not None or (labels is not None and has_split(labels))
         columns = columns_of_nodes(
             table, spec, split_elsewhere=split_elsewhere, preprocessing=of_model
         )
-        choice = choose_features(
-            columns, spec, elsewhere, of_model, strict=self.labelled, required=required
+        choice, rows = read_nodes(
+            columns,
+            spec,
+            elsewhere,
+            of_model,
+            self.bad,
+            strict=self.labelled,
+            required=not (self.is_typed or self.is_published),
         )
-        choice, rows = read_nodes(choice, spec, self.bad, required=required)
-        is_file = not (self.is_typed or isinstance(self.sources[spec.place], Table))
         index = NodeIndex(
             rows.columns.get("id"),
             len(rows),
-            kind=name if self.is_typed else "node",
-            home="the features file " * is_file + rows.path.name,
+            kind=name,
+            home=rows.path.name,
             decimal=self.options.decimal,
             id_key=spec.key("id"),
         )
-        return _Nodes(spec, choice, rows, index)
+        # A model that was trained without preprocessing says no statistics.
+        for word in ("standardize", "categorical", "missing"):
+            value, key = getattr(spec, word), spec.key(word)
+            if self.labelled or self.known is not None or not value or value in ("refuse", "zero"):
+                continue
+            hint = "Prepare the features as those that the model was trained on."
+            if word == "missing":
+                hint = f"Use {key}=zero, or fill in the missing values."
+            raise UserError(f"{key}={shown(value)}: the model was trained without it.", hint)
+        return NodeRows(spec, choice, rows, index)
 
-    def nodes_of_edges(
-        self,
-        specs: Mapping[NodeType, NodeSpec],
-        nodes: Mapping[NodeType, _Nodes],
-        edge_sources: Sequence[EdgeSource],
-    ) -> dict[NodeType, _Nodes]:
-        """The nodes of the types that have no table: the ids at the ends of their edges.
-
-        Raises:
-            UserError: A type has none.
-        """
+    def read_nodes_of_edges(self) -> None:
+        """Add the nodes of the types that have no table: the ids at the ends of their edges."""
         schema = self.spec.schema or Path()
-        without = [name for name in specs if name not in nodes]
+        without = [name for name in self.specs if name not in self.nodes]
         collector = IdCollector(self.options.decimal)
-        for source in edge_sources if without else ():
-            collect_ids(source, without, list(specs), collector)
-        for of_type in nodes.values():
+        for source in self.edges if without else ():
+            collect_ids(source, without, self.specs, collector)
+        for of_type in self.nodes.values():
             for column, other in of_type.spec.foreign_keys.items():
                 if other in without:
-                    is_written = of_type.rows.source.table.unit == "line"
-                    collector.add(other, foreign_ids(of_type.rows, column), is_written=is_written)
-        found = {}
+                    table = of_type.rows.source.table
+                    collector.add(other, foreign_ids(of_type.rows, column), table)
         for name in without:
             ids = collector.ids(name)
             if not len(ids):
@@ -486,61 +417,53 @@ class _Reader:
             table = table_in_memory(schema, pa.table({"id": ids}))
             columns = Columns(table, {"id": 0}, ())
             index = NodeIndex(ids, len(ids), kind=name, home=None)
-            found[name] = _Nodes(specs[name], FeatureChoice(columns, ()), columns.read(), index)
-        return found
+            choice = FeatureChoice(columns, ())
+            self.nodes[name] = NodeRows(self.specs[name], choice, columns.read(), index)
+        self.nodes = {name: self.nodes[name] for name in self.specs}
 
     def summary(
-        self,
-        nodes: Mapping[NodeType, _Nodes],
-        node_data: Mapping[NodeType, NodeData],
-        edge_data: Mapping[EdgeType, EdgeData],
-        labels: Columns | None,
-        split: SplitSource | None,
-        edge_sources: Sequence[EdgeSource],
-        learnt: NodeSpec,
+        self, node_data: Mapping[NodeType, NodeData], edge_data: Mapping[EdgeType, EdgeData]
     ) -> DataSummary:
         """Where ids, features and edges are from, and the columns that are not used."""
-        is_typed = self.is_typed
 
         def name_of_ids(columns: Columns) -> str:
             place = columns.places.get("id")
             return "row numbers" if place is None else f"column {columns.table.shown(place)}"
 
-        ids, features, left_out = dict[str, str](), dict[str, str](), dict[str, str]()
-        for name, of_type in nodes.items():
-            own, spec = of_type.rows.source, of_type.spec
-            ids[name] = of_type.index.home
+        ids, features, left_out = list[str](), list[str](), dict[str, str]()
+        for name, of_type in self.nodes.items():
+            own, spec, of_ids = of_type.rows.source, of_type.spec, of_type.index.home
             if spec.files or spec.unused:
-                ids[name] = f"{name_of_ids(own)} of {own.table.path.name}"
+                of_ids = f"{name_of_ids(own)} of {own.table.path.name}"
                 place = own.places.get("id")
                 if place is not None and is_pandas_index(own.table.names[place]):
-                    ids[name] += ", a pandas index"
-            features[name] = "none, learnt rows"
+                    of_ids += ", a pandas index"
+            of_features = "none, learnt rows"
             if of_type.choice.order:
-                fitted = node_data[name].preprocessing
-                features[name] = describe_features(
-                    of_type.rows, fitted, spec.missing, fitted=self.labelled
-                )
-            prefix = f"{name}." * is_typed
+                made_by = node_data[name].preprocessing
+                of_features = describe_features(of_type, made_by, fitted=self.labelled)
+            ids.append(f"{name}: " * self.is_typed + of_ids)
+            features.append(f"{name}: " * self.is_typed + of_features)
+            prefix = f"{name}." * self.is_typed
             left_out |= {f"{prefix}{at}": why for at, why in of_type.choice.left_out.items()}
         # Of the files of labels and splits.
-        not_a_label = f"not a label, by its name or {learnt.label.key('column')}"
-        others = {not_a_label: labels, "not the split": split}
-        for reason, columns in others.items():
+        chosen = self.nodes[self.target]
+        not_a_label = f"not a label, by its name or {chosen.spec.label.key('column')}"
+        for reason, columns in {not_a_label: self.labels, "not the split": self.split}.items():
             if not isinstance(columns, Columns):
                 continue
             table = columns.table
-            if not is_typed and name_of_ids(columns) != name_of_ids(nodes[NODE].rows.source):
-                ids[NODE] += f"; {name_of_ids(columns)} of {table.path.name}"
+            if not self.is_typed and name_of_ids(columns) != name_of_ids(chosen.rows.source):
+                ids.append(f"{name_of_ids(columns)} of {table.path.name}")
             if not is_array_file(table.path):
                 used = {*columns.places.values(), *columns.numbers}
                 unused = [place for place in range(len(table.names)) if place not in used]
                 left_out |= {
                     f"{table.shown(place)} of {table.path.name}": reason for place in unused
                 }
-        for source in edge_sources:
+        for source in self.edges:
             for name in source.unread():
-                if is_typed:
+                if self.is_typed:
                     left_out[f"{source.spec.place.removeprefix('edges.')}.{name}"] = EDGES_ALONE
                     continue
                 reason = "edges have ends and a weight only"
@@ -548,17 +471,11 @@ class _Reader:
                     reason = f"a weight only by dataset.weight_column={name}"
                 left_out[f"{name} of {source.columns.table.path.name}"] = reason
         counts = {"/".join(name): len(edges.src) for name, edges in edge_data.items()}
-        if not is_typed:
-            (count,) = counts.values()
-            edges = edge_sources[0].phrase(count)
-            return DataSummary(
-                ids=ids[NODE], features=features[NODE], edges=edges, left_out=left_out
-            )
+        edges = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        if not self.is_typed:
+            edges = self.edges[0].phrase(*counts.values())
         return DataSummary(
-            ids="; ".join(f"{name}: {phrase}" for name, phrase in ids.items()),
-            features="; ".join(f"{name}: {phrase}" for name, phrase in features.items()),
-            edges=", ".join(f"{count:,} {name}" for name, count in counts.items()),
-            left_out=left_out,
+            ids="; ".join(ids), features="; ".join(features), edges=edges, left_out=left_out
         )
 
 
@@ -567,19 +484,3 @@ def _unknown_type(key: str, name: NodeType, known: Mapping[NodeType, object]) ->
         f"{key}={name}: there is no such node type; there are {', '.join(known)}.",
         meant_or(name, known, "Name one of them."),
     )
-
-
-def _refuse_statistics(spec: NodeSpec) -> None:
-    """Raise a UserError where features need what a model's run does not say."""
-    for word in ("standardize", "categorical"):
-        if getattr(spec, word):
-            raise UserError(
-                f"{spec.key(word)}: the model was trained without it.",
-                "Prepare the features as those that the model was trained on.",
-            )
-    if spec.missing not in ("refuse", "zero"):
-        key = spec.key("missing")
-        raise UserError(
-            f"{key}={spec.missing}: the model was trained without it.",
-            f"Use {key}=zero, or fill in the missing values.",
-        )

@@ -1,8 +1,7 @@
-"""The rows that define nodes, and from the user's own node ids to 0 … num_nodes − 1."""
+"""From the user's own node ids to 0 … num_nodes − 1, and tables of several node types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
@@ -11,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.config.graph_spec import NodeColumns, NodeSpec, node_spec
+from gnntrain.config.graph_spec import TYPE_NAMES, NodeColumns, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.columns import (
+from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.read.columns import find_id, named_column, place_of
+from gnntrain.data.tables import BadRows, Columns, Rows, Table, listed
+from gnntrain.data.values import (
     TEXT,
     is_missing_mark,
     is_repeated,
@@ -24,22 +25,10 @@ from gnntrain.data.columns import (
     whole_numbers,
     without_zero_fractions,
 )
-from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.read.columns import find_id, named_column, place_of
-from gnntrain.data.read.features import (
-    FeatureChoice,
-    drop_bad_values,
-    refuse_text_columns,
-    resolve_indices,
-)
-from gnntrain.data.tables import Columns, Rows, Table, listed
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
-
-TYPE_NAMES = ("type", "node_type", "label")
-"""Names of the column of node types."""
 
 
 class NodeIndex:
@@ -56,6 +45,9 @@ class NodeIndex:
         home: What defines the nodes, for messages; None: the edges, which can name no other node.
         decimal: Decimal mark of ids that are texts.
         id_key: The key that names their column.
+
+    Attributes:
+        hint: The hint for an unknown node; "" where none can be unknown, only missing.
     """
 
     def __init__(
@@ -69,11 +61,14 @@ class NodeIndex:
         id_key: str = "dataset.id_column",
     ) -> None:
         self.num_nodes = num_nodes
-        self._id_key = id_key
-        self._kind, self._home = kind, home
+        self._id_key, self._kind = id_key, kind
         self._ids = None if ids is None or _count_from_0(ids) else ids
         keys = self._ids if self._ids is None else _keys(self._ids, decimal)
         self._keys = None if keys is None or _count_from_0(keys) else keys
+        self.home = home or "the edges"
+        nodes = "nodes" if kind == "node" else f"nodes of type {kind}"
+        defines = f"{self.home.replace('the ', 'The ', 1)} defines the {nodes} ({self.shown()})"
+        self.hint = f"{defines}; no other file may add any." if home else ""
 
     @property
     def num_hashed(self) -> int:
@@ -91,20 +86,6 @@ class NodeIndex:
         """The first ids, for messages."""
         first = range(self.num_nodes)[:3] if self._ids is None else self._ids[:3].to_pylist()
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
-
-    @property
-    def home(self) -> str:
-        """What defines the nodes."""
-        return self._home or "the edges"
-
-    @property
-    def hint(self) -> str:
-        """The hint for an unknown node; "" where none can be unknown, only missing."""
-        if self._home is None:
-            return ""
-        home = self.home.replace("the ", "The ", 1)
-        nodes = "nodes" if self._kind == "node" else f"nodes of type {self._kind}"
-        return f"{home} defines the {nodes} ({self.shown()}); no other file may add any."
 
     def unknown(self, text: str) -> str:
         """Why a row with an unknown node is bad: its id, and the one that may be meant."""
@@ -141,7 +122,7 @@ class NodeIndex:
             UserError: The rows have no ids and are not one a node.
         """
         if "id" in rows.columns:
-            rows = rows.drop_missing("id", bad, "the node id is missing")
+            rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing")
             rows = replace(rows, nodes=self.find(rows.columns["id"], rows.source.table.decimal))
             place = rows.source.places["id"]
             why = lambda row: self.unknown(row[place])  # noqa: E731
@@ -185,7 +166,7 @@ def _count_from_0(ids: pa.Array) -> bool:
 
 def drop_repeated(rows: Rows, ids: pa.Array, bad: BadRows, hint: str = "") -> Rows:
     """The rows whose id was not there further up."""
-    return rows.drop_by_field(is_repeated(ids), bad, "id", "node {} is there already", hint)
+    return rows.drop(is_repeated(ids), bad, "node {} is there already", hint, "id")
 
 
 def utf8(texts: AnyArray) -> AnyArray:
@@ -194,51 +175,9 @@ def utf8(texts: AnyArray) -> AnyArray:
     return encoded
 
 
-def read_nodes(
-    choice: FeatureChoice, spec: NodeSpec, bad: BadRows, *, required: bool = True
-) -> tuple[FeatureChoice, Rows]:
-    """The rows of a table that define a node: an id of its own and usable values.
-
-    Args:
-        choice: The columns.
-        spec: The nodes.
-        bad: Takes the bad rows.
-        required: Whether there must be features.
-
-    Raises:
-        UserError: There are no features or no rows; or rows are bad, and are to be errors or,
-            without ids, cannot be left out.
-    """
-    nodes = choice.columns.read()
-    path = nodes.path
-    if "id" in nodes.columns:
-        hint = (
-            f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
-            "are then the nodes 0, 1, 2, …."
-        )
-        nodes = nodes.drop_missing("id", bad, "the node id is missing", hint)
-        nodes = drop_repeated(nodes, nodes.columns["id"], bad, hint)
-    choice, nodes = resolve_indices(choice, nodes, spec, required=required)
-    refuse_text_columns(nodes, spec)
-    # Without ids a row's place is its node: none can be left out.
-    strict = bad if "id" in nodes.columns else BadRows("error", bad.source)
-    nodes = drop_bad_values(nodes, choice, spec, strict)
-    strict.report()
-    bad.report()
-    if "id" not in nodes.columns and len(nodes) < nodes.end:
-        raise UserError(
-            f"{path} has bad rows and no node ids.",
-            "Correct it or give it node ids: left out, they would move the rows behind them.",
-        )
-    if not len(nodes):
-        raise UserError(f"{path} has no rows.", "Give it a row of numbers a node.")
-    return choice, nodes
-
-
 def nodes_by_type(
     table: Table,
     mixed: NodeSpec,
-    types: Mapping[str, NodeSpec],
     options: FilesConfig,
     bad: BadRows,
 ) -> dict[str, tuple[Table, NodeSpec]]:
@@ -246,8 +185,7 @@ def nodes_by_type(
 
     Args:
         table: The table.
-        mixed: The columns of ids and types.
-        types: What is said of single types.
+        mixed: The columns of ids and types, and what is said of single types.
         options: What is done to features of the others.
         bad: Takes the rows without a type.
 
@@ -269,7 +207,7 @@ def nodes_by_type(
             f"Name the column of node types as {mixed.key('type')}, or give each node type an "
             "entry of its own.",
         )
-    ids = find_id(table, mixed.id, mixed.key("id"), passed_over={usual})
+    ids = find_id(table, mixed, mixed, {usual})
     if not ids:
         raise UserError(
             f"{table.path}: it is not plain which column holds the node ids; it has "
@@ -278,16 +216,16 @@ def nodes_by_type(
         )
     places = range(len(table.names))
     rows = Columns(table, {}, (), places).read()
-    column = pc.utf8_trim_whitespace(rows.others[usual].cast(TEXT))
+    column = pc.utf8_trim_whitespace(rows.columns[usual].cast(TEXT))
     column = pc.if_else(pc.equal(column, ""), pa.scalar(None, TEXT), column)
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
-    rows = rows.drop(missing, bad, lambda _: "the node type is missing")
+    rows = rows.drop(missing, bad, "the node type is missing")
     encoded = column.drop_null().dictionary_encode()
     codes = encoded.indices.to_numpy()
     found: dict[str, tuple[Table, NodeSpec]] = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         part = rows.keep(codes == code)
-        spec = types.get(name) or node_spec(
+        spec = mixed.types.get(name) or node_spec(
             name, f"{mixed.place}.types.{name}", NodeColumns(), options
         )
         asked = [column for _, column in (*spec.asked(), *spec.label.asked(), *spec.split.asked())]
@@ -295,11 +233,11 @@ def nodes_by_type(
         unused = {
             table.names[place]: "it has no value in this type's rows"
             for place in places
-            if place not in named and _is_empty(part.others[place])
+            if place not in named and _is_empty(part.columns[place])
         }
         unused[table.names[usual]] = "it holds the node types"
         spec = replace(spec, id=table.names[ids["id"]], unused=unused)
-        found[name] = table.part(part.others, part.rows), spec
+        found[name] = table.part({place: part.columns[place] for place in places}, part.rows), spec
     return found
 
 

@@ -9,7 +9,7 @@ which `edge_index` refers. The summary lists the arrays that were read and left 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
@@ -24,33 +24,17 @@ from torch_geometric.data import Batch, Data, Dataset, HeteroData
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
 from gnntrain.config.problems import did_you_mean
-from gnntrain.data.array_files import (
-    MASK_ARRAYS,
-    PAIR_ARRAYS,
-    SPLIT_ARRAYS,
-    WEIGHT_ARRAYS,
-    ArrayTable,
-)
-from gnntrain.data.bad_rows import BadRows
-from gnntrain.data.conversions import dgl_hint, networkx_hint
-from gnntrain.data.graph import (
-    EDGE,
-    NODE,
-    SPLITS,
-    AnyArray,
-    EdgeType,
-    HeteroGraphData,
-    NodeType,
-)
+from gnntrain.data.array_files import ArrayTable, densified, edges_of
+from gnntrain.data.array_folder import canonical_json
+from gnntrain.data.conversions import LIBRARY_HINTS
+from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
+from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
-from gnntrain.data.read.features import NamedMatrix
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.read.splits import SplitArrays
-from gnntrain.data.sparse import ADJACENCIES, densified, edges_of
-from gnntrain.data.store_meta import canonical_json
 from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.data.tables import Table, refuse_beyond_memory
+from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
 from gnntrain.errors import UserError
 
 _WHOLE_GRAPH_KEYS = {
@@ -102,13 +86,13 @@ def graph_of_object(
     *,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """A user's graph from an object.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData` or `HeteroGraphData`. `x` is `[num_nodes, num_features]`;
+            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
             `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
             `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
             `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
@@ -121,35 +105,37 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    is_done = isinstance(given, HeteroGraphData)
+    is_done, kind = isinstance(given, GraphData), type(given).__name__
     attributes = {} if is_done else _attributes(given, source)
-    known = {"task"} if is_done else _WHOLE_GRAPH_KEYS
-    known = known - {"weight_column"} if _is_typed(attributes) else known
+    is_typed = _is_typed(attributes)
+    usable = {"task"} if is_done else set(_WHOLE_GRAPH_KEYS)
+    usable -= {"weight_column"} if is_typed else set()
     for key, of_key in FilesConfig.model_fields.items():
-        is_used = key in known or key in DatasetConfig.model_fields
+        is_used = key in usable or key in DatasetConfig.model_fields
         if not is_used and getattr(config, key) != of_key.default:
+            what = f"a {kind}, which is taken as it is"
+            if not is_done:
+                what = "a graph of arrays; the key is about tables"
             raise UserError(
-                f"dataset.{key}: {source} is a {type(given).__name__}, which is taken as it is."
-                if is_done
-                else f"dataset.{key}: {source} is a graph of arrays; the key is about tables.",
+                f"dataset.{key}: {source} is {what}.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
-    if isinstance(given, HeteroGraphData):
-        if isinstance(preprocessing, Preprocessing):
-            preprocessing = {NODE: preprocessing}
-        for name, of_model in (preprocessing or {}).items():
+    if isinstance(given, GraphData):
+        by_type = (
+            {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
+        )
+        for name, of_model in (by_type or {}).items():
             of_graph = given.nodes[name].preprocessing if name in given.nodes else None
             if of_model != of_graph and not of_model.is_identity:
                 raise UserError(
-                    f"{source} is a {type(given).__name__}, and the model's features were made of "
-                    "columns.",
+                    f"{source} is a {kind}, and the model's features were made of columns.",
                     "Give tables, or a PyG Data, with the columns it was trained on.",
                 )
         graph = copy.copy(given)
         graph.dataset, graph.labelled = config.name, labelled and given.labelled
         return graph
     graph = _read(attributes, config, source, labelled=labelled, preprocessing=preprocessing)
-    if _is_typed(attributes) or not isinstance(given, Mapping):
+    if is_typed or not isinstance(given, Mapping):
         return graph
     # In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
     ids, edges = graph.nodes[NODE].ids, graph.edges[EDGE]
@@ -170,7 +156,7 @@ def from_pyg(
     split: int = 0,
     target: NodeType | None = None,
     quantities: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """A PyG `Data` or `HeteroData` of a data set; see `graph_of_object` for what is read.
 
     Args:
@@ -198,28 +184,26 @@ def _read(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph of arrays by PyG's names, or of such mappings by type; see `graph_of_object`."""
     is_typed = _is_typed(attributes)
-    if is_typed:
-        nodes, edges = _by_type(attributes, source)
-    else:
-        arrays = _arrays(attributes, source)
-        nodes, edges = {NODE: arrays}, {EDGE: arrays}
+    nodes, edges = _by_type(attributes, source)
+    usual = spec_of_files(config, NODE, EDGE)
     tables: dict[str, Sequence[Path] | Table | SplitArrays] = {}
     node_specs: dict[NodeType, NodeSpec] = {}
     for name, arrays in nodes.items():
-        node_specs[name], of_nodes = _node_tables(
-            name, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
+        spec = replace(usual.nodes[NODE], place=f"nodes.{name}", name=name)
+        spec, of_nodes = _node_tables(
+            spec, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
         )
         tables |= of_nodes
         of_model = preprocessing.get(name) if isinstance(preprocessing, Mapping) else preprocessing
         if of_model is not None and of_model.fills is not None:  # the model says what is filled in
-            node_specs[name] = replace(node_specs[name], missing="mean")
+            spec = replace(spec, missing="mean")
+        node_specs[name] = spec
     if labelled and not is_typed and not node_specs[NODE].label.files:
         hint = "Give y a label a node: integers for classes, -1 where a node has none."
         raise UserError(f"{source} has no y.", hint)
-    (edge_spec,) = spec_of_files(config, NODE, EDGE).edges
     weight_names = WEIGHT_ARRAYS if config.weight_column is None else (config.weight_column,)
     edge_specs: list[EdgeSpec] = []
     published_weight: AnyArray | None = None
@@ -228,7 +212,7 @@ def _read(
         if is_published and not is_typed:  # its weights may be below 0
             _, published_weight = arrays.take(*WEIGHT_ARRAYS)
         tables[place] = _edge_table(arrays, () if is_typed else weight_names)
-        edge_specs.append(replace(edge_spec, place=place, files=PAIR_ARRAYS, edge_type=edge_type))
+        edge_specs.append(replace(usual.edges[0], place=place, edge_type=edge_type))
 
     graph = read_graph(
         GraphSpec(node_specs, edges=tuple(edge_specs), schema=Path(source) if is_typed else None),
@@ -241,41 +225,34 @@ def _read(
     )
     if published_weight is not None:
         graph.edges[EDGE].weight = published_weight.reshape(-1).astype(np.float32)
-    own_ids = []
+    own_ids, left_out = list[NodeType](), dict[str, str]()
     for name, arrays in nodes.items():
-        graph.nodes[name].ids = _ids(arrays, graph.nodes[name].num_nodes)
-        own_ids += [name] if graph.nodes[name].ids is not None else []
-    where = "row numbers"
-    if own_ids:
-        of_types = f" of {', '.join(own_ids)}, else row numbers"
-        where = "the graph's own" + of_types * is_typed
-    left_out = {
-        f"{name}.{key}" if is_typed else key: _EDGE_ATTR if key == "edge_attr" else _NO_USE
-        for name, arrays in nodes.items()
-        for key in arrays.left
-    }
+        graph.nodes[name].ids = ids = _ids(arrays, graph.nodes[name].num_nodes)
+        own_ids += [] if ids is None else [name]
+        for key in arrays.left:
+            reason = _EDGE_ATTR if key == "edge_attr" else _NO_USE
+            left_out[f"{name}." * is_typed + key] = reason
     for edge_type, arrays in edges.items() if is_typed else ():
         left_out |= {f"{'/'.join(edge_type)}.{key}": EDGES_ALONE for key in arrays.left}
+    where = "the graph's own" if own_ids else "row numbers"
+    if own_ids and is_typed:
+        where += f" of {', '.join(own_ids)}, else row numbers"
     assert graph.summary is not None
     graph.summary = graph.summary.model_copy(update={"ids": where, "left_out": left_out})
     return graph
 
 
 def _node_tables(
-    name: NodeType, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
+    spec: NodeSpec, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
 ) -> tuple[NodeSpec, dict[str, Table | SplitArrays]]:
-    """The nodes of a type as a table of features, one of labels, and arrays of splits.
-
-    Raises:
-        UserError: An array is missing, or is of a type or a shape that it cannot have.
-    """
-    place, path = f"nodes.{name}", Path(arrays.source)
+    """The nodes of a type as a table of features, one of labels, and arrays of splits."""
+    path = Path(arrays.source)
     x_name, x = arrays.take(*_FEATURES)
     if x is not None and (x.ndim != 2 or x.dtype.kind not in "biuf"):
         hint = f"Give a row of numbers a node; one number a node is {x_name}.reshape(-1, 1)."
         raise arrays.wrong(x_name, x, "[num_nodes, num_features]", hint)
     # Of several types that have labels, those of others than the target are left out.
-    may_be_target = config.target in (None, name)
+    may_be_target = config.target in (None, spec.name)
     y_name, y = arrays.take(*_LABELS) if may_be_target else ("", None)
     masks = [arrays.take(*usual) for usual in SPLIT_ARRAYS.values()] if may_be_target else []
     _, counted = arrays.take("num_nodes")
@@ -293,37 +270,46 @@ def _node_tables(
             "Leave num_nodes out, or give x a row for each node.",
         )
     matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
-    columns = arrays.columns.get(x_name)
-    table = ArrayTable(path, {}, matrix) if columns is None else NamedMatrix(path, matrix, columns)
-    tables: dict[str, Table | SplitArrays] = {place: table}
-    label = ColumnSpec(f"{place}.y", keys={"column": "y"})
-    split = ColumnSpec(f"{place}.split")
+    table = ArrayTable(path, {}, matrix, names=arrays.columns.get(x_name, ()))
+    tables: dict[str, Table | SplitArrays] = {spec.place: table}
+    label, split = ColumnSpec(f"{spec.place}.y"), ColumnSpec(f"{spec.place}.split")
     if y is not None:
-        label = replace(label, files=(y_name,))
-        found = {mask_name: mask for mask_name, mask in masks if mask is not None}
+        label = replace(label, files=(y_name,), keys={"column": "y"})
         if labelled:
             tables[label.place] = _label_table(arrays, y_name, y, num_nodes, config.task)
-        if labelled and found:
-            split = replace(split, files=tuple(found))
-            tables[split.place] = SplitArrays(path, found)
-    spec = replace(
-        spec_of_files(config, NODE, EDGE).nodes[NODE],
-        place=place,
-        files=(x_name,),
-        name=name,
-        features=() if x is None else None,
-        label=label,
-        split=split,
-    )
-    return spec, tables
+        there = {mask_name: mask for mask_name, mask in masks if mask is not None}
+        if labelled and there:
+            split = replace(split, files=tuple(there))
+            tables[split.place] = SplitArrays(path, there)
+    features = () if x is None else None
+    return replace(spec, features=features, label=label, split=split), tables
+
+
+def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: str) -> ArrayTable:
+    """Labels as a table: one column of classes, or a matrix of flags or quantities."""
+    if y.ndim not in (1, 2) or len(y) != num_nodes:
+        hint = f"Give it a row a node: there are {num_nodes:,}."
+        raise arrays.wrong(name, y, "[num_nodes]", hint)
+    y = y[:, 0] if y.shape[1:] == (1,) else y
+    path, is_quantity = Path(arrays.source), task == "regression"
+    if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
+        hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
+        raise arrays.wrong(name, y, "labels", hint)
+    if is_quantity:
+        columns = [f"{name}_{at}" for at in range(y.shape[1])] if y.ndim == 2 else [name]
+        return ArrayTable(path, {}, y.reshape(len(y), -1), names=columns)
+    if y.ndim == 2:
+        return ArrayTable(path, {}, y)
+    if y.dtype.kind == "f" and task == "auto":
+        raise UserError(
+            f"{arrays.source}: {name} is {y.dtype}, which may be quantities or classes.",
+            "Set task.type=node_regression for quantities; for classes give integers: y.long().",
+        )
+    return ArrayTable(path, {name: y})
 
 
 def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
-    """Edges as a table of both ends and weights, if there are some of these names.
-
-    Raises:
-        UserError: An array is missing, or is of a type or a shape that it cannot have.
-    """
+    """Edges as a table of both ends and weights, if there are some of these names."""
     name, ends = arrays.take(*PAIR_ARRAYS)
     if ends is None:
         hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
@@ -336,13 +322,12 @@ def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
         raise arrays.wrong(name, ends, "[2, num_edges]", hint)
     ends = ends if ends.size else ends.astype(np.int64)  # torch's empty tensors are floats
     table = {"source": ends[0], "target": ends[1]}
-    if weight_names:
-        weight_name, weight = arrays.take(*weight_names)
-        if weight is not None:
-            if weight.size != ends.shape[1] or weight.dtype.kind not in "biuf":
-                hint = f"Give a number an edge: there are {ends.shape[1]:,}."
-                raise arrays.wrong(weight_name, weight, "[num_edges]", hint)
-            table[weight_name] = weight.reshape(-1)
+    weight_name, weight = arrays.take(*weight_names) if weight_names else ("", None)
+    if weight is not None:
+        if weight.size != ends.shape[1] or weight.dtype.kind not in "biuf":
+            hint = f"Give a number an edge: there are {ends.shape[1]:,}."
+            raise arrays.wrong(weight_name, weight, "[num_edges]", hint)
+        table[weight_name] = weight.reshape(-1)
     return ArrayTable(Path(f"{arrays.source}: {name}"), table)
 
 
@@ -361,33 +346,6 @@ def _ids(arrays: _Arrays, num_nodes: int) -> AnyArray | None:
     return ids if ids.dtype.kind == "S" else utf8(ids)
 
 
-def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: str) -> ArrayTable:
-    """Labels as a table: one column of classes, or a matrix of flags or quantities.
-
-    Raises:
-        UserError: They are of a type or a shape that labels cannot have.
-    """
-    if y.ndim not in (1, 2) or len(y) != num_nodes:
-        hint = f"Give it a row a node: there are {num_nodes:,}."
-        raise arrays.wrong(name, y, "[num_nodes]", hint)
-    y = y[:, 0] if y.shape[1:] == (1,) else y
-    path, is_quantity = Path(arrays.source), task == "regression"
-    if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
-        hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
-        raise arrays.wrong(name, y, "labels", hint)
-    if is_quantity:
-        columns = [f"{name}_{at}" for at in range(y.shape[1])] if y.ndim == 2 else [name]
-        return NamedMatrix(path, y.reshape(len(y), -1), columns)
-    if y.ndim == 2:
-        return ArrayTable(path, {}, y)
-    if y.dtype.kind == "f" and task == "auto":
-        raise UserError(
-            f"{arrays.source}: {name} is {y.dtype}, which may be quantities or classes.",
-            "Set task.type=node_regression for quantities; for classes give integers: y.long().",
-        )
-    return ArrayTable(path, {name: y})
-
-
 def _is_typed(attributes: Mapping[Any, Any]) -> bool:
     """Whether attributes are those of a `HeteroData`: mappings by node type and edge type."""
     return any(isinstance(value, Mapping) for value in attributes.values())
@@ -396,21 +354,19 @@ def _is_typed(attributes: Mapping[Any, Any]) -> bool:
 def _by_type(
     attributes: Mapping[Any, Any], source: str
 ) -> tuple[dict[NodeType, _Arrays], dict[EdgeType, _Arrays]]:
-    """The arrays of each type; node types are also those that only edges name.
-
-    Raises:
-        UserError: A name is no type; there are no edges; or one names a type that is like another,
-            and perhaps misspelt.
-    """
+    """The arrays of each type; node types are also those that only edges name."""
+    if not _is_typed(attributes):
+        arrays = _arrays(attributes, source)
+        return {NODE: arrays}, {EDGE: arrays}
     nodes: dict[NodeType, _Arrays] = {}
     edges: dict[EdgeType, _Arrays] = {}
-    for name, given in attributes.items():
-        if not isinstance(given, Mapping) or name == _GLOBAL:
+    for name, of_type in attributes.items():
+        if not isinstance(of_type, Mapping) or name == _GLOBAL:
             continue
         if isinstance(name, str):
-            nodes[name] = _arrays(given, f"{source}[{name!r}]")
+            nodes[name] = _arrays(of_type, f"{source}[{name!r}]")
         elif isinstance(name, tuple) and len(name) == 3 and all(isinstance(n, str) for n in name):
-            edges[name] = _arrays(given, f"{source}[{name}]", square=False)
+            edges[name] = _arrays(of_type, f"{source}[{name}]", square=False)
         else:
             raise UserError(
                 f"{source}: {name!r} is no node type and no edge type.",
@@ -421,9 +377,13 @@ def _by_type(
             f"{source} has no edge types.",
             "Give it edges: data['author', 'writes', 'paper'].edge_index = edge_index.",
         )
-    known = dict(nodes)
-    for edge_type in edges:
-        for name in edge_type[::2]:
+    known = list(nodes)
+    num_nodes: dict[NodeType, int] = {}  # as many as the edges count
+    for edge_type, of_edges in edges.items():
+        pairs = next((of_edges.left[key] for key in PAIR_ARRAYS if key in of_edges.left), None)
+        if pairs is None or pairs.ndim != 2 or len(pairs) != 2 or pairs.dtype.kind not in "iu":
+            pairs = np.empty((2, 0), np.int64)  # refused later
+        for name, ends in zip(edge_type[::2], pairs, strict=True):
             guess = None if name in known else did_you_mean(name, known)
             if guess is not None:
                 raise UserError(
@@ -433,19 +393,11 @@ def _by_type(
                     f"data[{name!r}].num_nodes = ….",
                 )
             nodes.setdefault(name, _Arrays(f"{source}[{name!r}]", {}))
-    for name, of_type in nodes.items():
-        if "x" in of_type.left or "num_nodes" in of_type.left:
-            continue
-        # As many as the edges count.
-        lengths = [len(of_type.left[key]) for key in _LABELS if key in of_type.left]
-        for edge_type, of_edges in edges.items():
-            ends = next((of_edges.left[key] for key in PAIR_ARRAYS if key in of_edges.left), None)
-            if ends is None or ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
-                continue
-            for end, row in zip(edge_type[::2], ends, strict=True):
-                if end == name and len(row):
-                    lengths.append(int(row.max()) + 1)
-        of_type.left["num_nodes"] = np.array(max(lengths, default=0))
+            num_nodes[name] = max(num_nodes.get(name, 0), int(ends.max(initial=-1)) + 1)
+    for name, arrays in nodes.items():
+        if "x" not in arrays.left and "num_nodes" not in arrays.left:
+            lengths = [len(arrays.left[key]) for key in _LABELS if key in arrays.left]
+            arrays.left["num_nodes"] = np.array(max([*lengths, num_nodes.get(name, 0)]))
     return nodes, edges
 
 
@@ -462,15 +414,13 @@ def _attributes(given: object, source: str) -> Mapping[Any, Any]:
 
 
 def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
-    """The attributes of the one graph that an object is or holds, under its own names.
-
-    Raises:
-        UserError: It holds several graphs, or is something else.
-    """
+    """The attributes of the one graph that an object is or holds, under its own names."""
     if hasattr(given, "get_idx_split"):  # a data set of OGB
         return {**_as_given(given[0], source), **given.get_idx_split()}
-    num_graphs = given.num_graphs if isinstance(given, Batch) else 1
-    if isinstance(given, list | Dataset):
+    num_graphs = 1
+    if isinstance(given, Batch):
+        num_graphs = given.num_graphs
+    elif isinstance(given, list | Dataset):
         num_graphs = len(given)
     elif isinstance(given, tuple):
         graph, other = given[0], given[1] if len(given) in (2, 3) else ()
@@ -481,7 +431,10 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
         # What PyG's `InMemoryDataset` saves: all graphs end to end, and where each ends.
         num_graphs = len(given)
         if is_dict:
-            num_graphs = max((len(ends) - 1 for ends in _all_ends(other or {})), default=1)
+            by_type = (ends for ends in (other or {}).values() if isinstance(ends, Mapping))
+            all_ends = chain((other or {}).values(), *(ends.values() for ends in by_type))
+            counts = (len(ends) - 1 for ends in all_ends if not isinstance(ends, Mapping))
+            num_graphs = max(counts, default=1)
     if num_graphs != 1:
         raise UserError(
             f"{source} holds {num_graphs:,} graphs.",
@@ -494,30 +447,15 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
     if isinstance(given, list | tuple | Dataset):
         return _as_given(given[0], source)
     kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    known = {"networkx": networkx_hint, "dgl": dgl_hint}
     hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
-    library = kind.partition(".")[0]
     raise UserError(
         f"{source} is a {kind.removeprefix('builtins.')}.",
-        known[library]() if library in known else hint,
+        LIBRARY_HINTS.get(kind.partition(".")[0], hint),
     )
 
 
-def _all_ends(slices: Mapping[Any, Any]) -> Iterator[Any]:
-    """The ends of each attribute, of a typed graph in mappings by type."""
-    for ends in slices.values():
-        if isinstance(ends, Mapping):
-            yield from _all_ends(ends)
-        else:
-            yield ends
-
-
 def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) -> _Arrays:
-    """The attributes that are arrays; sparse ones become an edge index, or dense.
-
-    Raises:
-        UserError: Columns of pandas are not in one order, or an adjacency matrix is not sparse.
-    """
+    """The attributes that are arrays; sparse ones become an edge index, or dense."""
     indices = {
         name: value.index
         for name, value in attributes.items()
@@ -592,7 +530,7 @@ def _array(value: Any, what: str) -> AnyArray:
     return array.astype(str) if all(isinstance(each, str) for each in array.flat) else array
 
 
-def content_digest(graph: HeteroGraphData) -> str:
+def content_digest(graph: GraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
     fields = {
         name: getattr(graph, name)
@@ -605,18 +543,16 @@ def content_digest(graph: HeteroGraphData) -> str:
         **{split: np.asarray(graph.splits[split]) for split in SPLITS if split in graph.splits},
     }
     for edge_type, edges in graph.edges.items():
-        for key in ("src", "dst", "weight"):
-            arrays[f"{edge_type} {key}"] = getattr(edges, key)
-    nodes_fields = {}
-    for name, nodes in graph.nodes.items():
-        made_by, names = nodes.preprocessing, nodes.feature_names
-        nodes_fields[name] = {
+        arrays |= {f"{edge_type} {key}": getattr(edges, key) for key in ("src", "dst", "weight")}
+    arrays |= {f"{name} ids": nodes.ids for name, nodes in graph.nodes.items()}
+    fields["nodes"] = {
+        name: {
             "num_nodes": nodes.num_nodes,
-            "preprocessing": None if made_by is None else made_by.model_dump(mode="json"),
-            "feature_names": None if names is None else list(names),
+            "preprocessing": nodes.preprocessing and nodes.preprocessing.model_dump(mode="json"),
+            "feature_names": None if nodes.feature_names is None else list(nodes.feature_names),
         }
-        arrays[f"{name} ids"] = nodes.ids
-    fields["nodes"] = nodes_fields
+        for name, nodes in graph.nodes.items()
+    }
     digest = blake2b(canonical_json(fields).encode(), digest_size=20)
 
     def add(name: str, array: AnyArray | None) -> None:

@@ -7,27 +7,22 @@ Formats that can only be read by running code are refused, with the lines that c
 from __future__ import annotations
 
 import re
-import warnings
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnntrain.config.graph_spec import spec_of_files
-from gnntrain.data.array_files import load_arrays
-from gnntrain.data.bad_rows import BadRows
+from gnntrain.data.array_files import TORCH_SUFFIXES, load_arrays, load_torch, unpack_graph
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.graph import EDGE, NODE, HeteroGraphData
+from gnntrain.data.graph import EDGE, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.read.graph import read_graph
-from gnntrain.data.sparse import unpack_graph
 from gnntrain.data.table_files import GRAPHML_SUFFIX
-from gnntrain.data.tables import refuse_beyond_memory, unreadable
+from gnntrain.data.tables import BadRows, unreadable
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-TORCH_SUFFIXES = (".pt", ".pth")
 _SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)
 
 
@@ -37,7 +32,7 @@ def read_whole_graph(
     *,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
-) -> HeteroGraphData:
+) -> GraphData:
     """The graph in a file.
 
     Args:
@@ -47,9 +42,6 @@ def read_whole_graph(
         config: Name, task, metric, split, and what else makes a graph of it.
         labelled: False: for a graph to predict on; labels and splits are not read.
         preprocessing: What makes the features of a model that was trained on another graph.
-
-    Raises:
-        UserError: The file cannot be read, holds anything else, or its graph has a mistake.
     """
     from gnntrain.data.read.objects import graph_of_object
 
@@ -70,22 +62,12 @@ def read_whole_graph(
 
 
 def load_saved(path: Path) -> Any:
-    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values.
-
-    Raises:
-        UserError: It is something else, damaged, or does not fit in memory.
-    """
-    import torch
+    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
     from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
     from torch_geometric.data import Data, EdgeAttr, HeteroData, TensorAttr
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
-    from torch_geometric.data.storage import (
-        BaseStorage,
-        EdgeStorage,
-        GlobalStorage,
-        NodeStorage,
-    )
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
     attributes = (DataEdgeAttr, DataTensorAttr, EdgeAttr, EdgeLayout, TensorAttr)
     parts = (BaseStorage, GlobalStorage, NodeStorage, EdgeStorage)
@@ -93,28 +75,18 @@ def load_saved(path: Path) -> Any:
     clear_safe_globals()
     add_safe_globals([Data, HeteroData, *parts, *attributes])
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                refuse_beyond_memory(path, sum(info.file_size for info in archive.infolist()))
-        with (
-            # Else indices beyond a matrix would be read.
-            torch.sparse.check_sparse_tensor_invariants(),  # type: ignore[no-untyped-call]
-            warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
-        ):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        return load_torch(path)
     except UserError:
         raise
     except OSError as error:
         raise unreadable(path, error) from error
     except Exception as error:  # zipfile and torch stumble over damage in many ways
         # torch's own advice is to load it unsafely.
-        found = f"{path} is damaged, or torch.save did not write it."
+        found = "is damaged, or torch.save did not write it."
         if (named := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
-            found = (
-                f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
-            )
+            found = f"holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
         hint = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
-        raise UserError(found, hint) from error
+        raise UserError(f"{path} {found}", hint) from error
     finally:
         clear_safe_globals()
         add_safe_globals(allowed_before)

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import SPLITS, HeteroGraphData, PrepareOptions
+from gnntrain.data.graph import SPLITS, GraphData, PrepareOptions
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 
 PartIndex = npt.NDArray[Any]
 
 
-def stored(path: Path, data: HeteroGraphData, **options: Any) -> StoredGraph:
+def stored(path: Path, data: GraphData, **options: Any) -> StoredGraph:
     return write_store(path, data, PrepareOptions(**options), {"dataset": data.dataset})
 
 

@@ -60,7 +60,7 @@ def loads(store: StoredGraph, part_of: PartIndex, num_parts: int) -> npt.NDArray
 @given(st.data())
 def test_every_part_has_a_node(method: Method, data: st.DataObject) -> None:
     drawn = data.draw(graphs())
-    num_parts = data.draw(st.integers(1, drawn.num_nodes))
+    num_parts = data.draw(st.integers(1, drawn.target_nodes.num_nodes))
     with tempfile.TemporaryDirectory() as folder:
         store = stored(Path(folder) / "store", drawn)
         part_of = assign(store, num_parts, method)
@@ -144,7 +144,7 @@ def slow_pass(
 @given(st.data())
 def test_a_pass_places_each_node_by_its_score(data: st.DataObject) -> None:
     drawn = data.draw(graphs())
-    num_parts = data.draw(st.integers(1, min(4, drawn.num_nodes)))
+    num_parts = data.draw(st.integers(1, min(4, drawn.target_nodes.num_nodes)))
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         store = stored(Path(folder) / "store", drawn)
         patch.setattr(assigning, "_FACTORS", (2.0, 0.7))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from hypothesis import given
 
-from gnntrain.data.graph import HeteroGraphData
+from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning import build
@@ -23,9 +23,8 @@ from gnntrain.data.partitioning.assign import PartIndex, assign
 from gnntrain.data.partitioning.build import partition, union_of
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
-from tests.data.oracles import small_graph
+from tests.data.oracles import small_graph, typed_graphs
 from tests.data.partitioning.oracles import assert_same_graph, stored
-from tests.data.test_hetero_store import typed_graphs
 from tests.disks import full_disk
 from tests.examples import examples
 from tests.hetero_graphs import random_hetero_data
@@ -54,7 +53,7 @@ def test_a_typed_graph_is_cut_as_one_graph(tmp_path: Path, method: Method) -> No
 
 @examples(40)
 @given(typed_graphs())
-def test_the_union_has_all_edges_of_all_types(data: HeteroGraphData) -> None:
+def test_the_union_has_all_edges_of_all_types(data: GraphData) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = stored(Path(folder) / "store", data)
         ends = np.cumsum([0, *(len(nodes) for nodes in store.nodes.values())]).tolist()

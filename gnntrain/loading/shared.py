@@ -1,0 +1,327 @@
+"""A graph that machines share out: its feature rows in ranges, or the whole graph in parts.
+
+An owner answers the others' calls; a rank asks the owners of nodes for what its mini-batches need.
+Local rows are read in place, on the store's pages. The other machines' rows that batches read most
+are cached, one copy a machine. The rest is fetched, once a batch, in the loader's thread: while the
+step before computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain import devices
+from gnntrain.compute.features import LazyFeatures, addresses_of, as_tensor
+from gnntrain.config import FeaturesConfig
+from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
+from gnntrain.data.partitioned_graph import Part, PartitionedGraph
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.owners import (
+    AnyArray,
+    Caller,
+    NodeOwners,
+    RowAnswers,
+    ask_rows,
+    equal_ranges,
+)
+from gnntrain.distributed.shared import shared_tensor
+from gnntrain.errors import RunError, UserError
+from gnntrain.loading.features import FeatureSource, rows_of
+from gnntrain.loading.graph import BatchValues, ValueName
+from gnntrain.loading.pinned import readable_bytes
+from gnntrain.loading.read_counts import DenseReadCounts, SparseReadCounts, most_read_nodes
+from gnntrain.loading.transfer import send_all
+from gnntrain.sampling.block import Sample
+from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout
+from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
+
+_HOST = torch.device("cpu")
+
+# The names of the calls to an owner, for feature rows and for targets.
+ROWS = "rows"
+TARGETS = "targets"
+
+# Where a machine holds parts, it counts the reads of so many nodes for each that it caches.
+_COUNTED_PER_CACHED = 4
+_LEAST_COUNTED = 1 << 16
+
+# A batch's nodes are numbered by matrix and row: row r of matrix m is m · _PART_ROWS + r.
+_PART_ROWS = 1 << 40
+# Bytes of the cache that a call fetches.
+_FETCH_BYTES = 16 << 20
+
+
+def answers_of(rows: Sequence[AnyArray]) -> RowAnswers:
+    """Answers a call with an owner's rows, of one array or several in order."""
+    return RowAnswers(rows, NodeOwners(np.cumsum([0, *map(len, rows)])))
+
+
+def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
+    """The original number of each node, by type, where a partition has numbered nodes anew whose
+    rows a model learns; int64.
+
+    Raises:
+        UserError: The parts do not say it.
+    """
+    if not isinstance(graph, PartitionedGraph):
+        return {}
+    for name, width in graph.schema.num_features.items():
+        if width == 0 and name not in graph.originals:
+            raise UserError(
+                f"{graph.path} does not say in which order rows of {name} are learnt.",
+                "Give the nodes features, such as a column of ones, or train on the whole graph: "
+                "distributed.graph=replicated.",
+            )
+    return {name: as_tensor(numbers) for name, numbers in graph.originals.items()}
+
+
+class ShardedFeatures(FeatureSource):
+    """The rows of all nodes, of which this machine holds a range.
+
+    Some rows of other machines are cached in memory that this machine's ranks share; a hash table
+    of 32 to 64 bytes a node finds them. Making it is collective among these ranks, each of which
+    fetches a part. Reads are counted of other machines' rows alone.
+
+    Args:
+        local_rows: This machine's rows, in order; several matrices where it holds several parts.
+        first: The first node of these.
+        like: `[any, num_features]`, of the type of the rows.
+        cached: Nodes of other machines, int64 `[n]`, each once, equal on these ranks.
+        owners: Who holds the rows of which nodes. Each serves `name` with a `RowAnswers`.
+        caller: Asks the owners.
+        context: This rank. It reads rows in place, or on a GPU by a copy of each batch's.
+    """
+
+    def __init__(
+        self,
+        local_rows: Sequence[Tensor],
+        first: int,
+        like: Tensor,
+        cached: Int64Array,
+        owners: NodeOwners,
+        caller: Caller,
+        context: DistributedContext,
+        name: str = ROWS,
+    ) -> None:
+        super().__init__()
+        self._device, self.waits = context.device, devices.is_gpu(context.device)
+        self._local_rows, self._owners = local_rows, owners
+        self._caller, self._name = caller, name
+        self._starts: Int64Array = first + np.cumsum([0, *map(len, local_rows)])
+        row_bytes = max(1, like.shape[1] * like.element_size())
+        length, self._shift = table_layout(len(cached))
+        shape = len(cached), like.shape[1]
+        try:
+            self.cached_rows = shared_tensor(shape, like.dtype, context, None)
+            self._table: Int64Array = shared_tensor((length,), torch.int64, context, None).numpy()
+        except OSError as error:
+            raise RunError(
+                f"{len(cached) * row_bytes / 2**20:.0f} MiB of memory for a cache of feature rows "
+                f"cannot be had: {error}.",
+                "Free some memory, or lower features.cache_bytes.",
+            ) from error
+        if context.is_machine_main:
+            self._table[:] = 0
+            register_in_table(cached, len(cached), self._table, self._shift, 1)
+        ranks = context.machine_ranks
+        share = rank_range(len(cached), context.rank - ranks[0], len(ranks))
+        step = max(1, _FETCH_BYTES // row_bytes)
+        for start in range(share.start, share.stop, step):
+            some = slice(start, min(start + step, share.stop))
+            rows = as_tensor(ask_rows(caller, owners, name, cached[some]))
+            self.cached_rows[some] = rows.view(like.dtype)
+        context.machine_barrier()
+
+    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
+        """See `FeatureSource.select`; `nodes` are distinct and not padded."""
+        assert nodes is not None, "no machine holds the rows of all nodes"
+        assert size is None, "batches in host memory are not padded"
+        wanted, dtype = nodes.cpu().numpy(), self.cached_rows.dtype
+        # The matrix and row of each node: of this machine, of the cache, or fetched.
+        numbers = np.empty(len(wanted), np.int64)
+        for matrix, (first, stop) in enumerate(pairwise(self._starts)):
+            is_here = (wanted >= first) & (wanted < stop)
+            np.add(wanted, matrix * _PART_ROWS - first, out=numbers, where=is_here)
+        remote = np.flatnonzero((wanted < self._starts[0]) | (wanted >= self._starts[-1]))
+        slots = np.empty(len(remote), np.int64)  # of the cache; −1 where it has not the node
+        find_in_table(wanted[remote], self._table, self._shift, 1, slots)
+        is_cached = slots >= 0
+        numbers[remote[is_cached]] = len(self._local_rows) * _PART_ROWS + slots[is_cached]
+        matrices = [*self._local_rows, self.cached_rows]
+        missing = remote[~is_cached]
+        self.count(len(remote) - len(missing), len(remote))
+        if len(missing):
+            grouped = self._owners.group(wanted[missing])
+            asked = {owner: [rows] for owner, rows in grouped.rows.items()}
+            answers = self._caller.call(self._name, asked)
+            fetched = []
+            for owner, rows in grouped.rows.items():
+                fetched.append(np.arange(len(rows)) + len(matrices) * _PART_ROWS)
+                matrices.append(as_tensor(answers[owner][0]).view(dtype))
+            numbers[missing] = grouped.scattered(np.concatenate(fetched))
+        selection = LazyFeatures(
+            self.cached_rows,
+            as_tensor(numbers),
+            parts=addresses_of(matrices, "cpu"),
+            part_rows=_PART_ROWS,
+            held=tuple(matrices),
+        )
+        if not self.waits:
+            return selection
+        return LazyFeatures(send_all([selection.read(0, len(wanted), dtype)], self._device)[0])
+
+
+class SharedGraph(BatchValues):
+    """A graph that machines share out: the rows, and in parts also the values, of any node.
+
+    It answers the others that ask for what this machine holds: rows; in parts draws, targets and
+    norms, too.
+
+    Args:
+        graph: The graph, whole or in parts, of which this rank's are open.
+        exchange: Asks other machines, and answers them.
+        context: This rank. The ranks of a machine share a cache.
+        in_parts: Whether the owners draw, too: no array is as long as the graph then. Of a whole
+            graph each owner answers for a range of the nodes of each type.
+
+    Attributes:
+        owners: Who holds which nodes of each type, or their rows.
+        why: The places of the rows in words, once they are known.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self, graph: Graph, exchange: Exchange, context: DistributedContext, *, in_parts: bool
+    ) -> None:
+        self.schema, self.why = graph.schema, tuple[str, ...]()
+        self._graph, self._exchange, self._context = graph, exchange, context
+        self._in_parts, num_owners, owner = in_parts, exchange.num_owners, exchange.owner
+        self._originals = originals_of(graph)
+        if isinstance(graph, PartitionedGraph):
+            firsts = [rank_range(graph.num_parts, i, num_owners).start for i in range(num_owners)]
+            cuts = [*firsts, graph.num_parts]
+            self.owners = {name: NodeOwners(starts[cuts]) for name, starts in graph.starts.items()}
+        else:
+            sizes = self.schema.num_nodes.items()
+            self.owners = {name: equal_ranges(size, num_owners) for name, size in sizes}
+        self._local = {
+            name: range(*((0, 0) if owner is None else of.starts[owner : owner + 2].tolist()))
+            for name, of in self.owners.items()
+        }
+        parts: Sequence[Part] = ()
+        if isinstance(graph, PartitionedGraph):
+            parts = graph.opened
+        elif in_parts and owner is not None:
+            parts = (Part.of(graph, owner, self._local),)
+        if parts:
+            _serve_parts(exchange, parts)
+        self._rows: dict[NodeType, list[AnyArray]] = {}
+        for name, width in self.schema.num_features.items():
+            if width > 0:
+                local, nodes = self._local[name], graph.nodes[name]
+                self._rows[name] = [part.graph.nodes[name].features for part in parts]
+                if not in_parts:
+                    self._rows[name] = [nodes.features[local.start : local.stop]]
+                exchange.serve(f"{ROWS}/{name}", answers_of(self._rows[name]))
+
+    def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
+        """See `BatchValues.read`; weights and degrees come with the draws."""
+        if name in ("weight", "degree") or ids is None:
+            return None
+        node_type = of[0] if name == "norm" else of
+        call = TARGETS if name == "targets" else _norm_call(of)
+        rows = ask_rows(self._exchange, self.owners[node_type], call, ids.numpy())
+        return as_tensor(rows)
+
+    def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
+        """See `BatchValues.row_ids`: the original numbers of nodes whose rows a model learns."""
+        originals = self._originals
+        return {
+            name: originals[name][nodes] if name in originals else nodes
+            for name, nodes in sample.nodes.items()
+        }
+
+    def features(
+        self,
+        keys: FeaturesConfig,
+        presampled: Callable[[int], Iterable[Mapping[NodeType, Tensor]]],
+    ) -> dict[NodeType, FeatureSource]:
+        """The rows of all nodes, by type. Collective. Of other machines' rows so many are cached as
+        the keys say: those that are read most by `presampled`, the batches of so many epochs."""
+        graph, exchange, context = self._graph, self._exchange, self._context
+        sizes, numbers = self.schema.num_nodes, self._num_cached(keys)
+        counts: dict[NodeType, DenseReadCounts | SparseReadCounts] = {
+            name: SparseReadCounts(max(_LEAST_COUNTED, _COUNTED_PER_CACHED * number))
+            if self._in_parts
+            else DenseReadCounts(sizes[name])
+            for name, number in numbers.items()
+        }
+        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
+            for nodes in presampled(keys.presample_epochs if any(numbers.values()) else 0):
+                for name, of_type in counts.items():
+                    read, local = nodes[name].cpu().numpy(), self._local[name]
+                    of_type.add(read[(read < local.start) | (read >= local.stop)])
+        sources: dict[NodeType, FeatureSource] = {}
+        for name, number in numbers.items():
+            cached = most_read_nodes(counts[name].between, number, sizes[name], context)
+            like, call = rows_of(graph.nodes[name])[:0], f"{ROWS}/{name}"
+            rows = [as_tensor(local).view(like.dtype) for local in self._rows[name]]
+            first, owners = self._local[name].start, self.owners[name]
+            source = ShardedFeatures(rows, first, like, cached, owners, exchange, context, call)
+            sources[name] = source
+            size = readable_bytes(sum(local.nbytes for local in rows))
+            self.why += (
+                (f"{name}: " if graph.is_hetero else "")
+                + f"features of {sum(map(len, rows)):,} nodes on this machine ({size}), "
+                f"{len(cached):,} rows of other machines cached "
+                f"({readable_bytes(source.cached_rows.nbytes)})",
+            )
+        return sources
+
+    def _num_cached(self, keys: FeaturesConfig) -> dict[NodeType, int]:
+        """Rows of other machines to cache; types share `cache_bytes` by their size."""
+        sizes, widths = self.schema.num_nodes, self.schema.num_features
+        total = sum(size * widths[name] for name, size in sizes.items())
+        numbers = {}
+        for name in self._rows:
+            size, itemsize = sizes[name], self._graph.nodes[name].features.itemsize
+            number = size // 10
+            if keys.cache_ratio is not None:
+                number = round(keys.cache_ratio * size)
+            elif keys.cache_bytes is not None:
+                number = keys.cache_bytes * size // total // itemsize
+            numbers[name] = min(number, size - len(self._local[name]))
+        return numbers
+
+
+def _norm_call(edge_type: EdgeType) -> str:
+    return f"norm/{'/'.join(edge_type)}"
+
+
+def _serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
+    """Serve draws, targets and norms of consecutive parts."""
+    graph = parts[0].graph
+    ranges = {
+        name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
+        for name in graph.nodes
+    }
+    draws = []
+    for part in parts:
+        weights = {name: edges.weight for name, edges in part.graph.edges.items()}
+        draws.append(PartDraws(part.graph.fused, part.originals, weights))
+    exchange.serve(DRAW, DrawAnswers(draws, ranges, tuple(graph.edges)))
+    exchange.serve(TARGETS, answers_of([part.graph.labels for part in parts]))
+    for name in graph.edges:
+        of_parts = [part.graph.edges[name].gcn_norm for part in parts]
+        if norms := [norm for norm in of_parts if norm is not None]:
+            exchange.serve(_norm_call(name), answers_of(norms))

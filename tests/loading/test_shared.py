@@ -1,0 +1,312 @@
+"""Of a graph that machines share out each reads the whole graph's batches, and asks for each row
+once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnntrain.data.graph import NODE, Graph, NodeType
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.owners import NodeOwners
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.shared import ROWS, TARGETS, ShardedFeatures, answers_of
+from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.remote import DRAW
+from tests.distributed.exchanges import exchanges
+from tests.examples import examples
+from tests.graphs import random_graph, stored
+from tests.hetero_graphs import random_hetero_data
+from tests.loading.graphs import (
+    CPU,
+    WEIGHTS,
+    assert_same,
+    builder,
+    cpu_loader,
+    graph_of,
+    plan_of,
+)
+from tests.simulated_device import present, watched
+
+Arrays = Sequence[npt.NDArray[Any]]
+
+
+class Calls:
+    """Owners in this process, which note what they were asked for.
+
+    Attributes:
+        asked: The rows of each call, by owner.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[npt.NDArray[Any]]]) -> None:
+        self.asked: list[dict[int, npt.NDArray[Any]]] = []
+        self._answers = [answers_of(own) for own in parts]
+
+    def call(self, name: str, arguments: Mapping[int, Arrays]) -> dict[int, list[npt.NDArray[Any]]]:
+        assert name == ROWS
+        self.asked.append({owner: rows for owner, (rows,) in arguments.items()})
+        return {
+            owner: [answer.copy() for answer in self._answers[owner](list(rows))]
+            for owner, rows in arguments.items()
+        }
+
+
+def as_stored(rows: torch.Tensor) -> npt.NDArray[Any]:
+    """Rows in a store's form; see `gnntrain.data.graph.Nodes`."""
+    bits = rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows
+    return bits.numpy()
+
+
+class Sharded:
+    """A matrix in ranges; see `ShardedFeatures`.
+
+    Args:
+        matrix: The oracle.
+        starts: Of each owner's range; and the end.
+        owner: The range of this machine.
+        cuts: Where the own range is cut into matrices.
+        cached: Nodes of other machines.
+        device: Which reads the rows.
+    """
+
+    def __init__(
+        self,
+        matrix: torch.Tensor,
+        starts: Sequence[int],
+        owner: int | None,
+        cuts: Sequence[int] = (),
+        cached: Sequence[int] = (),
+        device: torch.device = CPU,
+    ) -> None:
+        owners = NodeOwners(np.array(starts))
+        parts = [[matrix[a:b]] for a, b in pairwise(starts)]
+        if owner is not None:
+            ends = [starts[owner], *sorted(cuts), starts[owner + 1]]
+            parts[owner] = [matrix[a:b].clone() for a, b in pairwise(ends)]
+        self.calls = Calls([[as_stored(part) for part in own] for own in parts])
+        own, first = ([], 0) if owner is None else (parts[owner], starts[owner])
+        context, nodes = DistributedContext(device=device), np.array(cached, np.int64)
+        self.source = ShardedFeatures(own, first, matrix, nodes, owners, self.calls, context)
+        self.calls.asked.clear()
+
+
+@st.composite
+def shardings(draw: st.DrawFn) -> tuple[torch.Tensor, Sharded, set[int], range]:
+    """Ranges of unequal length, some of them empty; own rows in several matrices; any cache."""
+    num_nodes = draw(st.integers(1, 40))
+    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+    torch.manual_seed(draw(st.integers(0, 9)))
+    matrix = torch.randn(num_nodes, draw(st.sampled_from([1, 3, 8]))).to(dtype)
+    node = st.integers(0, num_nodes)
+    starts = [0, *sorted(draw(st.lists(node, max_size=4))), num_nodes]
+    owner = draw(st.none() | st.integers(0, len(starts) - 2))
+    own = range(0) if owner is None else range(starts[owner], starts[owner + 1])
+    cuts = draw(st.lists(st.sampled_from(own), max_size=2)) if own else []
+    others = [n for n in range(num_nodes) if n not in own]
+    cached = draw(st.sets(st.sampled_from(others))) if others else set()
+    order = draw(st.permutations(sorted(cached)))
+    return matrix, Sharded(matrix, starts, owner, cuts, order), cached, own
+
+
+@examples(100)
+@given(given=shardings(), data=st.data())
+def test_rows_are_those_of_the_whole_matrix_and_hits_those_in_the_cache(
+    given: tuple[torch.Tensor, Sharded, set[int], range], data: st.DataObject
+) -> None:
+    matrix, sharded, cached, own = given
+    nodes = data.draw(st.lists(st.integers(0, len(matrix) - 1), unique=True))
+    rows = sharded.source.select(torch.tensor(nodes, dtype=torch.int64))
+    assert torch.equal(rows.read(0, len(nodes), matrix.dtype), matrix[nodes])
+    assert torch.equal(rows.whole(), matrix[nodes].float())
+    others = [node for node in nodes if node not in own]
+    hits = [node for node in others if node in cached]
+    assert sharded.source.take_reads() == (len(hits), len(others))
+    assert sharded.source.take_reads() == (0, 0)
+    # One call, of each remote row once; its number takes four bytes.
+    asked = [rows for call in sharded.calls.asked for rows in call.values()]
+    assert len(sharded.calls.asked) == (len(others) > len(hits))
+    assert sum(map(len, asked)) == len(others) - len(hits)
+    assert all(rows.dtype == np.int32 for rows in asked)
+
+
+def test_own_and_cached_rows_are_not_copied() -> None:
+    matrix = torch.randn(10, 4)
+    sharded = Sharded(matrix, [0, 4, 10], 0, cached=[7, 5])
+    rows = sharded.source.select(torch.tensor([2, 7]))
+    own, cache = rows.held
+    own[2], cache[0] = 1, 2
+    assert rows.whole().tolist() == [[1] * 4, [2] * 4]
+    assert sharded.calls.asked == []
+
+
+def test_rows_of_other_machines_are_copied_to_a_gpu_without_a_wait() -> None:
+    matrix = torch.randn(10, 4).bfloat16()
+    nodes = torch.tensor([3, 9, 0, 5])
+    with present(), watched() as traffic:
+        device = torch.device("sim", 0)
+        rows = Sharded(matrix, [0, 4, 10], 1, cached=[0], device=device).source.select(nodes).rows
+        assert torch.equal(rows.cpu(), matrix[nodes])
+    assert [copy.is_blocking for copy in traffic.copies] == [False, True]
+
+
+NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
+EPOCHS = 2
+
+
+def only_its_rows(graph: Graph, machine: int, num_machines: int) -> Graph:
+    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
+    nodes = {}
+    for name, of_type in graph.nodes.items():
+        local = rank_range(len(of_type), machine, num_machines)
+        rows = np.full_like(of_type.features, 7777)
+        rows[local] = of_type.features[local]
+        nodes[name] = replace(of_type, features=rows)
+    return replace(graph, nodes=nodes)
+
+
+def remote_reads(
+    graph: Graph, plan: SeedPlan, num_rows: Mapping[NodeType, int]
+) -> dict[NodeType, tuple[int, int]]:
+    """By type, how many nodes of other machines the batches read from a cache of the `num_rows` of
+    them that they read most, and how many in all."""
+    loader = cpu_loader(graph, plan, threads=0)
+    counts: dict[NodeType, Counter[int]] = {name: Counter() for name in num_rows}
+    for epoch in range(1, EPOCHS + 1):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            for name, count in counts.items():
+                local = rank_range(len(graph.nodes[name]), plan.rank, plan.world_size)
+                ids = batch.n_id_dict[name].tolist()
+                count.update(n for n in ids if not local.start <= n < local.stop)
+    found = {}
+    for name, count in counts.items():
+        cached = sorted(count, key=lambda node: (-count[node], node))[: num_rows[name]]
+        found[name] = sum(count[node] for node in cached), count.total()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("num_machines", "kind", "features", "num_rows"),
+    [
+        (2, "one type", {}, {NODE: 6}),
+        (3, "one type", {"cache_bytes": 5 * 2 * 7 + 3}, {NODE: 7}),
+        (3, "one type", {"cache_ratio": 0.0}, {NODE: 0}),
+        (2, "typed", {}, {"paper": 4, "author": 6}),
+        # Types share the bytes by their size: 40 rows of 5 numbers, and 60 of 3.
+        (2, "typed", {"cache_bytes": 190}, {"paper": 10, "author": 15}),
+    ],
+    ids=str,
+)
+def test_batches_of_rows_in_ranges_are_those_of_the_whole_graph(
+    tmp_path: Path,
+    num_machines: int,
+    kind: str,
+    features: dict[str, Any],
+    num_rows: dict[NodeType, int],
+) -> None:
+    graph = graph_of(kind, tmp_path / "store", "float16")
+    machines = range(num_machines)
+    plans = [plan_of(graph, rank=rank, world_size=num_machines) for rank in machines]
+    with exchanges(machines, [[machine] for machine in machines]) as ranks:
+        made = [
+            builder(
+                only_its_rows(graph, plan.rank, num_machines),
+                NEEDS,
+                plan=plan,
+                options={"exchange": exchange},
+                features=features,
+                distributed={"graph": "sharded"},
+            )
+            for plan, exchange in zip(plans, ranks, strict=True)
+        ]
+        loaders = [of_rank.training_loader() for of_rank in made]
+        for exchange in ranks:
+            exchange.take_bytes()  # of the caches
+        for epoch in range(1, EPOCHS + 1):
+            for loader, plan in zip(loaders, plans, strict=True):
+                expected = cpu_loader(graph, plan, needs=NEEDS, threads=0)
+                loader.set_epoch(epoch)
+                expected.set_epoch(epoch)
+                for batch, same in zip(loader, expected, strict=True):
+                    assert_same(batch, same)
+        received = sum(number for exchange in ranks for _, number in exchange.take_bytes().values())
+        needed = 0
+        for of_rank, plan in zip(made, plans, strict=True):
+            found = {name: source.take_reads() for name, source in of_rank.features.items()}
+            assert found == remote_reads(graph, plan, num_rows)
+            for name, (hits, reads) in found.items():
+                # A row that is not cached, its number of four bytes, and the messages' heads.
+                needed += (reads - hits) * (4 + graph.nodes[name].features[:1].nbytes)
+        calls = EPOCHS * len(loaders[0]) * num_machines**2 * len(num_rows)
+        assert needed <= received <= needed + 200 * calls
+
+
+@pytest.mark.parametrize(
+    ("num_machines", "num_parts", "keys", "data"),
+    [
+        (2, 2, {"sampler": {"fan_outs": [-1, 3], "replace": True}}, {"task": "multilabel"}),
+        (2, 3, {"features": {"cache_ratio": 0.2}}, {"edge_weight": WEIGHTS}),
+        (3, 5, {"sampler": {"fan_outs": {"default": [-1, 2]}}}, None),
+        (
+            2,
+            5,
+            {"sampler": {"fan_outs": [3, 2], "fan_out_scope": "node", "replace": True}},
+            None,
+        ),
+    ],
+    ids=["with replacement", "weighted", "typed", "typed, by node"],
+)
+def test_batches_of_parts_are_those_of_the_whole_graph(
+    tmp_path: Path,
+    num_machines: int,
+    num_parts: int,
+    keys: dict[str, Any],
+    data: dict[str, Any] | None,
+) -> None:
+    given = random_hetero_data() if data is None else random_graph(**data)
+    whole = stored(tmp_path / "store", given, feature_dtype="bfloat16")
+    part_of = np.random.default_rng(2).integers(0, num_parts, whole.num_nodes).astype(np.uint8)
+    if data is None:
+        part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]  # the last part has no venue
+    folder = write_parts(tmp_path / "parts", whole, part_of, num_parts, "random").path
+    parts = PartitionedGraph.open(folder)
+    originals = {
+        name: torch.from_numpy(np.concatenate([part.originals[name] for part in parts.opened]))
+        for name in whole.nodes
+    }
+    needs = replace(NEEDS, norm=data is not None)
+    machines = range(num_machines)
+    with exchanges(machines, [[machine] for machine in machines]) as ranks:
+        made = []
+        for rank, exchange in enumerate(ranks):
+            held = rank_range(num_parts, rank, num_machines)
+            graph = PartitionedGraph.open(folder, range(held.start, held.stop))
+            plan = plan_of(graph, rank=rank, world_size=num_machines)
+            options = {"exchange": exchange, "owners_draw": True}
+            made.append(builder(graph, needs, plan=plan, options=options, **keys))
+        for rank, loaders in enumerate(made):
+            plan = plan_of(whole, rank=rank, world_size=num_machines)
+            expected = builder(whole, needs, plan=plan, **keys).training_loader()
+            for batch, same in zip(loaders.training_loader(), expected, strict=True):
+                n_id = {
+                    # Nodes without features have the numbers of the whole graph.
+                    name: originals[name][ids] if whole.nodes[name].num_features else ids
+                    for name, ids in batch.n_id_dict.items()
+                }
+                assert_same(replace(batch, n_id_dict=n_id), same)
+        calls = {name.partition("/")[0] for name in ranks[0].take_bytes()}
+        # Degrees and weights come with the draws, not by a call for each edge type.
+        assert calls == {DRAW, TARGETS, ROWS, *(["norm"] if needs.norm else [])}
