@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import JsonValue
 
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:

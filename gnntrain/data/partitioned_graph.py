@@ -28,7 +28,7 @@ from gnntrain.data.graph import (
     index_dtype,
 )
 from gnntrain.data.store import GraphMeta, check_arrays
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 
 Method = Literal["streaming", "metis", "random"]

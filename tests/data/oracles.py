@@ -17,32 +17,14 @@ from gnntrain.data.graph import (
     PrepareOptions,
     reverse_type,
 )
+from tests.graphs import random_graph
 
 Triples = list[tuple[int, int, float]]
 """Source, destination and weight of each edge, by destination, then source."""
 
 
-def small_graph(num_nodes: int = 12, num_edges: int = 40, seed: int = 0, **other: Any) -> GraphData:
-    """A random graph with self loops, duplicates and isolated nodes; `other` replaces fields."""
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(num_nodes)
-    third = num_nodes // 3
-    fields: dict[str, Any] = {
-        "dataset": "small",
-        "num_nodes": num_nodes,
-        "src": rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
-        "dst": rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
-        "labels": rng.integers(0, 3, num_nodes),
-        "num_classes": 3,
-        "task": "multiclass",
-        "splits": {
-            "train": order[:third],
-            "val": order[third : 2 * third],
-            "test": order[2 * third :],
-        },
-        "features": rng.standard_normal((num_nodes, 5)).astype(np.float32),
-    }
-    return GraphData.of_arrays(**(fields | other))
+def small_graph(num_nodes: int = 12, num_edges: int = 40, **changes: Any) -> GraphData:
+    return random_graph(num_nodes, num_edges, **({"dataset": "small"} | changes))
 
 
 class Rows:

@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from gnntrain.data import csc
-from gnntrain.data.build import write_store
+from gnntrain.data.build import needed_bytes, write_store
 from gnntrain.data.csc import EdgeList, column_blocks, column_ranges
 from gnntrain.data.graph import EdgeData, GraphData, NodeData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
@@ -135,7 +135,8 @@ def test_a_graph_without_edges_is_stored(tmp_path: Path) -> None:
 
 
 def test_numbers_beyond_32_bits() -> None:
-    """Of edges, which are cut into blocks, and of nodes, in the key by which they are sorted."""
+    """Of edges, which are cut into blocks and need disk space, and of nodes, in the key by which
+    edges are sorted."""
     assert index_dtype(2**31) == np.int32
     assert index_dtype(2**31 + 1) == np.int64
     counts = np.full(8, 2**30, dtype=np.int64)
@@ -147,6 +148,10 @@ def test_numbers_beyond_32_bits() -> None:
     assert block.indices.dtype == np.int64
     assert block.indices.tolist() == [5, num_nodes - 1]
     assert block.counts.tolist() == [0, 2, 0]
+    ends = np.broadcast_to(np.int32(0), (2**33,))
+    data = small_graph(src=ends, dst=ends, features=None)
+    both_ways = needed_bytes(data, PrepareOptions(to_undirected=True))
+    assert 0 <= both_ways - 2 * 4 * 2**33 < 100_000
 
 
 def test_build_holds_little_beside_the_graph_itself(tmp_path: Path) -> None:
@@ -335,6 +340,8 @@ def test_everything_wrong_is_said_with_its_type(tmp_path: Path) -> None:
     assert "node type author: 180 features are not finite" in message
     assert "did you mean paper?" in refusal(tmp_path, replace(data, target="papers"))
     assert "no edge types" in refusal(tmp_path, replace(data, edges={}))
+    nobody = {**data.nodes, "paper": NodeData(0)}
+    assert "num_nodes is 0" in refusal(tmp_path, replace(data, nodes=nobody))
 
 
 def ids_of(*splits: list[int]) -> dict[str, Any]:
@@ -354,7 +361,6 @@ LACKING = np.array([-1] * 2 + [0] * 10)
         ({"labels": np.full((12, 3), 2), "task": "multilabel"}, ["36 labels are not 0 or 1"]),
         ({"labels": np.array(["a"] * 12)}, ["labels is <U1, expected numbers"]),
         ({"task": "binary"}, ["num_classes is 3, a binary task has 2"]),
-        ({"num_nodes": 0}, ["num_nodes is 0"]),
         ({"dst": np.zeros(3, dtype=np.int32)}, ["src has shape [40] and dst [3]"]),
         ({"src": np.zeros(40)}, ["src is float64, expected integers"]),
         ({"edge_weight": np.zeros(3, dtype=np.float32)}, ["edge_weight has shape [3]"]),

@@ -78,14 +78,6 @@ def edit_meta(path: Path, change: Callable[[Any], None], *, sign: bool = False) 
     (path / "meta.json").write_text(json.dumps(content))
 
 
-def flip_last_byte(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.seek(-1, os.SEEK_END)
-        last = opened.read(1)[0]
-        opened.seek(-1, os.SEEK_END)
-        opened.write(bytes([last ^ 1]))
-
-
 # What it holds
 
 
@@ -155,23 +147,18 @@ def test_a_store_is_verified_once_after_a_file_was_touched(path: Path, hashed: l
     assert hashed == [len(json.loads((path / "meta.json").read_text())["arrays"])]
 
 
-def test_a_store_where_nothing_can_be_noted_still_opens(
-    path: Path, monkeypatch: pytest.MonkeyPatch, hashed: list[int]
+@pytest.mark.parametrize("is_writable", [False, True])
+def test_what_was_not_noted_is_verified_again(
+    path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch, is_writable: bool
 ) -> None:
+    """In a folder that cannot be written, or right after a file was: it may change once more."""
+
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "read-only file system")
 
-    (path / ".verified.json").unlink()
-    monkeypatch.setattr(Path, "write_text", refuse)
-    StoredGraph.open(path)
-    StoredGraph.open(path)
-    assert len(hashed) == 2
-
-
-def test_a_file_changed_right_before_the_seal_is_not_trusted_to_stay(
-    path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(array_folder, "_CLOCK_STEP_NS", 3600 * 10**9)
+    monkeypatch.setattr(array_folder, "_CLOCK_STEP_NS", 3600 * 10**9 * is_writable)
+    if not is_writable:
+        monkeypatch.setattr(Path, "write_text", refuse)
     os.utime(path / "features_0.npy")
     StoredGraph.open(path)
     StoredGraph.open(path)
@@ -194,23 +181,17 @@ def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "features_0", "labels", "split_test"])
-def test_a_flipped_byte_is_found(path: Path, name: str) -> None:
-    flip_last_byte(path / f"{name}.npy")
-    assert reason(path).startswith(f"{name}.npy has checksum ")
-    assert reason(path).startswith(f"{name}.npy has checksum ")  # no seal was written
-
-
-def test_a_flipped_byte_is_found_whatever_hides_it(path: Path) -> None:
+def test_a_changed_byte_is_found_though_the_files_time_was_put_back(path: Path, name: str) -> None:
     store = StoredGraph.open(path)
     store.verify()
-    file = path / "features_0.npy"
-    before = file.stat()
-    features = np.load(file, mmap_mode="r+")
-    features[3, 3] += 1
-    del features
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert reason(path).startswith("features_0.npy has checksum ")
-    with pytest.raises(StoreError, match=r"features_0\.npy has checksum"):
+    before = (path / f"{name}.npy").stat()
+    content = np.load(path / f"{name}.npy", mmap_mode="r+")
+    content.reshape(-1).view(np.uint8)[-1] ^= 1
+    del content
+    os.utime(path / f"{name}.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):  # no seal is written
+        assert reason(path).startswith(f"{name}.npy has checksum ")
+    with pytest.raises(StoreError, match=f"{name}.npy has checksum"):
         store.verify()
 
 
@@ -311,7 +292,7 @@ def test_a_file_name_that_leaves_the_directory_is_refused(path: Path, name: str)
         (lambda m: m["arrays"]["labels"].update(shape=[11]), "labels as int32 [11]"),
         (lambda m: m["arrays"]["split_val"].update(shape=[]), "split_val as int64 []"),
         (lambda m: m["node_types"][0].update(num_nodes=10**6), "indptr as int64 [13]"),
-        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 [50]"),
+        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 ["),
         (lambda m: m.update(task="regression"), "task: "),
         (lambda m: m.update(node_types=[]), "node_types: "),
         (lambda m: m.pop("identity"), "identity: "),

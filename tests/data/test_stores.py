@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -22,14 +24,14 @@ import pytest
 
 from gnntrain.data import array_folder, build
 from gnntrain.data.build import needed_bytes, open_or_build, store_name, write_store
-from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.graph import JSON, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.stores import StoreInUse, find_stores, locked, remove_store
 from gnntrain.errors import RunError, UserError
 from tests.data.oracles import Rows, small_graph
-from tests.data.slow_builder import IDENTITY, start_building
 from tests.graphs import stored
 
+IDENTITY: dict[str, JSON] = {"dataset": "sm/all", "seed": 1}
 PLAIN = PrepareOptions()
 NAME = store_name(IDENTITY, PLAIN)
 LONG_AGO = 1_500_000_000.0
@@ -153,6 +155,23 @@ def test_an_estimate_of_the_disk_space_is_close(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", data, options, IDENTITY)
     needed = needed_bytes(data, options)
     assert store.num_bytes <= needed < 1.3 * store.num_bytes + 2**17
+
+
+def start_building(cache: Path, log: Path, seconds: float) -> BaseProcess:
+    """Start a process that opens or builds the store; it notes in `log` that it builds."""
+    process = get_context("spawn").Process(target=_build_slowly, args=(cache, log, seconds))
+    process.start()
+    return process
+
+
+def _build_slowly(cache: Path, log: Path, seconds: float) -> None:
+    def builder() -> GraphData:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        features = Rows(small_graph().target_nodes.features, lambda _: time.sleep(seconds))
+        return small_graph(features=features)
+
+    open_or_build(cache, lambda: IDENTITY, PLAIN, builder)
 
 
 def test_of_two_processes_one_builds_and_the_other_waits(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
 from tests.fuzz.surface import Surface
@@ -172,7 +173,7 @@ def _own_yaml_reader(folder: Path) -> Read:
 
 
 def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
-    class Silent:
+    class Silent(Evaluator):
         def evaluate(self, _model: Any) -> dict[str, dict[str, float]]:
             return {"train": {}, "val": {"accuracy": 0.5}, "test": {}}
 

@@ -39,7 +39,7 @@ from gnntrain.data.partitioned_graph import (
 )
 from gnntrain.data.partitioning.assign import PartIndex
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 
 _CHUNK_BYTES = 1 << 24
 _CHUNK_EDGES = 1 << 18

@@ -24,7 +24,7 @@ from gnntrain.data.partitioned_graph import Part, PartitionedGraph, PartitionErr
 from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from tests.data.oracles import graphs, small_graph, typed_graphs
 from tests.data.partitioning.oracles import assert_same_graph, cut_edges, stored
 from tests.examples import examples
