@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ def test_hops_and_view_agree_on_the_edges_of_new_nodes(
         oldest = 0
         for number, hop in enumerate(reversed(sample.hops)):
             block = hop.edges[name]
-            sources = block.indices.split(block.indptr.diff().tolist())
+            sources = torch.split(block.indices, block.indptr.diff().tolist())
             new = [(u, v) for v in range(oldest, block.num_dst) for u in sources[v].tolist()]
             assert len(new) == sample.num_sampled_edges[name][number]
             expected += new
