@@ -24,18 +24,18 @@ from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, fan_outs_text
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.target_scale import TargetScale
-from gnntrain.data.targets import refuse_other_labels, refuse_other_types
+from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
 from gnntrain.devices import seed_generators
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.shared import SharedGraph
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
-from gnntrain.tasks.node_classification import Labels
-from gnntrain.tasks.positive_class import positive_class
+from gnntrain.tasks.base import Labels
+from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SPLITS, Evaluator, SampledEvaluator
 from gnntrain.training.graph_access import OwnedParts, WholeGraph
@@ -271,18 +271,21 @@ def build_layerwise(
     buffers = build_buffers(config, context, scratch_dir)
     sources = loaders.features
     if isinstance(graph, PartitionedGraph):
-        assert loaders.exchange is not None
-        parts = OwnedParts(graph, context, loaders.owners, loaders.exchange)
-        return LayerwiseEvaluator(parts, buffers, task=task, features=sources)
-    edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
-    whole = WholeGraph(graph, context, all_ranks=config.evaluation.ranks == "all", edges=edges)
+        shared, exchange = loaders.values, loaders.exchange
+        assert isinstance(shared, SharedGraph)
+        assert exchange is not None
+        parts = OwnedParts(graph, buffers, sources, shared, exchange)
+        return LayerwiseEvaluator(parts, task)
     if on_gpu:
         limit, reads_host = buffers.memory_limit, loaders.kernels.reads_host
         buffers = DeviceBuffers(context, scratch_dir, limit, reads_host=reads_host)
     features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
     if loaders.exchange is None:
         features = {t: source.select() for t, source in sources.items()} if on_gpu else {}
-    return LayerwiseEvaluator(whole, buffers, task=task, features=features or None)
+    edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
+    all_ranks = config.evaluation.ranks == "all"
+    whole = WholeGraph(graph, buffers, features or None, all_ranks=all_ranks, edges=edges)
+    return LayerwiseEvaluator(whole, task)
 
 
 def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:

@@ -49,14 +49,13 @@ from gnntrain.run_store import (
     refuse_other_types,
 )
 from gnntrain.selfcheck import kernel_choice
-from gnntrain.tasks.positive_class import positive_name
+from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
 from gnntrain.training.evaluation import (
     Inferred,
     SplitMetrics,
     take_marks,
     warn_of_constant,
-    why_estimated,
 )
 
 _log = logging.getLogger(__name__)
@@ -106,13 +105,13 @@ class BestModel:
         self._loaders = build_loaders(config, self.task, self.model, graph, context)
 
     def evaluate(self) -> tuple[SplitMetrics, str]:
-        """The metrics of all splits, as the `evaluation` keys describe; and `why_estimated`."""
+        """The metrics of all splits, see the `evaluation` keys; and `Evaluator.estimated`."""
         parts = self._config, self.task, self.model, self._loaders
         evaluator = build_evaluator(*parts, self.graph, self._context, self._scratch_dir)
         metrics = evaluator.evaluate(self.model)
         if constant := take_marks(metrics):
             warn_of_constant(constant, self.epoch)
-        return metrics, why_estimated(evaluator)
+        return metrics, evaluator.estimated
 
     def infer(self, *, embed: bool = False) -> Inferred:
         """The outputs of every node, exactly: over all in-neighbours.

@@ -16,7 +16,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.errors import GnntrainError
 from gnntrain.plugins import told
-from gnntrain.tasks.positive_class import positive_name
+from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.records import FitResult, Status, Summary
 
 

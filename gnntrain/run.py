@@ -65,7 +65,7 @@ from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refus
 from gnntrain.run_store import has_changed, is_object, object_dataset, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
-from gnntrain.tasks.positive_class import positive_class
+from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 from gnntrain.training.records import Summary
 

@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.config.problems import did_you_mean
+from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
 from gnntrain.data.feature_statistics import FeatureStatistics
@@ -22,10 +23,9 @@ from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, Prepa
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import StoreError
-from gnntrain.data.store_place import stores_folder
+from gnntrain.data.stores import stores_folder
 from gnntrain.data.summary import first_names
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord

@@ -42,12 +42,12 @@ from gnntrain.reporting.text import counted
 from gnntrain.run_graph import rank_graph
 from gnntrain.run_store import model_signature, spread_warnings
 from gnntrain.startup import resume_collection
-from gnntrain.tasks.positive_class import positive_phrase
+from gnntrain.tasks.node_classification import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
-from gnntrain.training.evaluation import Evaluator, why_estimated
-from gnntrain.training.measure import peak_resident_bytes
+from gnntrain.training.evaluation import Evaluator
+from gnntrain.training.memory import peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo, Summary
-from gnntrain.training.serving import ServedEvaluator, ServerTimes, serve_evaluations
+from gnntrain.training.serving import ServerTimes, serve_evaluations, served_evaluator
 from gnntrain.training.trainer import Callback, Trainer
 
 _log = logging.getLogger("gnntrain")
@@ -87,7 +87,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         evaluator: Evaluator
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
-            evaluator = stack.enter_context(ServedEvaluator(exchange, context))
+            evaluator = stack.enter_context(served_evaluator(exchange, context))
             callbacks = [ServerTimes(exchange)]
         else:
             evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
@@ -215,7 +215,7 @@ def _fit(
                 peak_rss=peak or peak_resident_bytes(),
                 peak_gpu=peak_memory(context.device),
                 initial_weights=_plain(initial),
-                estimated=why_estimated(trainer.evaluator),
+                estimated=trainer.evaluator.estimated,
             )
             unwritten = _write(summary, run)
             for listener in listeners:

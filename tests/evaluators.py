@@ -29,7 +29,5 @@ def layerwise(
     buffers = SharedBuffers(context, place, memory_limit) if isinstance(place, Path) else place
     if features is not None and not isinstance(features, dict):
         features = {graph.target: features}
-    access = WholeGraph(graph, context, **options)
-    return LayerwiseEvaluator(
-        access, buffers, task=task or NodeClassification(graph), features=features
-    )
+    access = WholeGraph(graph, buffers, features, **options)
+    return LayerwiseEvaluator(access, task or NodeClassification(graph))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.csc import EdgeList, column_blocks, gcn_norm, with_loops
+from gnntrain.data.csc import EdgeList, column_blocks
 from gnntrain.data.graph import (
     EdgeData,
     Edges,
@@ -29,24 +29,10 @@ EDGES: dict[EdgeType, int] = {
 }
 
 
-def in_edges(
-    src: IntArray,
-    dst: IntArray,
-    *,
-    num_src: int,
-    num_dst: int,
-    has_norm: bool,
-) -> Edges:
+def in_edges(src: IntArray, dst: IntArray, num_src: int, num_dst: int) -> Edges:
     """The edges of one type in memory, from an edge list."""
-    blocks = list(column_blocks(EdgeList(src, dst, None), num_dst, num_src))
-    counts = np.concatenate([block.counts for block in blocks])
-    loop = np.concatenate([block.loop for block in blocks])
-    norm = np.concatenate([gcn_norm(block) for block in blocks])
-    return Edges(
-        indptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
-        indices=np.concatenate([block.indices for block in blocks]),
-        gcn_norm=with_loops(norm, loop) if has_norm else None,
-    )
+    (block,) = column_blocks(EdgeList(src, dst), num_dst, num_src)
+    return Edges(np.concatenate(([0], np.cumsum(block.counts, dtype=np.int64))), block.indices)
 
 
 def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -> GraphData:
@@ -101,13 +87,7 @@ def hetero_graph(data: GraphData | None = None) -> Graph:
             ids=given.ids,
         )
     edges = {
-        name: in_edges(
-            src,
-            dst,
-            num_src=len(nodes[name[0]]),
-            num_dst=len(nodes[name[2]]),
-            has_norm=False,
-        )
+        name: in_edges(src, dst, len(nodes[name[0]]), len(nodes[name[2]]))
         for name, (src, dst) in lists.items()
     }
     return Graph(

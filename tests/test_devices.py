@@ -114,7 +114,7 @@ def _no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.float32 if device.type == "sim" else torch.float64
 
     monkeypatch.setattr(SimulatedTensor, "__new__", made)
-    for user in ("tasks.node_regression", "tasks.nodes"):
+    for user in ("tasks.node_regression", "tasks.base"):
         monkeypatch.setattr(f"gnntrain.{user}.float_type", float_type)
 
 

@@ -15,7 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.app.overrides import is_hydras, parse_override, sides_of
 from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files
 from gnntrain.config.problems import Problem, did_you_mean
-from gnntrain.config.synonyms import synonym
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.reporting.rundir import explained
 
@@ -85,9 +84,7 @@ def _problem(override: Override, lines: list[str], sources: Sources) -> Problem 
         known = [f"hydra.{name}" for name in _keys(_compose_hydra(lines[:-1], sources).hydra)]
         if key in known:
             return Problem(key, value, str(error.__cause__ or error).splitlines()[0])
-        ours = synonym(key)
-        hint = f"did you mean {ours}?" if ours else did_you_mean(key, known)
-        return Problem(key, value, "no such key of Hydra's", hint)
+        return Problem(key, value, "no such key of Hydra's", did_you_mean(key, known))
     return None
 
 

@@ -13,15 +13,14 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.paths import expanded
 
 if TYPE_CHECKING:
-    from gnntrain.data.store_cleaning import FoundStore
+    from gnntrain.data.stores import FoundStore
 
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
 def _clean(arguments: Arguments) -> int:
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.store_cleaning import find_stores
-    from gnntrain.data.store_place import stores_folder
+    from gnntrain.data.stores import find_stores, stores_folder
     from gnntrain.inventory.stores import total
     from gnntrain.reporting.text import shown_path
 
@@ -92,7 +91,7 @@ def _remove(found: list[FoundStore]) -> None:
     Raises:
         RunError: The file system refuses.
     """
-    from gnntrain.data.store_cleaning import StoreInUse, remove_store
+    from gnntrain.data.stores import StoreInUse, remove_store
     from gnntrain.inventory.stores import total
 
     removed: list[FoundStore] = []

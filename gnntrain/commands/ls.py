@@ -59,8 +59,7 @@ def _sections(kind: str | None, folder: Path | None) -> Iterator[Section]:
 
 def _datasets_and_stores(kind: str | None, folder: Path | None) -> Iterator[Section]:
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.store_cleaning import find_stores
-    from gnntrain.data.store_place import stores_folder
+    from gnntrain.data.stores import find_stores, stores_folder
     from gnntrain.inventory import datasets, stores
     from gnntrain.reporting.tables import Section
     from gnntrain.reporting.text import shown_path

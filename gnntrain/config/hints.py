@@ -10,10 +10,20 @@ from gnntrain.config.mistakes import UNKNOWN, Place, wrong_value
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, nearest, shown
 from gnntrain.config.schema import Config, LoggerConfig
-from gnntrain.config.synonyms import not_yet, synonym
 from gnntrain.config.types import flattened
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import MODELS, plugin_names
+
+_NOT_YET = (
+    *("task.type=edge_classification", "task.type=edge_regression", "task.type=link_prediction"),
+    *("task.type=graph_classification", "sampler.time_attr", "serve"),
+)
+
+
+def not_yet(typed: str) -> str | None:
+    """A hint at a key, a value or a command that one would guess and that is not there yet."""
+    found = any(typed == name or typed.startswith((f"{name}.", f"{name}=")) for name in _NOT_YET)
+    return "not supported yet: docs/faq.md says what is" if found else None
 
 
 def problems_of(place: Place, config: Config) -> Iterator[Problem]:
@@ -59,9 +69,6 @@ def _meant(path: str, config: Config, values: Mapping[str, object]) -> str | Non
         option = chosen.option if isinstance(chosen, DatasetConfig) else chosen.name
         few = owners if len(owners) <= 3 else [*owners[:3], "..."]
         return f"a key of {section}={'|'.join(few)}, not of {section}={option}"
-    known_as = synonym(key)
-    if known_as is not None and known_as in values:
-        return _did_you_mean(values, known_as)
     found = [known for known in values if known.endswith(f".{key}")]
     near = nearest(key, (known.rpartition(".")[2] for known in siblings))
     if section and near and (f"{section}.{key}" in siblings or not found):

@@ -9,7 +9,6 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from gnntrain.config.problems import Problem, did_you_mean, shown
-from gnntrain.config.synonyms import synonym
 from gnntrain.config.types import JSON, Section
 
 UNKNOWN = "no such key"
@@ -138,9 +137,7 @@ def argument_problems(
 
 def _unknown_argument(place: Place) -> Problem:
     key, known = place.path[-1], place.owner.model_fields
-    other_name = (synonym(key) or "").rpartition(".")[2]
-    hint = did_you_mean(other_name if other_name in known else key, known)
-    return Problem(place.key, shown(place.value), UNKNOWN, hint)
+    return Problem(place.key, shown(place.value), UNKNOWN, did_you_mean(key, known))
 
 
 def key_schema(owner: type[Section], key: str) -> JSON:

@@ -7,7 +7,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,49 +15,34 @@ import numpy as np
 
 from gnntrain import __version__
 from gnntrain.atomic_io import fsync_folder
-from gnntrain.data.arrays import (
+from gnntrain.data.array_folder import (
     HEADER_BYTES,
+    ArrayMeta,
     ArrayWriter,
-    lowest_feature,
-    prepared_features,
-    stored_feature_dtype,
+    StoreError,
+    canonical_json,
+    digest_of,
+    with_checksums,
     write_array,
+    write_seal,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import ColumnBlock, EdgeList, column_blocks, gcn_norm, with_loops
+from gnntrain.data.csc import EdgeList, column_blocks
+from gnntrain.data.features import lowest_feature, prepared_features
 from gnntrain.data.graph import (
     JSON,
     SPLITS,
     AnyArray,
     EdgeType,
-    Float32Array,
     GraphData,
-    Int64Array,
-    NodeType,
     PrepareOptions,
     index_dtype,
     reverse_type,
     without_reverse,
 )
 from gnntrain.data.preprocessing import loses_digits
-from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import (
-    FORMAT,
-    META_FILE,
-    VERSION,
-    ArrayMeta,
-    EdgeTypeMeta,
-    NodeTypeMeta,
-    StoreError,
-    StoreMeta,
-    canonical_json,
-    digest_of,
-    read_meta,
-    with_checksums,
-    write_description,
-    write_seal,
-)
-from gnntrain.data.store_place import (
+from gnntrain.data.store import EdgeTypeMeta, NodeTypeMeta, StoredGraph, StoreMeta
+from gnntrain.data.stores import (
     clear_place,
     disk_errors,
     disk_full,
@@ -97,7 +82,8 @@ def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
     `identity["dataset"]` gives the readable part.
     """
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", str(identity.get("dataset", "graph")))
-    content = {"identity": dict(identity), "options": options.to_dict(), "version": VERSION}
+    version = StoreMeta.VERSION
+    content = {"identity": dict(identity), "options": options.to_dict(), "version": version}
     return f"{readable}-{digest_of(content, num_bytes=6)}"
 
 
@@ -129,11 +115,11 @@ def open_or_build(
     for _ in range(_MAX_TRIES):
         now = identity()
         path = Path(cache_dir).absolute() / store_name(now, options)
-        store, problem = _try_open(path, now, options)
+        store, reason = _try_open(path, now, options)
         if store is not None:
-            return OpenedStore(store, False, "opened", time.perf_counter() - begin)
+            return OpenedStore(store, False, reason, time.perf_counter() - begin)
         with locked(path):
-            store, problem = _try_open(path, now, options)
+            store, reason = _try_open(path, now, options)
             if store is not None:
                 reason = "opened: another process has just built it"
                 return OpenedStore(store, False, reason, time.perf_counter() - begin)
@@ -146,7 +132,7 @@ def open_or_build(
                 if identity() == now:
                     raise
                 continue  # half of one file and half of another are no table
-        return OpenedStore(store, True, problem, time.perf_counter() - begin)
+        return OpenedStore(store, True, reason, time.perf_counter() - begin)
     raise UserError(
         f"the files of {now['dataset']} have changed {_MAX_TRIES} times while they were read.",
         "Start again when they are complete.",
@@ -155,6 +141,22 @@ def open_or_build(
 
 class _OtherFiles(Exception):
     """Files have changed while a graph was read from them."""
+
+
+def _try_open(
+    path: Path, identity: Mapping[str, JSON], options: PrepareOptions
+) -> tuple[StoredGraph | None, str]:
+    """The store; or None, and the reason to build it."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None, "built: none was there"
+    try:
+        store = StoredGraph.open(path)
+    except StoreError as error:
+        return None, f"rebuilt: {error.reason}"
+    wanted = [dict(identity), options.to_dict()]
+    if canonical_json(wanted) != canonical_json([store.meta.identity, store.meta.options]):
+        return None, "rebuilt: it was made from other data or with other options"
+    return store, "opened"
 
 
 def write_store(
@@ -174,23 +176,6 @@ def write_store(
         return _write(path, data, options, identity, lambda: identity)
 
 
-def _try_open(
-    path: Path, identity: Mapping[str, JSON], options: PrepareOptions
-) -> tuple[StoredGraph | None, str]:
-    """The store; or None and the reason to build it."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return None, "built: none was there"
-    try:
-        store = StoredGraph.open(path)
-    except StoreError as error:
-        return None, f"rebuilt: {error.reason}"
-    asked = {"identity": dict(identity), "options": options.to_dict()}
-    found = {"identity": store.meta.identity, "options": store.meta.options}
-    if canonical_json(asked) != canonical_json(found):
-        return None, "rebuilt: it was made from other data or with other options"
-    return store, ""
-
-
 def _write(
     path: Path,
     data: GraphData,
@@ -199,21 +184,15 @@ def _write(
     identity_now: Callable[[], Mapping[str, JSON]],
 ) -> StoredGraph:
     check_graph(data)
-    needed = _needed_bytes(data, options)
+    needed = needed_bytes(data, options)
     if free_bytes(path.parent) < needed:
         raise disk_full(path, needed)
     building = temporary_sibling(path)
     try:
         with disk_errors(path, needed):
             building.mkdir()
-            lowest = options.lowest  # None: features stay as they are
-            if lowest is None and options.normalize_features:
-                lowest = {
-                    name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()
-                }
-            arrays, num_edges = _write_arrays(building, data, options, lowest)
-            meta = _write_meta(building, data, options, identity, arrays, num_edges, lowest)
-            write_seal(building, meta)
+            meta = _write_files(building, data, options, identity)
+            write_seal(building, meta.arrays, meta.digest)
             fsync_folder(building)
             if identity_now() != identity:
                 raise _OtherFiles
@@ -223,102 +202,60 @@ def _write(
     return StoredGraph.open(path, check=False)
 
 
-def _write_arrays(
-    directory: Path,
-    data: GraphData,
-    options: PrepareOptions,
-    lowest: Mapping[NodeType, float] | None,
-) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
-    """Write all arrays; returns them and the number of edges of each type."""
-    sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
-    arrays, num_edges = _write_columns(directory, _edge_lists(data, options), sizes)
+def _write_files(
+    folder: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+) -> StoreMeta:
+    """Write all arrays, then their description."""
+    arrays, num_edges = _write_edges(folder, data, options)
+
+    lowest = options.lowest  # None: features stay as they are
+    if lowest is None and options.normalize_features:
+        lowest = {name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()}
+    dtype = options.feature_dtype
     small = {"labels": _stored_labels(data)}
-    for name in SPLITS:
-        small[f"split_{name}"] = np.unique(np.asarray(data.splits[name])).astype(np.int64)
-    for number, (name, of_type) in enumerate(data.nodes.items()):
+    for number, (name, nodes) in enumerate(data.nodes.items()):
         where = "" if data.is_homogeneous else f"node type {name}: "
-        file = directory / f"features_{number}.npy"
-        least = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
-        shape, dtype = (of_type.num_features,), stored_feature_dtype(options)
-        with ArrayWriter(file, dtype, shape, options.feature_dtype) as writer:
-            kept_as, dataset = options.feature_dtype, data.dataset
-            for rows in prepared_features(of_type, kept_as, least, dataset, where):
+        subtracted = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
+        file, stored = folder / f"features_{number}.npy", _stored_dtype(options)
+        with ArrayWriter(file, stored, (nodes.num_features,), dtype) as writer:
+            for rows in prepared_features(nodes, dtype, subtracted, data.dataset, where):
                 writer.append(rows)
             arrays[file.stem] = writer.close()
-        if of_type.ids is not None:
-            small[f"node_ids_{number}"] = _stored_names(of_type.ids)
+        if nodes.ids is not None:
+            small[f"node_ids_{number}"] = _stored_names(nodes.ids)
+    for split in SPLITS:
+        small[f"split_{split}"] = np.unique(np.asarray(data.splits[split])).astype(np.int64)
     if data.class_names is not None:
         small["class_names"] = _stored_names(data.class_names)
-    for name, array in small.items():
-        arrays[name] = write_array(directory, name, array)
-    return arrays, num_edges
+    arrays |= {name: write_array(folder, name, array) for name, array in small.items()}
 
-
-def _write_columns(
-    directory: Path, edges: Mapping[EdgeType, EdgeList], sizes: Mapping[NodeType, int]
-) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
-    """Write the in-neighbour lists, block by block, then the arrays derived from them."""
-    indptr = np.zeros(sum(sizes[name[2]] + 1 for name in edges), np.int64)
-    norm, num_edges, first = np.empty(0, np.float32), dict[EdgeType, int](), 0
-    weighted = any(of_type.weight is not None for of_type in edges.values())
-    arrays: dict[str, ArrayMeta] = {}
-    dtype = index_dtype(max(sizes.values()))
-    with (
-        ArrayWriter(directory / "indices.npy", dtype) as indices,
-        ArrayWriter(directory / "edge_weight.npy", np.float32) as weight,
-    ):
-        for name, of_type in edges.items():
-            num_src, num_dst = sizes[name[0]], sizes[name[2]]
-            last = first + num_dst + 1
-            blocks = column_blocks(of_type, num_dst, num_src)
-            if of_type.merge and of_type.weight is not None:
-                blocks = _telling_sums(of_type, blocks)
-            norm = _append_columns(blocks, indptr[first:last], indices, weight)
-            num_edges[name], first = int(indptr[last - 1]), last
-        arrays["indices"] = indices.close()
-        if weighted:
-            arrays["edge_weight"] = weight.close()
-    if not weighted:
-        (directory / "edge_weight.npy").unlink()
-    arrays["indptr"] = write_array(directory, "indptr", indptr)
-    if len(edges) == len(sizes) == 1:
-        arrays["gcn_norm"] = write_array(directory, "gcn_norm", norm)
-    return arrays, num_edges
-
-
-def _telling_sums(edges: EdgeList, blocks: Iterable[ColumnBlock]) -> Iterator[ColumnBlock]:
-    """The blocks of edges in both directions; at the end it is told how many weights were added to
-    another edge's."""
-    first = num_stored = 0
-    for block in blocks:
-        last = first + len(block.counts)
-        num_stored += int((block.indices != np.repeat(np.arange(first, last), block.counts)).sum())
-        first = last
-        yield block
-    num_given = sum(int((src != dst).sum()) for src, dst, _ in edges.chunks())
-    if num_more := num_given - num_stored // 2:
-        _logger.warning(
-            "dataset.to_undirected: %s edges are given once more, in the other direction or the "
-            "same; their weights are added up",
-            f"{num_more:,}",
-        )
-
-
-def _append_columns(
-    blocks: Iterable[ColumnBlock], indptr: Int64Array, indices: ArrayWriter, weight: ArrayWriter
-) -> Float32Array:
-    """Write the in-neighbours of one edge type and fill its `indptr`; returns its `gcn_norm`."""
-    (norm, loop), first = np.empty((2, len(indptr) - 1), np.float32), 0
-    for block in blocks:
-        last = first + len(block.counts)
-        indptr[first + 1 : last + 1] = block.counts
-        norm[first:last], loop[first:last] = gcn_norm(block), block.loop
-        indices.append(block.indices.astype(indices.dtype, copy=False))
-        if block.weight is not None:
-            weight.append(block.weight)
-        first = last
-    np.cumsum(indptr, out=indptr)
-    return with_loops(norm, loop)
+    return StoreMeta(
+        format=StoreMeta.FORMAT,
+        version=StoreMeta.VERSION,
+        made_by=f"gnntrain {__version__}",
+        dataset=data.dataset,
+        task=data.task,
+        metric=data.metric,
+        ogb_name=data.ogb_name,
+        num_classes=data.num_classes,
+        node_types=tuple(
+            NodeTypeMeta(
+                name=name,
+                num_nodes=nodes.num_nodes,
+                num_features=nodes.num_features,
+                feature_names=None if nodes.feature_names is None else tuple(nodes.feature_names),
+                preprocessing=nodes.preprocessing,
+            )
+            for name, nodes in data.nodes.items()
+        ),
+        edge_types=tuple(EdgeTypeMeta(name=k, num_edges=n) for k, n in num_edges.items()),
+        target=data.target,
+        identity=json.loads(canonical_json(dict(identity))),
+        options=options.to_dict(),
+        arrays=with_checksums(folder, arrays),
+        summary=summary_of(data, options),
+        lowest=None if lowest is None else dict(lowest),
+    ).write(folder)
 
 
 def _edge_lists(data: GraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
@@ -333,12 +270,64 @@ def _edge_lists(data: GraphData, options: PrepareOptions) -> dict[EdgeType, Edge
     if data.reverse or both_ways:
         for name in without_reverse(data.edges):
             if not lists[name].mirror:
-                lists[reverse_type(name)] = lists[name].reversed()
+                given = lists[name]
+                lists[reverse_type(name)] = replace(given, src=given.dst, dst=given.src)
     return lists
+
+
+def _write_edges(
+    folder: Path, data: GraphData, options: PrepareOptions
+) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
+    """Write the in-neighbour lists, block by block, then the arrays derived from them; returns them
+    and the number of edges of each type."""
+    lists = _edge_lists(data, options)
+    sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
+    indptr = np.zeros(sum(sizes[name[2]] + 1 for name in lists), np.int64)
+    norm, loop = np.empty((2, max(sizes.values())), np.float32)
+    arrays, num_edges, first = dict[str, ArrayMeta](), dict[EdgeType, int](), 0
+    weighted = any(edges.weight is not None for edges in lists.values())
+    with (
+        ArrayWriter(folder / "indices.npy", index_dtype(max(sizes.values()))) as indices,
+        ArrayWriter(folder / "edge_weight.npy", np.float32) as weight,
+    ):
+        for name, edges in lists.items():
+            num_src, num_dst = sizes[name[0]], sizes[name[2]]
+            offsets = indptr[first : first + num_dst + 1]
+            node = num_merged = 0
+            for block in column_blocks(edges, num_dst, num_src):
+                last = node + len(block.counts)
+                offsets[node + 1 : last + 1] = block.counts
+                norm[node:last], loop[node:last] = block.norm, block.loop
+                indices.append(block.indices.astype(indices.dtype, copy=False))
+                if block.weight is not None:
+                    weight.append(block.weight)
+                node, num_merged = last, num_merged + block.num_merged
+            np.cumsum(offsets, out=offsets)
+            num_edges[name], first = int(offsets[-1]), first + len(offsets)
+            if weighted and num_merged:
+                _logger.warning(
+                    "dataset.to_undirected: %s edges are given once more, in the other direction "
+                    "or the same; their weights are added up",
+                    f"{num_merged // 2:,}",
+                )
+        arrays["indices"] = indices.close()
+        if weighted:
+            arrays["edge_weight"] = weight.close()
+    if not weighted:
+        (folder / "edge_weight.npy").unlink()
+    arrays["indptr"] = write_array(folder, "indptr", indptr)
+    if len(lists) == len(sizes) == 1:
+        with_loops = norm if (loop == 1).all() else np.stack([norm, loop], axis=1)
+        arrays["gcn_norm"] = write_array(folder, "gcn_norm", with_loops)
+    return arrays, num_edges
 
 
 def _stored_names(names: AnyArray) -> AnyArray:
     return names.astype(names.dtype if names.dtype.kind == "S" else np.int64, copy=False)
+
+
+def _stored_dtype(options: PrepareOptions) -> np.dtype[np.generic]:
+    return np.dtype(np.uint16 if options.feature_dtype == "bfloat16" else options.feature_dtype)
 
 
 def _stored_labels(data: GraphData) -> AnyArray:
@@ -349,69 +338,22 @@ def _stored_labels(data: GraphData) -> AnyArray:
         rounded = labels.astype(np.float32)
         is_exact = ((rounded == labels) | np.isnan(labels)).all(axis=0)
         return labels if (loses_digits(labels) & ~is_exact).any() else rounded
-    if data.labels.dtype.kind == "f":
-        return np.nan_to_num(data.labels, nan=-1.0).astype(np.int32)
-    return data.labels.astype(np.int32)
+    is_float = data.labels.dtype.kind == "f"
+    return (np.nan_to_num(data.labels, nan=-1.0) if is_float else data.labels).astype(np.int32)
 
 
-def _write_meta(
-    directory: Path,
-    data: GraphData,
-    options: PrepareOptions,
-    identity: Mapping[str, JSON],
-    arrays: Mapping[str, ArrayMeta],
-    num_edges: Mapping[EdgeType, int],
-    lowest: Mapping[NodeType, float] | None,
-) -> StoreMeta:
-    node_types = tuple(
-        NodeTypeMeta(
-            name=name,
-            num_nodes=nodes.num_nodes,
-            num_features=nodes.num_features,
-            feature_names=None if nodes.feature_names is None else tuple(nodes.feature_names),
-            preprocessing=nodes.preprocessing,
-        )
-        for name, nodes in data.nodes.items()
-    )
-    meta = StoreMeta(
-        format=FORMAT,
-        version=VERSION,
-        made_by=f"gnntrain {__version__}",
-        dataset=data.dataset,
-        task=data.task,
-        metric=data.metric,
-        ogb_name=data.ogb_name,
-        num_classes=data.num_classes,
-        node_types=node_types,
-        edge_types=tuple(
-            EdgeTypeMeta(name=name, num_edges=number) for name, number in num_edges.items()
-        ),
-        target=data.target,
-        identity=json.loads(canonical_json(dict(identity))),
-        options=options.to_dict(),
-        arrays=with_checksums(directory, arrays),
-        summary=summary_of(data, options),
-        lowest=None if lowest is None else dict(lowest),
-        digest="",
-    )
-    write_description(directory / META_FILE, meta)
-    return read_meta(directory)
-
-
-def _needed_bytes(data: GraphData, options: PrepareOptions) -> int:
+def needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     """Bytes on disk, with all edges counted, also those to be merged."""
     sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
-    an_index, a_feature = index_dtype(max(sizes.values())), stored_feature_dtype(options)
+    an_index, a_feature = index_dtype(max(sizes.values())), _stored_dtype(options)
     needed = (8 + 2 * len(sizes)) * HEADER_BYTES + (1 << 16)
     for (_, _, destination), edges in _edge_lists(data, options).items():
+        a_weight = 0 if edges.weight is None else 4
         num_edges = len(edges.src) * (1 + edges.mirror) + sizes[destination] * edges.fill_loops
-        needed += num_edges * (an_index.itemsize + 4 * (edges.weight is not None))
-        needed += sizes[destination] * (8 + 4 + 4 * (edges.weight is not None))
-    for of_type in data.nodes.values():
-        a_node = of_type.num_features * a_feature.itemsize
-        if of_type.ids is not None:
-            a_node += max(of_type.ids.dtype.itemsize, 8)
-        needed += of_type.num_nodes * a_node
+        needed += num_edges * (an_index.itemsize + a_weight) + sizes[destination] * (12 + a_weight)
+    for nodes in data.nodes.values():
+        an_id = 0 if nodes.ids is None else max(nodes.ids.dtype.itemsize, 8)
+        needed += nodes.num_nodes * (nodes.num_features * a_feature.itemsize + an_id)
     a_label = {"multilabel": 1, "continuous": 8}.get(data.task, 0) * data.num_classes or 4
     needed += len(data.labels) * a_label + 8 * sum(len(ids) for ids in data.splits.values())
     return needed + (0 if data.class_names is None else data.class_names.nbytes)

@@ -4,49 +4,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_PICKLES = (".pkl", ".pickle", ".gpickle", ".p")
-_DGL = (".bin", ".dgl")
-_SHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
-
-_INTRO = "Convert it in Python:"
 _WRITE_GRAPHML = "networkx.write_graphml(graph, 'graph.graphml')"
-_AS_GRAPHML = "Then give dataset.data=graph.graphml."
+_GIVE_GRAPHML = "Then give dataset.data=graph.graphml."
 _WRITE_NPZ = (
     "edge_index = numpy.stack([end.numpy() for end in graph.edges()])",
     "arrays = {name: array.numpy() for name, array in graph.ndata.items()}",
     "numpy.savez('graph.npz', edge_index=edge_index, **arrays)",
 )
-_AS_NPZ = "Then give dataset.data=graph.npz."
+_GIVE_NPZ = "Then give dataset.data=graph.npz."
 
 
-def networkx_hint() -> str:
-    """The lines that convert a NetworkX graph."""
-    return _hint(_INTRO, ["import networkx", _WRITE_GRAPHML], _AS_GRAPHML)
+def _hint(*lines: str, then: str, intro: str = "Convert it in Python:") -> str:
+    return "\n".join([intro, *(f"  {line}" for line in lines), then])
 
 
-def dgl_hint() -> str:
-    """The lines that convert a graph of DGL."""
-    return _hint(_INTRO, ["import numpy", *_WRITE_NPZ], _AS_NPZ)
+LIBRARY_HINTS = {
+    "networkx": _hint("import networkx", _WRITE_GRAPHML, then=_GIVE_GRAPHML),
+    "dgl": _hint("import numpy", *_WRITE_NPZ, then=_GIVE_NPZ),
+}
+"""By the library of a graph in memory."""
 
 
 def conversion_hint(path: Path) -> str | None:
     """The lines that convert a file of another tool; None for a suffix that is not known."""
-    suffix, shown = path.suffix.lower(), str(path)
-    if suffix in _PICKLES:
+    suffix, shown = path.suffix.lower(), repr(str(path))
+    if suffix in (".pkl", ".pickle", ".gpickle", ".p"):
+        load = f"graph = pickle.load(open({shown}, 'rb'))"
         intro = "A pickle runs code when it is read. If you trust it, convert it in Python:"
-        load = ["import networkx, pickle", f"graph = pickle.load(open({shown!r}, 'rb'))"]
-        return _hint(intro, [*load, _WRITE_GRAPHML], _AS_GRAPHML)
-    if suffix in _DGL:
-        load = ["import dgl, numpy", f"graph = dgl.load_graphs({shown!r})[0][0]"]
-        return _hint(_INTRO, [*load, *_WRITE_NPZ], _AS_NPZ)
+        lines = ("import networkx, pickle", load, _WRITE_GRAPHML)
+        return _hint(*lines, then=_GIVE_GRAPHML, intro=intro)
+    if suffix in (".bin", ".dgl"):
+        load = f"graph = dgl.load_graphs({shown})[0][0]"
+        return _hint("import dgl, numpy", load, *_WRITE_NPZ, then=_GIVE_NPZ)
     if suffix in (".gml", ".gexf"):
-        load = ["import networkx", f"graph = networkx.read_{suffix[1:]}({shown!r})"]
-        return _hint(_INTRO, [*load, _WRITE_GRAPHML], _AS_GRAPHML)
-    if suffix in _SHEETS:
-        convert = f"pandas.read_excel({shown!r}).to_csv('table.csv', index=False)"
-        return _hint(_INTRO, ["import pandas", convert], "Then give table.csv.")
+        load = f"graph = networkx.read_{suffix[1:]}({shown})"
+        return _hint("import networkx", load, _WRITE_GRAPHML, then=_GIVE_GRAPHML)
+    if suffix in (".xlsx", ".xls", ".xlsb", ".ods"):
+        convert = f"pandas.read_excel({shown}).to_csv('table.csv', index=False)"
+        return _hint("import pandas", convert, then="Then give table.csv.")
     return None
-
-
-def _hint(intro: str, lines: list[str], outro: str) -> str:
-    return "\n".join([intro, *(f"  {line}" for line in lines), outro])

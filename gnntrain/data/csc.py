@@ -11,17 +11,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.graph import Float32Array, Int64Array, IntArray, index_dtype
+from gnntrain.data.graph import (
+    AnyArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    IntArray,
+    index_dtype,
+)
 from gnntrain.jit import jit
 from gnntrain.limits import available_cores
-
-Float64Array = npt.NDArray[np.float64]
 
 CHUNK_EDGES = 1 << 20
 MIN_BLOCK_EDGES = 1 << 20
@@ -45,14 +49,10 @@ class EdgeList:
 
     src: IntArray
     dst: IntArray
-    weight: npt.NDArray[Any] | None = None
+    weight: AnyArray | None = None
     mirror: bool = False
     merge: bool = False
     fill_loops: bool = False
-
-    def reversed(self) -> EdgeList:
-        """The edges in the other direction."""
-        return replace(self, src=self.dst, dst=self.src)
 
     def chunks(self) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
         """Contiguous chunks of the list, without a copy where it is contiguous already."""
@@ -62,7 +62,14 @@ class EdgeList:
             weight = no_weight
             if self.weight is not None:
                 weight = np.ascontiguousarray(self.weight[part], dtype=np.float32)
-            yield _as_ids(self.src[part]), _as_ids(self.dst[part]), weight
+            src, dst = (
+                np.ascontiguousarray(ids[part], ids.dtype if ids.dtype in _ID_TYPES else np.int64)
+                for ids in (self.src, self.dst)
+            )
+            yield src, dst, weight
+
+
+_ID_TYPES = (np.int32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +80,17 @@ class ColumnBlock:
         counts: int64 `[num_columns]`, in-neighbours of each column.
         indices: `[num_edges]`, in-neighbours, ascending within a column.
         weight: float32 `[num_edges]`, or None.
-        inflow: float64 `[num_columns]`, total weight of the in-edges that are not self loops.
+        norm: float32 `[num_columns]`, see `Edges.gcn_norm`.
         loop: float32 `[num_columns]`, weight of the (last) self loop, 1 where there is none.
+        num_merged: How many edges, self loops aside, were merged into others.
     """
 
     counts: Int64Array
     indices: IntArray
     weight: Float32Array | None
-    inflow: Float64Array
+    norm: Float32Array
     loop: Float32Array
-
-
-def count_columns(edges: EdgeList, num_nodes: int) -> Int64Array:
-    """In-edges of each node before merging and adding self loops, int64 `[num_nodes]`."""
-    counts = np.zeros(num_nodes, dtype=np.int64)
-    for src, dst, _ in edges.chunks():
-        _count(src, dst, edges.mirror, counts)
-    return counts
+    num_merged: int
 
 
 def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[tuple[int, int]]:
@@ -105,25 +106,19 @@ def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[
     return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
 
 
-def column_blocks(
-    edges: EdgeList,
-    num_dst: int,
-    num_src: int | None = None,
-    *,
-    min_block_edges: int = MIN_BLOCK_EDGES,
-) -> Iterator[ColumnBlock]:
+def column_blocks(edges: EdgeList, num_dst: int, num_src: int) -> Iterator[ColumnBlock]:
     """The graph's columns, block after block.
 
     Args:
         edges: The edge list; ids of destinations must lie in `0 … num_dst - 1`, those of sources in
             `0 … num_src - 1`.
         num_dst: Number of columns.
-        num_src: Number of rows; None: as many as columns.
-        min_block_edges: Edges a block at least; the blocks' number stays bounded beyond.
+        num_src: Number of rows.
     """
-    num_src = num_dst if num_src is None else num_src
-    counts = count_columns(edges, num_dst)
-    max_edges = max(min_block_edges, int(counts.sum()) // NUM_BLOCKS)
+    counts = np.zeros(num_dst, dtype=np.int64)  # before edges are merged, and loops added
+    for src, dst, _ in edges.chunks():
+        _count(src, dst, edges.mirror, counts)
+    max_edges = max(MIN_BLOCK_EDGES, int(counts.sum()) // NUM_BLOCKS)
     ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_src)))
     workers = min(available_cores(), MAX_THREADS, len(ranges))
     pending: deque[Future[ColumnBlock]] = deque()
@@ -136,62 +131,42 @@ def column_blocks(
             yield pending.popleft().result()
 
 
-def gcn_norm(block: ColumnBlock) -> Float32Array:
-    """See `Edges.gcn_norm`, without the weights of self loops."""
-    total = block.loop + block.inflow
-    norm = np.zeros(len(total), dtype=np.float32)
-    np.divide(1.0, np.sqrt(np.maximum(total, 0.0)), out=norm, where=total > 0, casting="same_kind")
-    return norm
-
-
-def with_loops(norm: Float32Array, loop: Float32Array) -> Float32Array:
-    """See `Edges.gcn_norm`; `loop` is `ColumnBlock.loop`."""
-    return norm if (loop == 1).all() else np.stack([norm, loop], axis=1)
-
-
 def _row_bits(num_nodes: int) -> int:
     return (num_nodes - 1).bit_length()
 
 
-def _as_ids(ids: IntArray) -> IntArray:
-    if ids.dtype not in (np.int32, np.int64):
-        return ids.astype(np.int64)
-    return np.ascontiguousarray(ids)
-
-
 def _build_block(edges: EdgeList, num_src: int, counts: Int64Array, first: int) -> ColumnBlock:
-    num_columns, num_edges = len(counts), int(counts.sum())
-    row_bits = _row_bits(num_src)
-    room = num_edges + (num_columns if edges.fill_loops else 0)
-    keys = np.empty(room, dtype=np.int64)
-    weight = np.empty(0 if edges.weight is None else room, dtype=np.float32)
+    num_columns, row_bits = len(counts), _row_bits(num_src)
+    capacity = int(counts.sum()) + (num_columns if edges.fill_loops else 0)
+    keys = np.empty(capacity, dtype=np.int64)
+    weight = np.empty(0 if edges.weight is None else capacity, dtype=np.float32)
     has_loop = np.zeros(num_columns, dtype=np.bool_)
     end = 0
-    for src, dst, given in edges.chunks():
-        how = (first, row_bits, edges.mirror)
-        end = _collect(src, dst, given, *how, end, keys, weight, has_loop)
+    for chunk in edges.chunks():
+        end = _collect(*chunk, first, row_bits, edges.mirror, end, keys, weight, has_loop)
     if edges.fill_loops:
         bare = np.flatnonzero(~has_loop)
         keys[end : end + len(bare)] = (bare << row_bits) | (first + bare)
         weight[end : end + len(bare)] = 1.0
         end += len(bare)
-    keys, weight = _sorted(keys[:end], weight[:end])
+    keys, weight = keys[:end], weight[:end]
+    if edges.weight is None:
+        keys.sort()
+    else:
+        order = np.argsort(keys, kind="stable")  # so that duplicate edges keep their order
+        keys, weight = keys[order], weight[order]
     indices = np.empty(end, dtype=index_dtype(num_src))
     kept = np.zeros(num_columns, dtype=np.int64)
     inflow = np.zeros(num_columns, dtype=np.float64)
     loop = np.ones(num_columns, dtype=np.float32)
-    total = _unpack(keys, weight, first, row_bits, edges.merge, indices, kept, inflow, loop)
+    total, num_merged = _unpack(
+        keys, weight, first, row_bits, edges.merge, indices, kept, inflow, loop
+    )
+    flow = loop + inflow
+    norm = np.zeros(num_columns, dtype=np.float32)
+    np.divide(1.0, np.sqrt(np.maximum(flow, 0.0)), out=norm, where=flow > 0, casting="same_kind")
     kept_weight = None if edges.weight is None else weight[:total]
-    return ColumnBlock(kept, indices[:total], kept_weight, inflow, loop)
-
-
-def _sorted(keys: Int64Array, weight: Float32Array) -> tuple[Int64Array, Float32Array]:
-    if len(weight) == 0:
-        keys.sort()
-        return keys, weight
-    # Stable, so that duplicate edges keep their order.
-    order = np.argsort(keys, kind="stable")
-    return keys[order], weight[order]
+    return ColumnBlock(kept, indices[:total], kept_weight, norm, loop, num_merged)
 
 
 # Kernels. `weight` is empty where the graph has no weights. An edge's key is its column, counted
@@ -251,22 +226,23 @@ def _unpack(
     kept: Int64Array,
     inflow: Float64Array,
     loop: Float32Array,
-) -> int:
-    """Rows out of sorted keys, duplicates merged if asked (weights in place); returns the number
-    of edges kept."""
+) -> tuple[int, int]:
+    """Rows out of sorted keys, duplicates merged if asked (weights in place); `inflow` is the total
+    weight of the in-edges that are not self loops. Returns the number of edges kept, and of those
+    merged into others that are not self loops."""
     weighted = len(weight) > 0
     row_mask = (np.int64(1) << row_bits) - 1
-    num = 0
-    at = 0
+    num = num_merged = at = 0
     while at < len(keys):
         key = keys[at]
+        column, row = key >> row_bits, key & row_mask
         total = np.float64(weight[at]) if weighted else 1.0
         at += 1
         while merge and at < len(keys) and keys[at] == key:
             if weighted:
                 total += weight[at]
+            num_merged += row != first + column
             at += 1
-        column, row = key >> row_bits, key & row_mask
         indices[num] = row
         if weighted:
             weight[num] = total
@@ -276,4 +252,4 @@ def _unpack(
         elif weighted:
             loop[column] = total
         num += 1
-    return num
+    return num, num_merged

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from gnntrain.data.arrays import encoded
+from gnntrain.data.features import encoded
 from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
 from gnntrain.data.preprocessing import Preprocessing, RawFeatures, mean_and_std
 from gnntrain.data.summary import first_names
@@ -39,11 +39,10 @@ class FeatureStatistics(BaseModel):
         train = nodes.splits.get("train", ())
         sample = _sample(nodes, np.asarray(train) if len(train) else np.arange(len(nodes)))
         mean, std = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
-        zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
         return cls(
             means=tuple(mean.tolist()),
             stds=tuple(np.where((sample == sample[:1]).all(axis=0), 0.0, std).tolist()),
-            is_binary=tuple(((sample == zero) | (sample == one)).all(axis=0).tolist()),
+            is_binary=tuple(_is_binary(sample, nodes, made_by).tolist()),
         )
 
     def apart(self, made_by: Preprocessing | None) -> list[str]:
@@ -55,7 +54,7 @@ class FeatureStatistics(BaseModel):
         large that it drowns the rest. Features of 0 and 1 are not named, and have a spread of 1/2
         however rare the 1 is.
         """
-        names, numbers = _columns(len(self.stds), made_by)
+        names, numbers = _names_and_numbers(len(self.stds), made_by)
         flags = np.array(self.is_binary) | ~numbers
         stds = np.where(flags, 0.5, self.stds)
         varies = flags | (stds > 0)
@@ -74,15 +73,23 @@ class FeatureStatistics(BaseModel):
         sample = _sample(nodes, np.arange(len(nodes)))
         if not len(sample):
             return
-        names, numbers = _columns(nodes.num_features, made_by)
-        if made_by is not None:
-            yield from _unknown_categories(sample, made_by)
+        first = 0
+        for column in made_by.columns if made_by is not None else ():
+            last = first + len(column.feature_names)
+            # An indicator, the last of a column's features, marks missing values.
+            share = float((sample[:, first:last] == 0).all(axis=1).mean())
+            if column.categories is not None and share > 0:
+                yield (
+                    f"{column.name}: {share:.3g} of the nodes have no category, or one that was "
+                    "not there in training"
+                )
+            first = last
+        names, numbers = _names_and_numbers(nodes.num_features, made_by)
         mean, _ = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
-        zero, one = _images(nodes, made_by, 0), _images(nodes, made_by, 1)
         means, stds = np.array(self.means), np.array(self.stds)
         varied = stds > 0  # the mean of what did not vary also stands for missing values
-        empty = numbers & varied & (sample == _images(nodes, made_by, np.nan)).all(axis=0)
-        binary = ((sample == zero) | (sample == one)).all(axis=0)
+        empty = numbers & varied & (sample == _image(nodes, made_by, np.nan)).all(axis=0)
+        binary = _is_binary(sample, nodes, made_by)
         kind = numbers & binary & ~np.array(self.is_binary) & ~empty
         far = np.abs(mean - means) > _MOST_DEVIATIONS * stds
         # A word that no training node has some others may have.
@@ -100,7 +107,7 @@ class FeatureStatistics(BaseModel):
                 yield f"{first_names(names[found].tolist())}: {what}"
 
 
-def _columns(
+def _names_and_numbers(
     num_features: int, made_by: Preprocessing | None
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]]:
     """By feature: its name, and whether it is a number of the user's table."""
@@ -118,7 +125,15 @@ def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:
     return _decoded(nodes.features[rows], nodes)
 
 
-def _images(nodes: Nodes, made_by: Preprocessing | None, number: float) -> Float32Array:
+def _is_binary(
+    sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None
+) -> npt.NDArray[np.bool_]:
+    """Whether all of a feature's numbers in the user's table were 0 or 1."""
+    zero, one = _image(nodes, made_by, 0), _image(nodes, made_by, 1)
+    return np.asarray(((sample == zero) | (sample == one)).all(axis=0))
+
+
+def _image(nodes: Nodes, made_by: Preprocessing | None, number: float) -> Float32Array:
     """What a number of the user's table becomes, by feature."""
     image = np.full(nodes.num_features, number, np.float32)
     if made_by is not None:
@@ -130,17 +145,3 @@ def _decoded(stored: AnyArray, nodes: Nodes) -> Float32Array:
     if nodes.feature_dtype == "bfloat16":  # the upper half of float32's bits
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float32, copy=False)
-
-
-def _unknown_categories(sample: Float32Array, made_by: Preprocessing) -> Iterator[str]:
-    first = 0
-    for column in made_by.columns:
-        last = first + len(column.feature_names)
-        # An indicator, the last of a column's features, marks missing values.
-        share = float((sample[:, first:last] == 0).all(axis=1).mean())
-        if column.categories is not None and share > 0:
-            yield (
-                f"{column.name}: {share:.3g} of the nodes have no category, or one that was not "
-                "there in training"
-            )
-        first = last

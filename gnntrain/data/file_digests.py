@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.atomic_io import atomic_write
+from gnntrain.data.array_folder import checksums
 from gnntrain.data.graph import JSON
-from gnntrain.data.store_meta import checksums
 from gnntrain.errors import UserError
 
 _INDEX = ".files.json"
@@ -35,33 +35,42 @@ def identified(files: Mapping[str, Sequence[Path]], folder: Path) -> dict[str, J
     Raises:
         UserError: A file is not there, or cannot be read.
     """
+    key_of = {path: key for key, paths in files.items() for path in paths}
     known = _read(folder / _INDEX)
     began = time.time_ns()
-    stamps, unknown = dict[Path, list[int]](), dict[Path, str]()
-    for key, paths in files.items():
-        for path in paths:
-            try:
-                status = path.stat()
-            except OSError as error:
-                raise _missing(key, path, error) from error
+    stamps, unknown = dict[Path, list[int]](), list[Path]()
+    try:
+        for path in key_of:
+            status = path.stat()
             times = [status.st_mtime_ns, status.st_ctime_ns]
             stamps[path] = [status.st_size, *times, status.st_ino]
             *stamp, seen_ns, _ = known.get(str(path), (0, ""))
             # The ctime, which nobody can set.
             if stamp != stamps[path] or status.st_ctime_ns > seen_ns - _CLOCK_STEP_NS:
-                unknown[path] = key
+                unknown.append(path)
+        digests = checksums(unknown)
+    except OSError as error:
+        path = Path(error.filename)
+        raise UserError(
+            f"dataset.{key_of[path]}={path}: {error.strerror}.",
+            "Give the path of a file that is there.",
+        ) from error
     if unknown:
-        try:
-            digests = checksums(list(unknown))
-        except OSError as error:
-            path = Path(error.filename)
-            raise _missing(unknown[path], path, error) from error
         entries = {
             str(path): [*stamps[path], began, digest]
             for path, digest in zip(unknown, digests, strict=True)
         }
         known |= entries
-        _write(folder / _INDEX, entries)
+        # Where the index cannot be written, the files are read again next time.
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = {
+                path: entry
+                for path, entry in _read(folder / _INDEX).items()
+                if Path(path).is_file()
+            }
+            with atomic_write(folder / _INDEX) as file:
+                file.write(json.dumps({**kept, **entries}).encode())
     return {
         key: [
             {"path": str(path), "size": stamps[path][0], "digest": known[str(path)][-1]}
@@ -71,27 +80,9 @@ def identified(files: Mapping[str, Sequence[Path]], folder: Path) -> dict[str, J
     }
 
 
-def _missing(key: str, path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"dataset.{key}={path}: {error.strerror}.", "Give the path of a file that is there."
-    )
-
-
 def _read(index: Path) -> dict[str, list[Any]]:
     """By path: size, times, inode, when these were looked at, and the digest of the content."""
     with suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
         known = json.loads(index.read_bytes()).items()
         return {path: entry for path, entry in known if len(entry) == 6}
     return {}
-
-
-def _write(index: Path, entries: Mapping[str, list[Any]]) -> None:
-    """Add entries to the index, where it can be written: else the files are read again next time.
-
-    Entries of files that have gone are left out.
-    """
-    with suppress(OSError):
-        index.parent.mkdir(parents=True, exist_ok=True)
-        kept = {path: entry for path, entry in _read(index).items() if Path(path).is_file()}
-        with atomic_write(index) as file:
-            file.write(json.dumps({**kept, **entries}).encode())

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.metrics import LabelKind
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ Float64Array = npt.NDArray[np.float64]
 
 FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
-FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
 SPLITS = ("train", "val", "test")
 
 NodeType = str
@@ -170,23 +169,16 @@ class FusedCSC:
 
 
 class FusedEdges(dict[EdgeType, Edges]):
-    """The edges of each type: views of one `FusedCSC`.
+    """The edges of each type: views of one `FusedCSC`, which is kept as it lies on disk.
 
     Args:
         fused: The edges of all types.
-        weight: `Edges.weight`, of a graph of one edge type alone.
-        gcn_norm: `Edges.gcn_norm`, likewise.
+        attributes: `Edges.weight` and `Edges.gcn_norm`, of a graph of one edge type alone.
     """
 
-    def __init__(
-        self,
-        fused: FusedCSC,
-        weight: Float32Array | None = None,
-        gcn_norm: Float32Array | None = None,
-    ) -> None:
+    def __init__(self, fused: FusedCSC, *attributes: Float32Array | None) -> None:
         super().__init__(
-            (name, Edges(*fused.part(r), weight, gcn_norm))
-            for r, name in enumerate(fused.edge_types)
+            (name, Edges(*fused.part(r), *attributes)) for r, name in enumerate(fused.edge_types)
         )
         self.fused = fused
 
@@ -220,9 +212,9 @@ class GraphSchema:
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    A homogeneous graph has one entry in each of the two mappings. Features, `indptr`, `indices`,
-    weights and norms are that entry's: they raise ValueError where a graph has several types.
-    Labels, splits and ids are those of the target type; `num_nodes` and `num_edges` count all.
+    A homogeneous graph has one entry in each of the two mappings: `features`, `indptr` and
+    `indices` are that entry's, and raise ValueError where a graph has several types. Labels, splits
+    and ids are those of the target type; `num_nodes` and `num_edges` count all.
 
     Attributes:
         nodes: The nodes of each type.
@@ -306,46 +298,36 @@ class Graph:
         return {name: len(edges) for name, edges in self.edges.items()}
 
     @property
-    def num_features(self) -> int:
-        return int(self.features.shape[1])
-
-    @property
     def num_outputs(self) -> int:
         """Numbers a model predicts for a node: 1 for a binary task, else one a class."""
         return 1 if self.task == "binary" else self.num_classes
 
+    # Of a graph of one type, see `Nodes` and `Edges`.
+
+    @property
+    def features(self) -> AnyArray:
+        return self.only_nodes.features
+
+    @property
+    def num_features(self) -> int:
+        return self.only_nodes.num_features
+
     @property
     def indptr(self) -> Int64Array:
-        """See `Edges.indptr`."""
         return self.only_edges.indptr
 
     @property
     def indices(self) -> IntArray:
-        """See `Edges.indices`."""
         return self.only_edges.indices
 
     @property
-    def edge_weight(self) -> Float32Array | None:
-        """See `Edges.weight`."""
-        return self.only_edges.weight
-
-    @property
     def gcn_norm(self) -> Float32Array:
-        """See `Edges.gcn_norm`."""
         norm = self.only_edges.gcn_norm
         if norm is None:
             raise ValueError("the edges have no gcn_norm")
         return norm
 
-    @property
-    def features(self) -> AnyArray:
-        """See `Nodes.features`."""
-        return self.only_nodes.features
-
-    @property
-    def feature_dtype(self) -> FeatureDtype:
-        """See `Nodes.feature_dtype`."""
-        return self.only_nodes.feature_dtype
+    # Of the target type.
 
     @property
     def labels(self) -> AnyArray:
@@ -359,6 +341,10 @@ class Graph:
     def node_ids(self) -> AnyArray | None:
         """See `Nodes.ids`."""
         return self.target_nodes.ids
+
+    def split(self, name: str) -> Int64Array:
+        """Node ids of "train", "val" or "test", see `Nodes.splits`."""
+        return self.target_nodes.splits[name]
 
     def in_words(self, nodes: Int64Array) -> str:
         """The first of some nodes of the target type, as the user calls them."""
@@ -375,10 +361,6 @@ class Graph:
     def names(self, nodes: Int64Array) -> list[str]:
         """As `ids_of`, all as texts."""
         return [str(one) for one in self.ids_of(nodes).tolist()]
-
-    def split(self, name: str) -> Int64Array:
-        """Node ids of "train", "val" or "test", see `Nodes.splits`."""
-        return self.target_nodes.splits[name]
 
     def class_counts(self, split: str) -> Int64Array:
         """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
@@ -485,8 +467,7 @@ class GraphData:
     Attributes:
         dataset: Name of the data set.
         nodes: The nodes of each type.
-        edges: The edges of each type, numbered within their node types; a pair of sources and
-            destinations is taken, too.
+        edges: The edges of each type, numbered within their node types.
         labels: Multi-class and binary: integers `[num_nodes]`, −1 is "no label" (whole numbers
             as floats are taken too, with NaN for "no label"). Multi-label: 0/1
             `[num_nodes, num_classes]`. Quantities: numbers `[num_nodes, num_classes]`, NaN
@@ -544,12 +525,6 @@ class GraphData:
         nodes = NodeData(num_nodes, features, node_ids, feature_names)
         edges = EdgeData(src, dst, edge_weight, symmetric)
         return cls(nodes={NODE: nodes}, edges={EDGE: edges}, **attributes)
-
-    def __post_init__(self) -> None:
-        self.edges = {
-            name: edges if isinstance(edges, EdgeData) else EdgeData(*edges)
-            for name, edges in self.edges.items()
-        }
 
     @property
     def is_homogeneous(self) -> bool:

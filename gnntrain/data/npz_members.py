@@ -19,6 +19,12 @@ from numpy.lib import format as npy_format
 from gnntrain.data.graph import AnyArray
 
 _LOCAL_HEADER_BYTES = 30
+_READERS = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+    # the same, in UTF-8 for the sake of field names, which are not read
+    (3, 0): npy_format.read_array_header_2_0,
+}
 
 
 class Header(NamedTuple):
@@ -32,12 +38,9 @@ class Header(NamedTuple):
 def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
     """Read the header at the beginning of an npy file; the stream is then at the array.
 
-    Args:
-        stream: The file.
-        num_bytes: Size of the file, header included, where the header must agree with it.
-
     Raises:
-        ValueError: The header is broken, tells of pickled objects, or of another size.
+        ValueError: The header is broken, tells of pickled objects, or of another size than
+            `num_bytes`, the file's with its header.
     """
     version = npy_format.read_magic(stream)
     if version not in _READERS:
@@ -55,14 +58,6 @@ def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
                 f"its header tells of {list(shape)} {dtype}, but {left:,} bytes are there"
             )
     return Header(shape, fortran_order, dtype)
-
-
-_READERS = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
-    # the same, in UTF-8 for the sake of field names, which are not read
-    (3, 0): npy_format.read_array_header_2_0,
-}
 
 
 def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
@@ -94,12 +89,9 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
 
 
 class StreamedRows:
-    """Rows of a compressed array. Going forward unpacks once; going back starts anew.
+    """Rows of a compressed array `[n]` or `[n, m]`, whose file is at its first value.
 
-    Args:
-        stream: The npy file, at its first value.
-        shape: Shape of the array, `[n]` or `[n, m]`.
-        dtype: Its type.
+    Going forward unpacks once; going back starts anew.
     """
 
     def __init__(
@@ -107,8 +99,7 @@ class StreamedRows:
     ) -> None:
         self._stream = stream
         self._header_bytes = stream.tell()
-        self.shape = shape
-        self.dtype = dtype
+        self.shape, self.dtype = shape, dtype
         self.num_features = shape[1] if len(shape) == 2 else 1
 
     def rows(self, start: int, stop: int) -> AnyArray:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays
 from gnntrain.data.graph import (
     SPLITS,
     Edges,
@@ -26,25 +27,9 @@ from gnntrain.data.graph import (
     NodeType,
     index_dtype,
 )
-from gnntrain.data.store import edges_of, names_of, nodes_of
-from gnntrain.data.store_meta import (
-    ArrayMeta,
-    Folder,
-    GraphMeta,
-    Meta,
-    StoreError,
-    check_arrays,
-    expected_arrays,
-    map_folder,
-    read_description,
-    shared_arrays,
-)
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.store import GraphMeta, check_arrays
+from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
-
-PARTITION_FORMAT: Final = "gnntrain-partition"
-PARTITION_VERSION: Final = 3
-PARTITION_FILE = "partition.json"
 
 Method = Literal["streaming", "metis", "random"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -109,7 +94,10 @@ class PartitionMeta(GraphMeta):
         parts: The parts, in the order of their nodes.
     """
 
-    format: Literal["gnntrain-partition"]
+    FILE = "partition.json"
+    FORMAT = "gnntrain-partition"
+    VERSION = 3
+
     source: str
     method: Method
     cut_edges: int = Field(ge=0)
@@ -118,39 +106,35 @@ class PartitionMeta(GraphMeta):
     target_ranges: dict[str, list[tuple[float, float] | None]] | None
     parts: tuple[PartMeta, ...] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _check_arrays(self) -> Self:
+        shared = self.shared_arrays()
+        for i, kind in enumerate(self.node_types):
+            if kind.num_features == 0:
+                shared[f"original_{i}"] = ("int64", (kind.num_nodes,))
+        check_arrays(self.arrays, shared)
+        index = index_dtype(max(kind.num_nodes for kind in self.node_types)).name
+        first = {name: array.dtype for name, array in self.parts[0].arrays.items()}
+        num_types = len(self.node_types), len(self.edge_types)
+        for number, part in enumerate(self.parts):
+            if (len(part.node_counts), len(part.edge_counts)) != num_types:
+                raise ValueError(f"part {number} has another number of types")
+            expected = self.row_arrays(part.node_counts, part.edge_counts)
+            expected["indices"] = (index, (part.num_edges,))
+            for i, size in enumerate(part.node_counts):
+                expected[f"original_{i}"] = ("int64", (size,))
+            check_arrays(part.arrays, expected, f"part {number}")
+            if first != {name: array.dtype for name, array in part.arrays.items()}:
+                raise ValueError(f"part {number} has other arrays than part 0")
+        for i, kind in enumerate(self.node_types):
+            if sum(part.node_counts[i] for part in self.parts) != kind.num_nodes:
+                raise ValueError(f"the parts have not all nodes of {kind.name}")
+        return self
+
 
 def part_folder(path: Path, number: int) -> Path:
     """The folder of one part of the partition at `path`."""
     return path / f"part{number}"
-
-
-def read_partition(path: Path) -> PartitionMeta:
-    """Read and check `partition.json` in the folder `path`; raises `StoreError`."""
-    expected_format = PARTITION_FORMAT, PARTITION_VERSION
-    meta = read_description(path, PARTITION_FILE, *expected_format, PartitionMeta)
-    shared = shared_arrays(meta)
-    for i, kind in enumerate(meta.node_types):
-        if kind.num_features == 0:
-            shared[f"original_{i}"] = ("int64", (kind.num_nodes,))
-    check_arrays(path, PARTITION_FILE, meta.arrays, shared)
-    index = index_dtype(max(kind.num_nodes for kind in meta.node_types)).name
-    first = {name: array.dtype for name, array in meta.parts[0].arrays.items()}
-    num_types = len(meta.node_types), len(meta.edge_types)
-    for number, part in enumerate(meta.parts):
-        where = f"{PARTITION_FILE}: part {number}"
-        if (len(part.node_counts), len(part.edge_counts)) != num_types:
-            raise StoreError(path, f"{where} has another number of types")
-        expected = expected_arrays(meta, part.node_counts, part.edge_counts)
-        expected["indices"] = (index, (part.num_edges,))
-        for i, size in enumerate(part.node_counts):
-            expected[f"original_{i}"] = ("int64", (size,))
-        check_arrays(path, where, part.arrays, expected)
-        if first != {name: array.dtype for name, array in part.arrays.items()}:
-            raise StoreError(path, f"{where} has other arrays than part 0")
-    for i, kind in enumerate(meta.node_types):
-        if sum(part.node_counts[i] for part in meta.parts) != kind.num_nodes:
-            raise StoreError(path, f"{PARTITION_FILE}: the parts have not all nodes of {kind.name}")
-    return meta
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,21 +230,21 @@ class PartitionedGraph(Graph):
         path = Path(path).absolute()
         opened = []
         try:
-            meta = read_partition(path)
+            meta = PartitionMeta.read(path)
             parts = range(len(meta.parts)) if parts is None else parts
             if len(parts) and not 0 <= parts[0] <= parts[-1] < len(meta.parts):
                 raise StoreError(path, f"it has {len(meta.parts)} parts, not part {parts[-1]}")
-            shared = map_folder(path, meta, check=check)
+            shared = map_arrays(path, meta.arrays, meta.digest, check=check)
             starts = {
                 kind.name: np.cumsum([0, *(p.node_counts[i] for p in meta.parts)], dtype=np.int64)
                 for i, kind in enumerate(meta.node_types)
             }
             for number in parts:
                 part, folder = meta.parts[number], part_folder(path, number)
-                arrays = map_folder(folder, Folder(part.arrays, meta.digest), check=check)
+                arrays = map_arrays(folder, part.arrays, meta.digest, check=check)
                 graph = Graph(
-                    nodes_of(meta, part.arrays, arrays, {}),
-                    edges_of(meta, arrays, part.node_counts, part.edge_counts),
+                    meta.nodes_of(part.arrays, arrays, {}),
+                    meta.edges_of(arrays, part.node_counts, part.edge_counts),
                     task=meta.task,
                     num_classes=meta.num_classes,
                     target=meta.target,
@@ -279,16 +263,8 @@ class PartitionedGraph(Graph):
         no_edges = Edges(np.zeros(1, np.int64), no_rows["indices"], weight, norm)
         splits = {name: shared[f"split_{name}"] for name in SPLITS}
         return cls(
-            nodes=nodes_of(meta, meta.parts[0].arrays, no_rows, splits),
+            nodes=meta.nodes_of(meta.parts[0].arrays, no_rows, splits),
             edges=dict.fromkeys(meta.graph_schema.edge_types, no_edges),
-            target=meta.target,
-            dataset=meta.dataset,
-            task=meta.task,
-            metric=meta.metric,
-            num_classes=meta.num_classes,
-            class_names=names_of(shared.get("class_names")),
-            ogb_name=meta.ogb_name,
-            summary=meta.summary,
             path=path,
             meta=meta,
             opened=tuple(opened),
@@ -298,6 +274,7 @@ class PartitionedGraph(Graph):
                 for i, name in enumerate(starts)
                 if f"original_{i}" in shared
             },
+            **meta.attributes(shared),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ that another graph's columns become features in the same way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
@@ -47,33 +47,22 @@ def loses_digits(values: AnyArray) -> npt.NDArray[np.bool_]:
     is too coarse for it: less than 1/256 of them."""
     if np.can_cast(values.dtype, np.float32):
         return np.zeros(values.shape[1], bool)
-    return _is_within(*_ends(values), 1 / 256)
+    return _varies_within(values, 1 / 256)
 
 
-def _ends(values: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """The smallest and the largest finite number of each column; NaN if it has none."""
+def _varies_within(values: AnyArray, share: float) -> npt.NDArray[np.bool_]:
+    """Which columns vary, by less than a share of their finite values."""
     known = np.where(np.isfinite(values), values, np.nan)
     lowest, highest = (f.reduce(known, axis=0, initial=np.nan) for f in (np.fmin, np.fmax))
-    return lowest, highest
-
-
-def _is_within(lowest: AnyArray, highest: AnyArray, share: float) -> npt.NDArray[np.bool_]:
-    """Which columns vary, by less than a share of their values."""
     largest = np.maximum(np.abs(lowest), np.abs(highest))
     return np.asarray((lowest < highest) & (highest - lowest < share * largest))
 
 
 def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: object) -> None:
-    """Tell, in one line, which columns of numbers a model is given almost nothing of.
-
-    Args:
-        raw: Values that are not to be standardised; of very many rows a sample is looked at.
-        names: Names of its numbers.
-        source: The file or object that they are from.
-    """
+    """Tell, in one line, which columns of numbers a model is given almost nothing of: they are not
+    to be standardised, and of very many rows a sample is looked at."""
     step = 1 + len(raw) * max(1, len(names)) // _MOST_VALUES
-    lowest, highest = _ends(in_float64(raw.numbers, raw.exact, slice(None, None, step)))
-    coarse = _is_within(lowest, highest, _COARSE)
+    coarse = _varies_within(in_float64(raw.numbers, raw.exact, slice(None, None, step)), _COARSE)
     if coarse.any():
         _logger.warning(
             "%s: columns that vary by less than a millionth of their values, which is almost "
@@ -113,16 +102,12 @@ class FeatureColumn(BaseModel):
     @property
     def feature_names(self) -> list[str]:
         """Names of the features that this column becomes."""
-        if self.categories is not None:
-            names = [f"{self.name}={value}" for value in self.categories]
-        else:
-            names = [self.name] if self.width == 1 else number_names(self.name, self.width)
+        names = [f"{self.name}={value}" for value in self.categories or ()]
+        if self.categories is None:
+            names = [self.name]
+            if self.width != 1:
+                names = [f"{self.name}_{at}" for at in range(self.width)]
         return [*names, f"{self.name}_missing"] if self.indicator else names
-
-
-def number_names(name: str, width: int) -> list[str]:
-    """Names of the numbers in a column of lists."""
-    return [f"{name}_{i}" for i in range(width)]
 
 
 @dataclass(frozen=True)
@@ -160,6 +145,19 @@ class RawFeatures:
         categories = [Categories(c.values, c.codes[start:stop]) for c in self.categories]
         exact = {place: column[start:stop] for place, column in self.exact.items()}
         return RawFeatures(self.numbers[start:stop], categories, exact)
+
+
+def _by_column(
+    columns: Iterable[FeatureColumn], raw: RawFeatures
+) -> Iterator[tuple[FeatureColumn, slice | Categories]]:
+    """Each column with its place among the numbers, or its categories."""
+    categories, first = iter(raw.categories), 0
+    for column in columns:
+        if column.categories is not None:
+            yield column, next(categories)
+        else:
+            yield column, slice(first, first + column.width)
+            first += column.width
 
 
 class Preprocessing(BaseModel):
@@ -241,55 +239,76 @@ class Preprocessing(BaseModel):
             train: Rows of the training split.
             missing: The replacement of a missing value, see `FilesConfig.missing`.
             standardize: Whether numbers are scaled.
-            has_names: Whether the columns have names.
-            id_name: Column of the node ids.
+            has_names, id_name: See `Preprocessing`.
             key: From `missing`, `categorical` and `ignore` to the keys that messages name.
 
         Raises:
             UserError: A column has too many categories, or no value in the training split.
         """
-        fitted = _with_categories(columns, raw, key)
-        if missing == "indicator":
-            fitted = _with_indicators(fitted, raw)
+        lacks_number = np.zeros(raw.numbers.shape[1], bool)
+        for chunk in _chunks(raw, np.arange(len(raw))) if missing == "indicator" else ():
+            lacks_number |= np.isnan(chunk).any(axis=0)
+        fitted = []
+        for column, values in _by_column(columns, raw):
+            if isinstance(values, Categories):
+                found = {"categories": _sorted_values(column.name, values, key)}
+                lacks = (values.codes < 0).any()
+            else:
+                found, lacks = {}, lacks_number[values].any()
+            has_indicator = missing == "indicator" and bool(lacks)
+            fitted.append(column.model_copy(update={**found, "indicator": has_indicator}))
+
         fills = means = stds = None
-        if missing != "refuse":
-            fills = np.zeros(raw.numbers.shape[1])
-            if missing != "zero":
-                fills = _means(raw, train)
-                _refuse_unknown_means(fitted, fills, key)
+        if missing == "zero":
+            fills = np.zeros(len(lacks_number))
+        elif missing != "refuse":
+            sums, counts = np.zeros((2, len(lacks_number)))
+            for chunk in _chunks(raw, train):
+                sums += np.nansum(chunk, axis=0)
+                counts += (~np.isnan(chunk)).sum(axis=0)
+            names = [column.name for column in columns for _ in range(column.width)]
+            if unknown := ",".join(dict.fromkeys(names[at] for at in np.flatnonzero(counts == 0))):
+                raise UserError(
+                    f"{key('missing')}: no node of the training split has a value of {unknown}: "
+                    "there is no mean.",
+                    f"Leave it out with {key('ignore')}=[{unknown}], or set {key('missing')}=zero.",
+                )
+            fills = sums / counts
         if standardize:
             means, stds = mean_and_std(raw, train, fills)
         return cls(
             columns=tuple(fitted),
             has_names=has_names,
             id_name=id_name,
-            fills=_tuple(fills),
-            means=_tuple(means),
-            stds=_tuple(stds),
+            fills=None if fills is None else tuple(fills.tolist()),
+            means=None if means is None else tuple(means.tolist()),
+            stds=None if stds is None else tuple(stds.tolist()),
         )
 
     def apply(self, raw: RawFeatures) -> Float32Array:
-        """The features: float32 `[num_rows, num_features]`.
-
-        Unknown categories are 0 in all features.
-        """
-        numbers, missing = self._scaled(in_float64(raw.numbers, raw.exact))
+        """The features: float32 `[num_rows, num_features]`; an unknown category is 0 in all."""
+        numbers = in_float64(raw.numbers, raw.exact)
+        missing = np.isnan(numbers)
+        if self.fills is not None:
+            numbers = np.where(missing, np.array(self.fills), numbers)
+        if self.means is not None:
+            numbers = (numbers - np.array(self.means)) / np.array(self.stds)
         features = np.zeros((len(raw), self.num_features), np.float32)
-        categories = iter(raw.categories)
-        place = first = 0
-        for column in self.columns:
-            if column.categories is None:
-                last = first + column.width
-                with np.errstate(over="ignore"):  # infinite, hence reported
-                    features[:, place : place + column.width] = numbers[:, first:last]
-                is_missing = missing[:, first:last].any(axis=1)
-                first, place = last, place + column.width
-            else:
-                codes = _translated(next(categories), column.categories)
-                known = np.flatnonzero(codes >= 0)
-                features[known, place + codes[known]] = 1
+        place = 0
+        for column, values in _by_column(self.columns, raw):
+            if isinstance(values, Categories):
+                known = {value: at for at, value in enumerate(column.categories or ())}
+                translation = [*(known.get(value, _UNKNOWN) for value in values.values), _MISSING]
+                codes = np.array(translation, np.int64)[values.codes]
+                rows = np.flatnonzero(codes >= 0)
+                features[rows, place + codes[rows]] = 1
                 is_missing = codes == _MISSING
-                place += len(column.categories)
+                place += len(known)
+            else:
+                with np.errstate(over="ignore"):  # infinite, hence reported
+                    features[:, place : place + column.width] = numbers[:, values]
+                is_missing = missing[:, values].any(axis=1)
+                place += column.width
             if column.indicator:
                 features[:, place] = is_missing
                 place += 1
@@ -298,19 +317,13 @@ class Preprocessing(BaseModel):
     def image(self, number: float) -> Float32Array:
         """The features of a row all of whose numbers are this one; NaN: missing."""
         columns = sum(column.categories is not None for column in self.columns)
-        unknown = Categories((), np.full(1, _MISSING))
-        row = RawFeatures(np.full((1, self.num_numbers), number), [unknown] * columns)
+        missing = Categories((), np.full(1, _MISSING))
+        row = RawFeatures(np.full((1, self.num_numbers), number), [missing] * columns)
         features: Float32Array = self.apply(row)[0]
         return features
 
-    def _scaled(self, values: Float64Array) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
-        """The numbers, filled and scaled, and which of them were missing."""
-        missing = np.isnan(values)
-        if self.fills is not None:
-            values = np.where(missing, np.array(self.fills), values)
-        if self.means is not None:
-            values = (values - np.array(self.means)) / np.array(self.stds)
-        return values, missing
+
+_MISSING, _UNKNOWN = -1, -2
 
 
 @dataclass(frozen=True)
@@ -322,15 +335,10 @@ class PreparedFeatures:
 
     @property
     def num_features(self) -> int:
-        """Number of features."""
         return self.preprocessing.num_features
 
     def rows(self, start: int, stop: int) -> Float32Array:
-        """Features of the nodes `start` up to `stop`: `[stop - start, num_features]`."""
         return self.preprocessing.apply(self.raw.rows(start, stop))
-
-
-_MISSING, _UNKNOWN = -1, -2
 
 
 AnyPreprocessing = Preprocessing | Mapping[NodeType, Preprocessing]
@@ -345,11 +353,7 @@ def plain_json(preprocessing: AnyPreprocessing) -> JSON:
 
 
 def of_one_type(preprocessing: AnyPreprocessing | None, source: str) -> Preprocessing | None:
-    """The preprocessing of the nodes of a graph of one type.
-
-    Args:
-        preprocessing: That of a model; of a typed graph's by node type.
-        source: What the graph is called in messages.
+    """The preprocessing of a graph of one type, which messages call `source`.
 
     Raises:
         UserError: It is that of a typed graph.
@@ -361,26 +365,6 @@ def of_one_type(preprocessing: AnyPreprocessing | None, source: str) -> Preproce
         "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
         "HeteroData.",
     )
-
-
-def _translated(found: Categories, known: Sequence[str]) -> Int64Array:
-    """Place of each row's value in `known`; `_MISSING`, or `_UNKNOWN` where it is not there."""
-    places = {value: place for place, value in enumerate(known)}
-    translation = np.array([*(places.get(v, _UNKNOWN) for v in found.values), _MISSING], np.int64)
-    codes: Int64Array = translation[found.codes]
-    return codes
-
-
-def _with_categories(
-    columns: Sequence[FeatureColumn], raw: RawFeatures, key: Callable[[str], str]
-) -> list[FeatureColumn]:
-    found = iter(raw.categories)
-    return [
-        column
-        if column.categories is None
-        else column.model_copy(update={"categories": _sorted_values(column.name, next(found), key)})
-        for column in columns
-    ]
 
 
 def _sorted_values(name: str, found: Categories, key: Callable[[str], str]) -> tuple[str, ...]:
@@ -400,53 +384,11 @@ def _sorted_values(name: str, found: Categories, key: Callable[[str], str]) -> t
         return tuple(sorted(values))
 
 
-def _with_indicators(columns: Sequence[FeatureColumn], raw: RawFeatures) -> list[FeatureColumn]:
-    """The columns, with an indicator where a row lacks the value."""
-    lacks_number = np.zeros(raw.numbers.shape[1], bool)
-    for chunk in _chunks(raw, np.arange(len(raw))):
-        lacks_number |= np.isnan(chunk).any(axis=0)
-    categories = iter(raw.categories)
-    marked, first = [], 0
-    for column in columns:
-        if column.categories is None:
-            indicator = bool(lacks_number[first : first + column.width].any())
-            first += column.width
-        else:
-            indicator = bool((next(categories).codes < 0).any())
-        marked.append(column.model_copy(update={"indicator": indicator}))
-    return marked
-
-
 def _chunks(raw: RawFeatures, rows: Int64Array) -> Iterator[Float64Array]:
     """The numbers of some rows, some MiB at a time."""
     step = max(1, _CHUNK_VALUES // max(1, raw.numbers.shape[1]))
     for start in range(0, len(rows), step):
         yield in_float64(raw.numbers, raw.exact, rows[start : start + step])
-
-
-def _means(raw: RawFeatures, train: Int64Array) -> Float64Array:
-    """Mean of the numbers that are not missing; NaN if all are."""
-    sums, counts = np.zeros((2, raw.numbers.shape[1]))
-    for chunk in _chunks(raw, train):
-        sums += np.nansum(chunk, axis=0)
-        counts += (~np.isnan(chunk)).sum(axis=0)
-    means: Float64Array = np.full(len(sums), np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
-
-
-def _refuse_unknown_means(
-    columns: Sequence[FeatureColumn], means: Float64Array, key: Callable[[str], str]
-) -> None:
-    names = [column.name for column in columns for _ in range(column.width)]
-    unknown = list(dict.fromkeys(names[place] for place in np.flatnonzero(np.isnan(means))))
-    if unknown:
-        raise UserError(
-            f"{key('missing')}: no node of the training split has a value of "
-            f"{', '.join(unknown)}: there is no mean.",
-            f"Leave it out with {key('ignore')}=[{','.join(unknown)}], or set "
-            f"{key('missing')}=zero.",
-        )
 
 
 def mean_and_std(
@@ -470,7 +412,3 @@ def mean_and_std(
     # A subnormal deviation would scale other nodes' numbers beyond float32.
     is_constant = (variance <= noise) | (std < np.finfo(np.float32).tiny)
     return mean, np.where(is_constant, 1.0, std)
-
-
-def _tuple(values: Float64Array | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values.tolist())

@@ -15,17 +15,30 @@ import json
 import pickle
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gnntrain.config.published import Published
-from gnntrain.data.graph import SPLITS, AnyArray, GraphData, index_dtype
+from gnntrain.data.graph import (
+    EDGE,
+    NODE,
+    SPLITS,
+    AnyArray,
+    EdgeData,
+    FeatureRows,
+    GraphData,
+    Int64Array,
+    IntArray,
+    NodeData,
+    index_dtype,
+)
 from gnntrain.data.npz_members import open_member
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout, quiet
 from gnntrain.data.summary import DataSummary
-from gnntrain.data.targets import labelled_graph, smallest_int
+from gnntrain.metrics import DEFAULT_METRICS, LabelKind
 
 _GRAPH_SAINT = frozenset({"Reddit2", "Flickr", "Yelp", "AmazonProducts"})
 """These four give their files the same names (Zeng et al., 2020)."""
@@ -142,11 +155,11 @@ def _read_reddit(raw_dir: Path, dataset: str) -> GraphData:
     with np.load(raw_dir / "reddit_data.npz", allow_pickle=False) as nodes:
         labels, node_types = nodes["label"].astype(np.int64), nodes["node_types"]
     with np.load(raw_dir / "reddit_graph.npz", allow_pickle=False) as edges:
-        src = smallest_int(edges["row"], len(labels))
-        dst = smallest_int(edges["col"], len(labels))
+        src = _smallest_int(edges["row"], len(labels))
+        dst = _smallest_int(edges["col"], len(labels))
     splits = {name: np.flatnonzero(node_types == code) for code, name in enumerate(SPLITS, start=1)}
     features = open_member(raw_dir / "reddit_data.npz", "feature")
-    return labelled_graph(dataset, src, dst, labels, splits, features)
+    return _labelled_graph(dataset, src, dst, labels, splits, features)
 
 
 def _read_graph_saint(raw_dir: Path, dataset: str) -> GraphData:
@@ -154,7 +167,7 @@ def _read_graph_saint(raw_dir: Path, dataset: str) -> GraphData:
     features = np.load(raw_dir / "feats.npy", mmap_mode="r", allow_pickle=False)
     num_nodes = len(features)
     with np.load(raw_dir / "adj_full.npz", allow_pickle=False) as adjacency:
-        dst = smallest_int(adjacency["indices"], num_nodes)
+        dst = _smallest_int(adjacency["indices"], num_nodes)
         degree = np.diff(adjacency["indptr"])
     src = np.repeat(np.arange(num_nodes, dtype=index_dtype(num_nodes)), degree)
     class_map = json.loads((raw_dir / "class_map.json").read_bytes())
@@ -166,4 +179,38 @@ def _read_graph_saint(raw_dir: Path, dataset: str) -> GraphData:
         labels[int(node)] = label
     role = json.loads((raw_dir / "role.json").read_bytes())
     splits = {name: np.sort(np.array(role[name[:2]], np.int64)) for name in SPLITS}
-    return labelled_graph(dataset, src, dst, labels, splits, features)
+    return _labelled_graph(dataset, src, dst, labels, splits, features)
+
+
+def _labelled_graph(
+    dataset: str,
+    src: IntArray,
+    dst: IntArray,
+    labels: AnyArray,
+    splits: Mapping[str, Int64Array],
+    features: AnyArray | FeatureRows,
+) -> GraphData:
+    """A graph whose task follows from its labels: a 0/1 matrix is multi-label; two classes are
+    binary, more are multi-class."""
+    task: LabelKind = "multilabel"
+    if labels.ndim == 2:
+        num_classes = labels.shape[1]
+    else:
+        num_classes = int(labels.max(initial=-1)) + 1
+        task = "binary" if num_classes == 2 else "multiclass"
+    return GraphData(
+        dataset=dataset,
+        nodes={NODE: NodeData(len(labels), features)},
+        edges={EDGE: EdgeData(src, dst)},
+        labels=labels,
+        num_classes=num_classes,
+        task=task,
+        splits=splits,
+        metric=DEFAULT_METRICS[task],
+    )
+
+
+def _smallest_int(ids: AnyArray, num_nodes: int) -> IntArray:
+    """Node ids in `index_dtype`, but for ids out of range: cut to 32 bits they could look right."""
+    in_range = ids.size == 0 or (ids.min() >= 0 and ids.max() < num_nodes)
+    return ids.astype(index_dtype(num_nodes) if in_range else np.int64, copy=False)

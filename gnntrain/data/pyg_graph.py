@@ -5,7 +5,7 @@ Apart from `gnntrain.data.graph`, because importing PyG takes a second.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +15,9 @@ from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import (
-    SPLITS,
-    Edges,
-    EdgeType,
-    Graph,
-    Nodes,
-    NodeType,
-)
+from gnntrain.data.graph import SPLITS, EdgeType, Graph, Nodes, NodeType
 
 _MASKS = {f"{split}_mask": split for split in SPLITS}
-_ATTRIBUTES = ("x", "y", *_MASKS)
 
 
 class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not typed
@@ -59,41 +51,41 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """The tensors of all node types."""
-        return [
-            TensorAttr(None if self._is_homogeneous else name, attribute)
-            for name, nodes in self._graph.nodes.items()
-            for attribute in _ATTRIBUTES
-            if attribute != "x" or nodes.num_features or self._is_homogeneous
-            if attribute != "y" or nodes.labels is not None
-            if attribute not in _MASKS or _MASKS[attribute] in nodes.splits
-        ]
+        attrs = []
+        for name, nodes in self._graph.nodes.items():
+            names = ["x"] if nodes.num_features or self._is_homogeneous else []
+            names += ["y"] if nodes.labels is not None else []
+            names += [mask for mask, split in _MASKS.items() if split in nodes.splits]
+            shown = None if self._is_homogeneous else name
+            attrs += [TensorAttr(shown, attribute) for attribute in names]
+        return attrs
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """The edge index of each edge type, in CSC layout."""
-        attrs = []
-        for name in self._graph.edges:
-            src, _, dst = name
-            size = len(self._graph.nodes[src]), len(self._graph.nodes[dst])
-            shown = None if self._is_homogeneous else name
-            attrs.append(EdgeAttr(shown, EdgeLayout.CSC, size=size))
-        return attrs
+        nodes = self._graph.nodes
+        return [
+            EdgeAttr(
+                None if self._is_homogeneous else name,
+                EdgeLayout.CSC,
+                size=(len(nodes[name[0]]), len(nodes[name[2]])),
+            )
+            for name in self._graph.edges
+        ]
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
-        group = attr.group_name
+        group, attribute = attr.group_name, attr.attr_name
         if group is None and self._is_homogeneous:
             (group,) = self._graph.nodes
-        if (group, attr.attr_name) not in self._tensors:
-            self._tensors[group, attr.attr_name] = self._new_tensor(group, attr.attr_name)
-        tensor = self._tensors[group, attr.attr_name]
+        if (group, attribute) not in self._tensors:
+            tensor = None
+            if group in self._graph.nodes:
+                tensor = _tensor_of(self._graph.nodes[group], attribute)
+            elif group in self._graph.edges and attribute == "edge_weight":
+                weight = self._graph.edges[group].weight
+                tensor = None if weight is None else as_tensor(weight)
+            self._tensors[group, attribute] = tensor
+        tensor = self._tensors[group, attribute]
         return tensor if tensor is None or attr.index is None else tensor[attr.index]
-
-    def _new_tensor(self, group: NodeType | EdgeType, attribute: str) -> Tensor | None:
-        if group in self._graph.nodes:
-            return _tensor_of(self._graph.nodes[cast(NodeType, group)], attribute)
-        edges = self._graph.edges.get(cast(EdgeType, group))
-        if edges is None or edges.weight is None or attribute != "edge_weight":
-            return None
-        return as_tensor(edges.weight)
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         tensor = self._get_tensor(attr)
@@ -107,7 +99,15 @@ class PyGGraph(FeatureStore, GraphStore):  # type: ignore[misc]  # PyG is not ty
         if name not in self._graph.edges or edge_attr.layout != EdgeLayout.CSC:
             return None
         if name not in self._edge_index:
-            self._edge_index[name] = pyg_csc(self._graph.edges[name])
+            edges = self._graph.edges[name]
+            # PyG's library reads offsets, indices and seeds of one type.
+            narrow = torch_geometric.typing.WITH_PYG_LIB and len(edges) <= np.iinfo(np.int32).max
+            dtype = edges.indices.dtype if narrow else np.dtype(np.int64)
+            indices, indptr = (
+                as_tensor(array.astype(dtype, copy=False))
+                for array in (edges.indices, edges.indptr)
+            )
+            self._edge_index[name] = indices, indptr
         return self._edge_index[name]
 
     def _refuse(self, *_: Any) -> bool:
@@ -130,15 +130,3 @@ def _tensor_of(nodes: Nodes, attribute: str) -> Tensor | None:
     mask = torch.zeros(len(nodes), dtype=torch.bool)
     mask[as_tensor(split)] = True
     return mask
-
-
-def pyg_csc(edges: Edges) -> tuple[Tensor, Tensor]:
-    """Source nodes and offsets, in the type that PyG's sampling library reads.
-
-    Nothing is copied that has this type already, see `PyGGraph`.
-    """
-    narrow = torch_geometric.typing.WITH_PYG_LIB and len(edges) <= np.iinfo(np.int32).max
-    # Offsets, indices and seeds must be of one type.
-    dtype = edges.indices.dtype if narrow else np.dtype(np.int64)
-    indices = as_tensor(edges.indices.astype(dtype, copy=False))
-    return indices, as_tensor(edges.indptr.astype(dtype, copy=False))

@@ -1,37 +1,320 @@
-"""The form of a graph on disk: a directory of memory-mapped arrays, described by `meta.json`."""
+"""The form of a graph on disk: a folder of memory-mapped arrays, described by `meta.json`."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from pydantic import Field, ValidationError, model_validator
 
+from gnntrain.data.array_folder import (
+    ArrayMeta,
+    Arrays,
+    Meta,
+    StoreError,
+    digest_of,
+    map_arrays,
+    verify,
+)
 from gnntrain.data.graph import (
+    EDGE,
+    JSON,
+    NODE,
     SPLITS,
     AnyArray,
-    EdgeType,
     FeatureDtype,
     FusedCSC,
     FusedEdges,
     Graph,
+    GraphSchema,
     Int64Array,
     Nodes,
     NodeType,
 )
-from gnntrain.data.store_meta import (
-    ArrayMeta,
-    GraphMeta,
-    StoreMeta,
-    hold,
-    map_folder,
-    note_use,
-    read_meta,
-    verify,
-)
+from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import DataSummary
+from gnntrain.metrics import LabelKind
+
+META_FILE = "meta.json"
+
+Expected = dict[str, tuple[str, tuple[int, ...] | None]]
+"""By array: a regular expression for its type, and its shape; None: one dimension of any length."""
+
+_IDS = r"int64|\|S[1-9][0-9]*"
+_OPTIONAL_ARRAYS = ("edge_weight", "node_ids", "class_names")
+
+
+class NodeTypeMeta(Meta):
+    """A type of nodes."""
+
+    name: str
+    num_nodes: int = Field(ge=1)
+    num_features: int = Field(ge=0)
+    feature_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
+
+
+class EdgeTypeMeta(Meta):
+    """A type of edges; `name` is source type, relation, destination type."""
+
+    name: tuple[str, str, str]
+    num_edges: int = Field(ge=0)
+
+
+class GraphMeta(Meta):
+    """A graph's metadata, of a store or of all parts; `digest` is taken over all other fields.
+
+    `arrays` are the files beside the metadata. `lowest` is what `normalize_features` subtracted, by
+    node type. `identity` is what the graph was made from.
+    """
+
+    FILE: ClassVar[str]
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+
+    format: str
+    version: int
+    made_by: str
+    dataset: str
+    task: LabelKind
+    metric: str
+    ogb_name: str | None
+    num_classes: int = Field(ge=1)
+    node_types: tuple[NodeTypeMeta, ...] = Field(min_length=1)
+    edge_types: tuple[EdgeTypeMeta, ...] = Field(min_length=1)
+    target: str
+    identity: dict[str, JSON]
+    options: dict[str, JSON]
+    arrays: dict[str, ArrayMeta]
+    summary: DataSummary | None = None
+    lowest: dict[str, float] | None = None
+    digest: str = Field(default="", exclude=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read it from its file in a folder.
+
+        Raises:
+            StoreError: It is missing, damaged, of another format or version, or contradicts itself.
+        """
+        try:
+            if not stat.S_ISREG((folder / cls.FILE).lstat().st_mode):  # a pipe would be waited for
+                raise StoreError(folder, f"{cls.FILE} is no regular file")
+            text = (folder / cls.FILE).read_bytes()
+            raw = json.loads(text)
+        except FileNotFoundError:
+            what = f"it has no {cls.FILE}" if folder.is_dir() else "it does not exist"
+            raise StoreError(folder, what) from None
+        except OSError as error:
+            raise StoreError(folder, f"{cls.FILE} cannot be read ({error.strerror})") from error
+        except (ValueError, RecursionError):
+            raise StoreError(folder, f"{cls.FILE} is not valid JSON") from None
+        if not isinstance(raw, dict) or raw.get("format") != cls.FORMAT:
+            raise StoreError(folder, f"{cls.FILE} does not describe a {cls.FORMAT}")
+        if (found := raw.get("version")) != cls.VERSION:
+            versions = f"format version {found}, this gnntrain reads {cls.VERSION}"
+            raise StoreError(folder, f"it has {versions}")
+        if raw.pop("digest", None) != digest_of(raw):
+            raise StoreError(folder, f"{cls.FILE} was changed: its digest does not match")
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = [cls.FILE, ".".join(map(str, first["loc"]))]
+            what = first["msg"].removeprefix("Value error, ")
+            raise StoreError(folder, ": ".join([*filter(None, where), what])) from None
+
+    def write(self, folder: Path) -> Self:
+        """Write it with its digest, and flush it to disk; returns what `read` would."""
+        content = self.model_dump(mode="json")
+        content["digest"] = digest_of(content)
+        with (folder / self.FILE).open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        return self.model_copy(update={"digest": content["digest"]})
+
+    @model_validator(mode="after")
+    def _check_types(self) -> Self:
+        nodes = [kind.name for kind in self.node_types]
+        edges = [kind.name for kind in self.edge_types]
+        ends = {end for source, _, destination in edges for end in (source, destination)}
+        for name in sorted({self.target, *ends} - set(nodes)):
+            raise ValueError(f"it does not list the node type {name!r}")
+        if len(set(nodes)) < len(nodes) or len(set(edges)) < len(edges):
+            raise ValueError("it lists a type twice")
+        return self
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """See `GraphData.is_homogeneous`."""
+        names = [kind.name for kind in self.node_types], [kind.name for kind in self.edge_types]
+        return names == ([NODE], [EDGE])
+
+    @property
+    def graph_schema(self) -> GraphSchema:
+        """The types of the whole graph."""
+        return GraphSchema(
+            num_nodes={kind.name: kind.num_nodes for kind in self.node_types},
+            num_features={kind.name: kind.num_features for kind in self.node_types},
+            edge_types=tuple(kind.name for kind in self.edge_types),
+            target=self.target,
+        )
+
+    @property
+    def preprocessing(self) -> dict[str, Preprocessing]:
+        """The preprocessing of the node types that have some."""
+        made_by = {kind.name: kind.preprocessing for kind in self.node_types}
+        return {name: done for name, done in made_by.items() if done is not None}
+
+    # Arrays of nodes and in-edges, which the whole graph has in a store, and each part of its own.
+    # `indptr` and `indices` are those of a `FusedCSC`. Features and ids of the node type at
+    # position i are `features_<i>` and `node_ids_<i>`; labels are the target type's.
+
+    def row_arrays(self, num_nodes: Sequence[int], num_edges: Sequence[int]) -> Expected:
+        """Types and shapes of the arrays of that many nodes and in-edges of each type."""
+        sizes = {kind.name: size for kind, size in zip(self.node_types, num_nodes, strict=True)}
+        target, matrix = sizes[self.target], (sizes[self.target], self.num_classes)
+        labels = {"multilabel": ("uint8", matrix), "continuous": ("float32|float64", matrix)}
+        expected: Expected = {
+            "indptr": ("int64", (sum(sizes[kind.name[2]] + 1 for kind in self.edge_types),)),
+            "indices": ("int32|int64", (sum(num_edges),)),
+            "labels": labels.get(self.task, ("int32", (target,))),
+        }
+        if len(self.node_types) == len(self.edge_types) == 1:
+            expected["edge_weight"] = ("float32", (sum(num_edges),))
+            expected["gcn_norm"] = ("float32", (target,))
+        for number, (kind, size) in enumerate(zip(self.node_types, num_nodes, strict=True)):
+            shape = (size, kind.num_features)
+            expected[f"features_{number}"] = ("float32|float16|bfloat16", shape)
+            expected[f"node_ids_{number}"] = (_IDS, (size,))
+        return expected
+
+    def shared_arrays(self) -> Expected:
+        """Types and shapes of the arrays that a graph in parts has once."""
+        splits: Expected = {f"split_{name}": ("int64", None) for name in SPLITS}
+        return splits | {"class_names": (_IDS, (self.num_classes,))}
+
+    def nodes_of(
+        self,
+        described: Arrays,
+        arrays: Mapping[str, AnyArray],
+        splits: Mapping[str, Int64Array],
+    ) -> dict[NodeType, Nodes]:
+        """The nodes of each type in a folder; `splits` are the target's."""
+        return {
+            kind.name: Nodes(
+                features=arrays[f"features_{number}"],
+                feature_dtype=cast(FeatureDtype, described[f"features_{number}"].dtype),
+                labels=arrays["labels"] if kind.name == self.target else None,
+                splits=splits if kind.name == self.target else {},
+                ids=arrays.get(f"node_ids_{number}"),
+                feature_names=kind.feature_names,
+            )
+            for number, kind in enumerate(self.node_types)
+        }
+
+    def edges_of(
+        self, arrays: Mapping[str, AnyArray], num_nodes: Sequence[int], num_edges: Sequence[int]
+    ) -> FusedEdges:
+        """The edges of each type in a folder that has so many nodes and edges of each type."""
+        sizes = {kind.name: size for kind, size in zip(self.node_types, num_nodes, strict=True)}
+        names = [kind.name for kind in self.edge_types]
+        csc = FusedCSC.cut(names, sizes, num_edges, arrays["indptr"], arrays["indices"])
+        return FusedEdges(csc, arrays.get("edge_weight"), arrays.get("gcn_norm"))
+
+    def attributes(self, shared: Mapping[str, AnyArray]) -> dict[str, Any]:
+        """The attributes of a `Graph` beside nodes and edges."""
+        names = shared.get("class_names")
+        if names is not None and names.dtype.kind == "S":
+            names = np.char.decode(names, "utf-8")
+        copied = ("dataset", "task", "metric", "num_classes", "ogb_name", "summary", "target")
+        return {
+            "class_names": None if names is None else names.tolist(),
+            **{name: getattr(self, name) for name in copied},
+        }
+
+
+def check_arrays(arrays: Arrays, expected: Expected, where: str = "it") -> None:
+    """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them.
+
+    Args:
+        arrays: The arrays of a folder.
+        expected: The arrays it should have.
+        where: What lists them, for messages.
+
+    Raises:
+        ValueError: At the first difference.
+    """
+    for name in sorted(arrays.keys() - expected.keys()):
+        raise ValueError(f"{where} lists an unknown array {name!r}")
+    for name, (dtype, shape) in expected.items():
+        array = arrays.get(name)
+        if array is None:
+            if not name.startswith(_OPTIONAL_ARRAYS):
+                raise ValueError(f"{where} does not list {name}")
+            continue
+        shapes = [array.shape[:1] or (0,)] if shape is None else [shape]
+        if name == "gcn_norm":
+            shapes.append((*shapes[0], 2))  # with the weights of self loops
+        if array.shape not in shapes or not re.fullmatch(dtype, array.dtype):
+            raise ValueError(f"{where} gives {name} as {array.dtype} {list(array.shape)}")
+
+
+class StoreMeta(GraphMeta):
+    """The content of `meta.json`; labels and splits are the target type's."""
+
+    FILE = META_FILE
+    FORMAT = "gnntrain-store"
+    VERSION = 3
+
+    @property
+    def num_nodes(self) -> list[int]:
+        return [kind.num_nodes for kind in self.node_types]
+
+    @property
+    def num_edges(self) -> list[int]:
+        return [kind.num_edges for kind in self.edge_types]
+
+    @model_validator(mode="after")
+    def _check_arrays(self) -> Self:
+        expected = self.row_arrays(self.num_nodes, self.num_edges) | self.shared_arrays()
+        check_arrays(self.arrays, expected)
+        return self
+
+    @property
+    def content_digest(self) -> str:
+        """Digest of the arrays' checksums and their meaning, not of their origin.
+
+        Raw files may be moved or touched. Names of classes do not count: the model does not learn
+        them. Runs are compared by it, so it never changes: of a homogeneous graph the arrays have
+        the names that they had before stores knew types.
+        """
+        arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
+        content: dict[str, object] = {
+            "task": self.task,
+            "metric": self.metric,
+            "num_classes": self.num_classes,
+        }
+        if self.is_homogeneous:
+            arrays = {name.removesuffix("_0"): array for name, array in arrays.items()}
+        else:
+            content["node_types"] = [kind.name for kind in self.node_types]
+            content["edge_types"] = [list(kind.name) for kind in self.edge_types]
+            content["target"] = self.target
+        content["arrays"] = {name: array.checksum for name, array in arrays.items()}
+        content["dtypes"] = {name: array.dtype for name, array in arrays.items()}
+        return digest_of(content)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -61,34 +344,26 @@ class StoredGraph(Graph):
             StoreError: Something is missing, damaged, or of another format version.
         """
         path = Path(path).absolute()
-        meta = read_meta(path)
-        with hold(path) as holding:
-            arrays = map_folder(path, meta, check=check)
+        meta = StoreMeta.read(path)
+        with _in_use(path) as in_use:
+            arrays = map_arrays(path, meta.arrays, meta.digest, check=check)
             if check:
-                note_use(path)
-            num_nodes = [kind.num_nodes for kind in meta.node_types]
-            num_edges = [kind.num_edges for kind in meta.edge_types]
+                with contextlib.suppress(OSError):  # a read-only folder
+                    os.utime(path)  # the time of the folder is that of its last use
             splits = {name: arrays[f"split_{name}"] for name in SPLITS}
             graph = cls(
-                nodes=nodes_of(meta, meta.arrays, arrays, splits),
-                edges=edges_of(meta, arrays, num_nodes, num_edges),
-                target=meta.target,
-                dataset=meta.dataset,
-                task=meta.task,
-                metric=meta.metric,
-                num_classes=meta.num_classes,
-                class_names=names_of(arrays.get("class_names")),
-                ogb_name=meta.ogb_name,
-                summary=meta.summary,
+                nodes=meta.nodes_of(meta.arrays, arrays, splits),
+                edges=meta.edges_of(arrays, meta.num_nodes, meta.num_edges),
                 path=path,
                 meta=meta,
+                **meta.attributes(arrays),
             )
-            weakref.finalize(graph, holding.pop_all().close)
+            weakref.finalize(graph, in_use.pop_all().close)
         return graph
 
     def verify(self) -> None:
         """Compare every byte with the checksums; raises `StoreError` at a difference."""
-        verify(self.path, self.meta)
+        verify(self.path, self.meta.arrays, self.meta.digest)
 
     @property
     def content_digest(self) -> str:
@@ -108,43 +383,14 @@ def _reopen(path: Path) -> StoredGraph:
     return StoredGraph.open(path, check=False)
 
 
-def nodes_of(
-    meta: GraphMeta,
-    described: Mapping[str, ArrayMeta],
-    arrays: Mapping[str, AnyArray],
-    splits: Mapping[str, Int64Array],
-) -> dict[NodeType, Nodes]:
-    """The nodes of each type in the folder of a store or of a part; `splits` are the target's."""
-    return {
-        kind.name: Nodes(
-            features=arrays[f"features_{number}"],
-            feature_dtype=cast(FeatureDtype, described[f"features_{number}"].dtype),
-            labels=arrays["labels"] if kind.name == meta.target else None,
-            splits=splits if kind.name == meta.target else {},
-            ids=arrays.get(f"node_ids_{number}"),
-            feature_names=kind.feature_names,
-        )
-        for number, kind in enumerate(meta.node_types)
-    }
+def _in_use(path: Path) -> contextlib.ExitStack:
+    """Mark the store as in use, so that `gnntrain clean` keeps it until what is returned is closed.
 
-
-def edges_of(
-    meta: GraphMeta,
-    arrays: Mapping[str, AnyArray],
-    num_nodes: Sequence[int],
-    num_edges: Sequence[int],
-) -> FusedEdges:
-    """The edges of each type in the folder of a store or of a part, that has so many nodes and
-    edges of each type."""
-    sizes = {kind.name: number for kind, number in zip(meta.node_types, num_nodes, strict=True)}
-    names: list[EdgeType] = [kind.name for kind in meta.edge_types]
-    csc = FusedCSC.cut(names, sizes, num_edges, arrays["indptr"], arrays["indices"])
-    return FusedEdges(csc, arrays.get("edge_weight"), arrays.get("gcn_norm"))
-
-
-def names_of(names: AnyArray | None) -> list[str] | list[int] | None:
-    """The names of classes, stored as int64 or bytes (UTF-8), as Python's."""
-    if names is None:
-        return None
-    texts = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
-    return cast(list[str] | list[int], texts.tolist())
+    A shared lock on `meta.json`, after that of a `clean` that has begun: the store is gone then. On
+    file systems without locks there is none.
+    """
+    stack = contextlib.ExitStack()
+    with contextlib.suppress(OSError):
+        file = stack.enter_context((path / META_FILE).open("rb"))
+        fcntl.flock(file, fcntl.LOCK_SH)
+    return stack

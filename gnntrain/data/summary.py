@@ -54,34 +54,50 @@ class DataSummary(BaseModel):
 
 def summary_of(data: GraphData, options: PrepareOptions) -> DataSummary:
     """The summary of a graph's builder, completed from the arrays and `options`."""
-    given = data.summary or DataSummary()
-    widths = {name: nodes.num_features for name, nodes in data.nodes.items()}
-    counts = {name: len(edges.src) for name, edges in data.edges.items()}
-    if data.is_homogeneous:
-        (nodes,), (edges,) = data.nodes.values(), data.edges.values()
-        features = f"{nodes.num_features:,} a node"
-        features += f": {first_names(nodes.feature_names)}" if nodes.feature_names else ""
-        given_edges = f"{len(edges.src):,} given" + ", weighted" * (edges.weight is not None)
-    else:
-        words = [f"{width:,} a node of type {name}" for name, width in widths.items() if width]
-        without = [name for name, width in widths.items() if not width]
-        features = ", ".join([*words, *([f"none of type {first_names(without)}"] * bool(without))])
-        listed = [f"{'/'.join(name)} {number:,}" for name, number in counts.items()]
-        given_edges = f"{first_names(listed)} given"
-    found = {"features": features, "edges": given_edges}
+    is_typed, nodes, edges = not data.is_homogeneous, data.nodes, data.edges
+    widths = {name: of_type.num_features for name, of_type in nodes.items()}
+    words = [f"{n:,} a node{f' of type {name}' * is_typed}" for name, n in widths.items() if n]
+    if without := [name for name, width in widths.items() if not width]:
+        words.append("none" + f" of type {first_names(without)}" * is_typed)
+    names = next(iter(nodes.values())).feature_names if len(nodes) == 1 else None
+    features = ", ".join(words) + (f": {first_names(names)}" if names else "")
+    counts = [f"{'/'.join(k)} " * is_typed + f"{len(of.src):,}" for k, of in edges.items()]
+    weighted = any(of.weight is not None for of in edges.values())
+    found = {"features": features, "edges": f"{first_names(counts)} given{', weighted' * weighted}"}
     if data.labelled:
         found |= {"labels": _labels(data), "split": split_sizes(data.splits)}
+    given = data.summary or DataSummary()
     texts = {key: getattr(given, key) or text for key, text in found.items()}
     if options.normalize_features:
         texts["features"] += ", scaled to a sum of 1 a node"
     if options.feature_dtype != "float32":
         texts["features"] += f", stored as {options.feature_dtype}"
-    if data.reverse or options.to_undirected or any(of.symmetric for of in data.edges.values()):
+    if data.reverse or options.to_undirected or any(of.symmetric for of in edges.values()):
         texts["edges"] += ", stored in both directions"
-    # Between two node types there is no loop.
-    if options.add_self_loops and any(src == dst for src, _, dst in data.edges):
+    if options.add_self_loops and any(src == dst for src, _, dst in edges):
         texts["edges"] += ", self-loops added"
     return given.model_copy(update=texts)
+
+
+def _labels(data: GraphData) -> str:
+    """Kind, number, names or ranges of the labels, and how many nodes have none."""
+    labels, count = data.labels, data.num_classes
+    given = () if data.class_names is None else data.class_names.tolist()
+    names = [name.decode() if isinstance(name, bytes) else name for name in given]
+    if data.task == "continuous":
+        parts = []
+        for name, column in zip(names or range(count), labels.T[:_SHOWN_NAMES], strict=False):
+            known = column[~np.isnan(column)]
+            between = f" from {known.min():g} to {known.max():g}" if len(known) else ""
+            parts.append(f"{name}{between}")
+        words = "a quantity: " if count == 1 else f"{count:,} quantities: "
+        words += ", ".join(parts) + ", …" * (count > _SHOWN_NAMES)
+        num_missing = int(np.isnan(labels).any(axis=1).sum())
+    else:
+        kind = "labels, each 0 or 1" if data.task == "multilabel" else "classes"
+        words = f"{count:,} {kind}" + (f": {first_names(names)}" if names else "")
+        num_missing = 0 if data.task == "multilabel" else int((~(labels >= 0)).sum())
+    return words + f"; {num_missing:,} of {len(labels):,} nodes have none" * bool(num_missing)
 
 
 def plain_summary(graph: Graph) -> dict[str, Any]:
@@ -109,29 +125,3 @@ def split_sizes(splits: Mapping[str, Sequence[int] | AnyArray]) -> str:
 def first_names(names: Sequence[object]) -> str:
     """The first ten names, and whether there are more."""
     return ", ".join(map(str, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
-
-
-def _labels(data: GraphData) -> str:
-    """Kind, number, names or ranges of the labels, and how many nodes have none."""
-    given = () if data.class_names is None else data.class_names.tolist()
-    names = [name.decode() if isinstance(name, bytes) else name for name in given]
-    if data.task == "continuous":
-        words = _quantities(data.labels, names or range(data.num_classes))
-        num_missing = int(np.isnan(data.labels).any(axis=1).sum())
-    else:
-        kind = "labels, each 0 or 1" if data.task == "multilabel" else "classes"
-        words = f"{data.num_classes:,} {kind}" + (f": {first_names(names)}" if names else "")
-        num_missing = 0 if data.task == "multilabel" else int((~(data.labels >= 0)).sum())
-    num_nodes = len(data.labels)
-    return words + (f"; {num_missing:,} of {num_nodes:,} nodes have none" * bool(num_missing))
-
-
-def _quantities(values: AnyArray, names: Sequence[object]) -> str:
-    """Names and ranges of the columns of float `[num_nodes, num_targets]`."""
-    ranges = []
-    for name, column in zip(names[:_SHOWN_NAMES], values.T, strict=False):
-        known = column[~np.isnan(column)]
-        between = f" from {known.min():g} to {known.max():g}" if len(known) else ""
-        ranges.append(f"{name}{between}")
-    number = "a quantity" if len(names) == 1 else f"{len(names):,} quantities"
-    return f"{number}: {', '.join(ranges)}" + ", …" * (len(names) > _SHOWN_NAMES)

@@ -295,21 +295,21 @@ class TextTable(Table):
                         block = text.encode()
                         has_utf8 = not raw.decode(errors="ignore").isascii()
                         self._has_utf8 |= has_utf8 or "\ufffd" in text
-                        self._note_latin(error, num_lines)
+                        if self._not_utf8 is None:
+                            line = num_lines + raw.count(b"\n", 0, error.start)
+                            self._not_utf8 = self._note_latin(line, raw[error.start])
                     if self._not_utf8 and (self._has_utf8 or not self._may_be_latin):
                         raise self._not_utf8
                 num_lines += block.count(b"\n")
-                yield block
+                if block:
+                    yield block
 
-    def _note_latin(self, error: UnicodeDecodeError, first_line: int) -> None:
-        if self._not_utf8 is not None:
-            return
-        line = first_line + error.object.count(b"\n", 0, error.start)
-        found = f"{self.path} line {line} is not UTF-8: byte 0x{error.object[error.start]:02x}."
-        hint = "Save the file as UTF-8, or name its encoding, for example dataset.encoding=latin1."
-        self._not_utf8 = UserError(found, hint)
+    def _note_latin(self, line: int, byte: int) -> UserError:
+        found = f"{self.path} line {line} is not UTF-8: byte 0x{byte:02x}."
         if self._may_be_latin and not self._has_utf8:
             _logger.warning("%s It is read as Latin-1; dataset.encoding names another.", found)
+        hint = "Save the file as UTF-8, or name its encoding, for example dataset.encoding=latin1."
+        return UserError(found, hint)
 
     def read(self, places: Sequence[int]) -> Iterator[Batch]:
         wrong = array("q")  # numbers of the rows with another number of fields
@@ -454,12 +454,9 @@ class _Blocks(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._left:
-            block = next(self._blocks, None)
-            if block is None:
-                return 0
-            self._left = block
-            self.num_quotes += block.count(b'"')
+        if not self._left:
+            self._left = next(self._blocks, b"")
+            self.num_quotes += self._left.count(b'"')
         size = min(len(buffer), len(self._left))
         buffer[:size] = self._left[:size]
         self._left = self._left[size:]

@@ -233,7 +233,7 @@ class Columns:
         for batch in self.table.batches(self.all_places):
             held.append(batch)
             for i, place in enumerate(self.numbers):
-                if widths[i] is None and not pa.types.is_null(batch[0][place].type):
+                if widths[i] is None:
                     widths[i] = width_of(batch[0][place])
             if None not in widths:
                 group += [self._rows(some, widths) for some in held]

@@ -117,12 +117,9 @@ def from_texts(texts: pa.Array, *, labels: bool = False, decimal: str = ".") -> 
     if numbers is not None:
         return numbers
     trimmed = pc.if_else(is_missing_mark(texts), _NULL, pc.utf8_trim_whitespace(texts))
-    if not labels:
-        numbers = whole_numbers(trimmed)
+    numbers = whole_numbers(without_zero_fractions(trimmed, decimal) if labels else trimmed)
+    if numbers is not None or not labels:
         return to_plain(texts) if numbers is None else numbers
-    numbers = whole_numbers(without_zero_fractions(trimmed, decimal))
-    if numbers is not None:
-        return numbers
     # Quantities: some are fractions, and none is a code such as 01.1.
     trimmed = with_decimal_point(trimmed, decimal)
     try:
@@ -284,9 +281,9 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def width_of(column: pa.Array) -> int | None:
-    """Numbers in a row of a column; None where all its lists are missing."""
+    """Numbers in a row of a column; None where all its lists, or all its values, are missing."""
     if not is_list(column.type):
-        return 1
+        return None if pa.types.is_null(column.type) else 1
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
     return next((int(length) for length in lengths[lengths >= 0]), None)
 

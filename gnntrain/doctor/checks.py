@@ -207,7 +207,7 @@ def _gpu(device: torch.device) -> Check:
 def disk(config: Config) -> Iterator[Check]:
     """The folders of stores, runs and compiled kernels."""
     from gnntrain.compute import kernels
-    from gnntrain.data.store_place import stores_folder
+    from gnntrain.data.stores import stores_folder
 
     run_dir = config.run.dir
     yield _folder("stores", stores_folder(config.dataset), "dataset.store_dir")

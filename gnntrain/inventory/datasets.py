@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gnntrain.config import DATASET_NAMES, DatasetConfig, SyntheticConfig, SyntheticMAGConfig
 from gnntrain.config.names import SYNTHETIC_MAG, SYNTHETIC_NAMES
 from gnntrain.config.published import PUBLISHED, GraphSize
-from gnntrain.data.store_cleaning import FoundStore
+from gnntrain.data.stores import FoundStore
 from gnntrain.plugins import DATASETS, plugin_names
 from gnntrain.reporting.text import counted
 

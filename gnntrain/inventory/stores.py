@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from gnntrain.data.store_cleaning import FoundStore
-from gnntrain.data.store_meta import StoreError, read_meta
+from gnntrain.data.array_folder import StoreError
+from gnntrain.data.store import StoreMeta
+from gnntrain.data.stores import FoundStore
 from gnntrain.reporting.text import counted, format_bytes
 
 HEADER = ("store", "data set", "nodes", "edges", "features", "type", "size", "last used")
@@ -31,12 +32,11 @@ def _sizes(store: FoundStore) -> list[str]:
     """Nodes, edges, features (of the target type) and their type; unknown of a store that cannot be
     used."""
     try:
-        meta = read_meta(store.path)
+        meta = StoreMeta.read(store.path)
     except StoreError:
         return ["-"] * 4
-    num_nodes = sum(kind.num_nodes for kind in meta.node_types)
-    num_edges = sum(kind.num_edges for kind in meta.edge_types)
-    numbers = (num_nodes, num_edges, meta.graph_schema.num_features[meta.target])
+    num_features = meta.graph_schema.num_features[meta.target]
+    numbers = (sum(meta.num_nodes), sum(meta.num_edges), num_features)
     return [*(f"{number:,}" for number in numbers), meta.arrays["features_0"].dtype]
 
 

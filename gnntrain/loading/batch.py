@@ -32,8 +32,7 @@ class Batch:
             nodes of the graph, see `seed_rows`).
         y: Targets of the examples only, `[batch_size]` or `[batch_size, ...]`.
         batch_size: Number of examples whose output is computed: seeds, or pairs of them.
-        num_counted: Examples that enter the loss: `batch_size`, or 0 if this rank has none in the
-            step and borrows one to take part in the all-reduce.
+        num_counted: Examples that enter the loss: `batch_size`, or 0 if the only one is borrowed.
         global_batch_size: Counted examples of all ranks together.
         seed_rows: int64 `[batch_size]`, the rows of the model's output that belong to the seeds;
             None: the first ones, in order.

@@ -54,9 +54,8 @@ class LoaderBuilder:
     parts and are asked for in-neighbours, rows and targets: batches are made in host memory then.
 
     Args:
-        config: The whole configuration.
+        config, context: The whole configuration, and this rank.
         graph: The graph. In parts, its targets are the parts' labels.
-        context: This rank.
         needs: The fields that the model reads.
         plan: The training examples.
         targets: By node of the target type, see `Task.targets`.
@@ -233,7 +232,7 @@ class LoaderBuilder:
             num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
             for nodes in self._presampled(num_epochs):
                 counts.add(nodes[self._graph.target].cpu().numpy())
-            cached = as_tensor(most_read_nodes(counts, placement.num_cached, num_nodes))
+            cached = as_tensor(most_read_nodes(counts.between, placement.num_cached, num_nodes))
         return {
             name: place_features(name, rows, placement, self._context, cached)
             for name, rows in stored_rows(self._graph).items()

@@ -65,7 +65,7 @@ class BatchValues(ABC):
                 degrees[name] = self.read("degree", name, nodes)
 
         def filled(name: EdgeType, block: Block) -> Block:
-            norm, degree, weight = norms.get(name), degrees[name], block.weight
+            norm, degree, weight = norms.get(name), degrees.get(name), block.weight
             if needs.weight and weight is None:
                 weight = self.read("weight", name, block.edge_ids)
             return replace(
@@ -187,10 +187,9 @@ class GraphTensors(BatchValues):
     def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
         """See `BatchValues.read`."""
         if name == "targets":
-            values: Tensor | None = self.targets
-        else:
-            edges = self.edges[of]
-            values = {"norm": edges.norm, "degree": edges.indptr, "weight": edges.weight}[name]
+            return None if ids is None else take(self.targets, ids)
+        edges = self.edges[of]
+        values = {"norm": edges.norm, "degree": edges.indptr, "weight": edges.weight}[name]
         if values is None:
             return None
         assert ids is not None, "a weighted model's sampler must give edge ids"

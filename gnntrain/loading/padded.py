@@ -68,11 +68,7 @@ class PaddedBatches:
             yield SeedBatch(*tensors, share.num_counted, share.global_batch_size)
 
     def make(self, step: SeedBatch) -> Batch:
-        """The padded batch of a step.
-
-        Raises:
-            UserError: The largest size is too large.
-        """
+        """The padded batch of a step."""
         sample, values = self._sampler.sample_padded(step.seeds, step.keys), self._loader.values
         seeds = Seeds({values.schema.target: step.seeds}, values.targets_of(step.seeds))
         return self._loader.fill(sample, seeds, step.num_counted, step.global_batch_size)

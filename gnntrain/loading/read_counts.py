@@ -6,6 +6,8 @@ advance predicts reads better than degrees do: reads depend on the training node
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -60,7 +62,9 @@ class SparseReadCounts:
         return counts
 
     def _merge(self) -> None:
-        pending = np.concatenate([self._nodes[:0], *self._pending])
+        if not self._pending:
+            return
+        pending = np.concatenate(self._pending)
         self._pending.clear()
         reads = np.concatenate([self._reads, np.ones_like(pending)])
         nodes, number = np.unique(np.concatenate([self._nodes, pending]), return_inverse=True)
@@ -72,25 +76,25 @@ class SparseReadCounts:
 
 
 def most_read_nodes(
-    counts: DenseReadCounts | SparseReadCounts,
+    reads_between: Callable[[int, int], Int64Array],
     num_rows: int,
     num_nodes: int,
     context: DistributedContext | None = None,
 ) -> Int64Array:
-    """The `num_rows` nodes that were read most, ascending; of those read equally often the first.
-
-    With `context` the reads of its machine's ranks are summed: collective among these, and the same
-    on all of them. Fewer nodes if fewer were read. int64 `[n]`.
-    """
+    """The `num_rows` nodes (or fewer) that were read most, ascending; of those read equally often
+    the first. `reads_between` gives the reads of a range of nodes. With `context` those of all
+    ranks of its machine are summed: collective among these."""
     most, most_reads = np.empty((2, 0), np.int64)
     for start in range(0, num_nodes, _NODES_AT_ONCE):
-        reads = counts.between(start, min(start + _NODES_AT_ONCE, num_nodes))
+        stop = min(start + _NODES_AT_ONCE, num_nodes)
+        reads = reads_between(start, stop)
         if context is not None:
             reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
         read = np.flatnonzero(reads)
         most, most_reads = np.append(most, read + start), np.append(most_reads, reads[read])
-        kept = most_read(most_reads, num_rows)
-        most, most_reads = most[kept], most_reads[kept]
+        if stop == num_nodes or len(most) > 2 * num_rows:  # sorting each time would take long
+            kept = most_read(most_reads, num_rows)
+            most, most_reads = most[kept], most_reads[kept]
     return most
 
 

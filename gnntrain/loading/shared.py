@@ -228,9 +228,10 @@ class SharedGraph(BatchValues):
         self._rows: dict[NodeType, list[AnyArray]] = {}
         for name, width in self.schema.num_features.items():
             if width > 0:
-                local = slice(self._local[name].start, self._local[name].stop)
-                whole = [] if in_parts else [graph.nodes[name].features[local]]
-                self._rows[name] = whole or [part.graph.nodes[name].features for part in parts]
+                local, nodes = self._local[name], graph.nodes[name]
+                self._rows[name] = [part.graph.nodes[name].features for part in parts]
+                if not in_parts:
+                    self._rows[name] = [nodes.features[local.start : local.stop]]
                 exchange.serve(f"{ROWS}/{name}", answers_of(self._rows[name]))
 
     def read(self, name: ValueName, of: Any, ids: Tensor | None) -> Tensor | None:
@@ -272,7 +273,7 @@ class SharedGraph(BatchValues):
                     of_type.add(read[(read < local.start) | (read >= local.stop)])
         sources: dict[NodeType, FeatureSource] = {}
         for name, number in numbers.items():
-            cached = most_read_nodes(counts[name], number, sizes[name], context)
+            cached = most_read_nodes(counts[name].between, number, sizes[name], context)
             like, call = rows_of(graph.nodes[name])[:0], f"{ROWS}/{name}"
             rows = [as_tensor(local).view(like.dtype) for local in self._rows[name]]
             first, owners = self._local[name].start, self.owners[name]

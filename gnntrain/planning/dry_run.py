@@ -34,9 +34,8 @@ from gnntrain.models import AnyModel, HeteroGNN
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
-from gnntrain.training.evaluation import SplitMetrics
-from gnntrain.training.measure import peak_resident_bytes
-from gnntrain.training.memory import evaluation_hint, memory_explained
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
+from gnntrain.training.memory import memory_explained, peak_resident_bytes
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
 
@@ -179,7 +178,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
     training_bytes = peak_resident_bytes() - mapped_bytes()
     context.control.enter(Phase.EVALUATING, trainer.step)
     evaluator = build_evaluator(config, task, model, loaders, graph, context, job.folder)
-    with memory_explained(lambda: "in evaluation", evaluation_hint(evaluator, context.device)):
+    with memory_explained(lambda: "in evaluation", evaluator.memory_hint):
         cost = evaluate_in_part(evaluator, model, context, job.folder)
     report = RankReport(
         num_parameters=trainer.num_parameters,
@@ -200,7 +199,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         (job.folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
 
 
-class _NoEvaluation:
+class _NoEvaluation(Evaluator):
     """In the place of an evaluator while steps are timed."""
 
     def evaluate(self, _: AnyModel) -> SplitMetrics:

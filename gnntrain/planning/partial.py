@@ -22,10 +22,10 @@ from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import Evaluator, SampledEvaluator
 from gnntrain.training.graph_access import (
     ROW_COST,
+    EdgesBefore,
     GraphAccess,
-    Offsets,
-    SummedOffsets,
     WholeGraph,
+    edges_before,
 )
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.module_outputs import ModuleEvaluator
@@ -73,10 +73,10 @@ def evaluate_in_part(
     clock = _Clock(context.device)
     buffers = _WrittenBuffers(context, folder, 0)
     if isinstance(evaluator, LayerwiseEvaluator):
-        if not isinstance(evaluator.buffers, DeviceBuffers):
-            buffers.memory_limit = evaluator.buffers.memory_limit
-            evaluator.buffers = buffers
         evaluator.access = _SomeChunks(evaluator.access, clock)
+        if not isinstance(evaluator.access.buffers, DeviceBuffers):
+            buffers.memory_limit = evaluator.access.buffers.memory_limit
+            evaluator.access.buffers = buffers
     if isinstance(evaluator, ModuleEvaluator):
         assert isinstance(model, PlainModel)
         evaluator = evaluator.by_batch(model) or evaluator
@@ -111,10 +111,10 @@ class _Clock:
         return time.perf_counter()
 
     def some_of(
-        self, ranges: Sequence[tuple[int, int]], indptr: Offsets
+        self, ranges: Sequence[tuple[int, int]], before: EdgesBefore
     ) -> Iterator[tuple[int, int]]:
         """Ranges of nodes, spread evenly over all, in random order, until time is up."""
-        work = [float(int(indptr[b]) - int(indptr[a])) + ROW_COST * (b - a) for a, b in ranges]
+        work = [float(before(b) - before(a)) + ROW_COST * (b - a) for a, b in ranges]
         rounds: list[tuple[float, float]] = []
         began = self.now()
         for number in _spread(len(ranges)):
@@ -146,9 +146,7 @@ class _SomeChunks(WholeGraph):
     ) -> Iterator[tuple[int, int]]:
         """Chunks spread evenly over all, in random order."""
         ranges = list(super().chunks(node_type, max_rows, max_edges))
-        edges = [self.graph.edges[edge] for edge in self.schema.into(node_type)]
-        offsets = SummedOffsets(edges, self.schema.num_nodes[node_type])
-        yield from self._clock.some_of(ranges, offsets)
+        yield from self._clock.some_of(ranges, edges_before(self.graph, node_type))
 
 
 class _SomeBatches(Loader):
@@ -196,7 +194,7 @@ class _WrittenBuffers(SharedBuffers):
         matrix = super().matrix(name, num_rows, num_columns)
         sizes = [held.nbytes for held in self._matrices.values()]
         on_disk = sum(size for size in sizes if size > self.memory_limit)
-        in_memory = sum(sizes) - on_disk if self._context.world_size > 1 else 0
+        in_memory = sum(sizes) - on_disk if self.context.world_size > 1 else 0
         self.disk_bytes = max(self.disk_bytes, on_disk)
         self.shared_bytes = max(self.shared_bytes, in_memory)
         self.mapped_bytes = max(self.mapped_bytes, mapped_bytes())

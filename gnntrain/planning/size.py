@@ -9,7 +9,7 @@ from typing import Any
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.read.files import FilesBuilder
-from gnntrain.data.store_meta import META_FILE
+from gnntrain.data.store import META_FILE
 from gnntrain.errors import UserError
 from gnntrain.inventory.datasets import known_size
 from gnntrain.inventory.machine import free_bytes

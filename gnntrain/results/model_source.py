@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gnntrain.data.graph import NODE
 from gnntrain.data.preprocessing import AnyPreprocessing
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.data.values import MISSING_MARKS
 from gnntrain.models.pyg_model import PyGModel
 

@@ -40,7 +40,7 @@ change of the file of the function it loads, but not of another file that this o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,6 @@ from gnntrain.jit import jit
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
-Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 CHUNK_EDGES = 4096
@@ -113,6 +112,74 @@ def bounded(draw: np.uint64, num_values: np.uint64) -> np.uint64:
     return (high + low) >> SHIFT_32
 
 
+class InEdges(NamedTuple):
+    """The in-edges of all types: the arrays of a `data.graph.FusedCSC`, read-only.
+
+    `ends` is int64 `[2, R]`: source and destination node type of each edge type, by number.
+    """
+
+    indptr: Int64Array
+    first_offset: Int64Array
+    indices: IndexArray
+    first_edge: Int64Array
+    ends: Int64Array
+
+
+class HopOptions(NamedTuple):
+    """How a hop draws.
+
+    Attributes:
+        key: Of the hop.
+        fan_outs: `[R]`.
+        shares: Whether all edge types into a node share a fan-out; theirs are then equal.
+        replace: Draw with replacement.
+    """
+
+    key: np.uint64
+    fan_outs: Int64Array
+    shares: bool
+    replace: bool
+
+
+class HopEdges(NamedTuple):
+    """The destinations of one hop and the edges that they take.
+
+    Attributes:
+        ids, room: The destinations of node type t are `ids[room[t]:]`, by their ids for the keys.
+        rows: `[R + 1]`: where the entries of each edge type begin in the arrays below: one for
+            each destination, and one more.
+        starts, degrees: A destination's first in-edge among those of the type, and their number.
+        offsets: Where the taken edges of each destination begin among those of the edge type, and
+            the end.
+    """
+
+    ids: Int64Array
+    room: Int64Array
+    rows: Int64Array
+    starts: Int64Array
+    degrees: Int64Array
+    offsets: Int64Array
+
+
+class Numbers(NamedTuple):
+    """The nodes of a batch and their numbers.
+
+    Attributes:
+        local, first_node: `local[first_node[t] + v] - base` is the number of node v of type t,
+            negative if it has none.
+        nodes, room: The numbered nodes of type t begin at `nodes[room[t]]`; up to `room[t + 1]`
+            there must be room for every new node and one more.
+        num_nodes: Number of numbered nodes of each type.
+    """
+
+    local: Int32Array
+    first_node: Int64Array
+    base: int
+    nodes: Int64Array
+    room: Int64Array
+    num_nodes: Int64Array
+
+
 @jit
 def register_seeds(seeds: Int64Array, nodes: Int64Array, local: Int32Array, base: int) -> None:
     """Number the seeds by position; a repeated seed is known by its first position."""
@@ -124,408 +191,186 @@ def register_seeds(seeds: Int64Array, nodes: Int64Array, local: Int32Array, base
 
 
 @jit
-def count_edges_of_type(
-    indptr: Int64Array,
-    destinations: Int64Array,
-    fan_out: int,
-    replace: bool,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-) -> int:
-    """Write each destination's first in-edge and degree, and where its drawn edges will lie.
-
-    `offsets[0]` is 0 already. Returns the most edges that one destination takes.
-    """
-    for i in range(len(destinations)):
-        node = destinations[i]
-        start = indptr[node]
-        starts[i] = start
-        degrees[i] = indptr[node + 1] - start
-    total = 0
-    most = 0
-    for i in range(len(destinations)):
-        count = degrees[i]
-        if fan_out >= 0 and (count > fan_out or (replace and count > 0)):
-            count = fan_out
-        most = max(most, count)
-        total += count
-        offsets[i + 1] = total
-    return most
+def num_taken(degree: np.int64, fan_out: np.int64, replace: bool) -> np.int64:
+    """How many in-edges a destination takes."""
+    is_drawn = fan_out >= 0 and (degree > fan_out or (replace and degree > 0))
+    return fan_out if is_drawn else degree
 
 
 @jit
-def draw_edges_of_type(
-    indices: IndexArray,
-    destinations: Int64Array,
-    key: np.uint64,
-    all_edges: bool,
-    replace: bool,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-    positions: Int64Array,
-    sources: IndexArray,
-    table: Int64Array,
-    local: Int32Array,
-    base: int,
-    nodes: Int64Array,
-    num_nodes: int,
-    out: Int32Array,
-    edge_ids: Int64Array,
-) -> int:
-    """Draw the in-edges of `destinations`, number their sources; returns the new `num_nodes`.
+def count_edges(edges: InEdges, options: HopOptions, hop: HopEdges, nodes: Int64Array) -> None:
+    """Fill the hop's `starts`, `degrees` and `offsets`, which are zeros.
 
-    `positions` and `sources` are scratch for one chunk, `table` for one destination. `nodes` must
-    have room for every new node and one more. `edge_ids` of length 0: not wanted.
+    `nodes` are the destinations as `indptr` counts them, at the places of `hop.ids`.
     """
-    stop = 0
-    while stop < len(destinations):
-        begin, stop = stop, chunk_end(offsets, stop)
-        chunk = offsets[begin]
-        draw_chunk(
-            destinations,
-            begin,
-            stop,
-            key,
-            all_edges,
-            replace,
-            starts,
-            degrees,
-            offsets,
-            table,
-            positions,
-        )
-        num_edges = offsets[stop] - chunk
-        for e in range(num_edges):
-            sources[e] = indices[positions[e]]
-        if len(edge_ids) > 0:
-            for e in range(num_edges):
-                edge_ids[chunk + e] = positions[e]
-        num_nodes = relabel(sources, num_edges, local, base, nodes, num_nodes, out, chunk)
-    return num_nodes
+    for r in range(len(options.fan_outs)):
+        begin, end = hop.rows[r], hop.rows[r + 1]
+        indptr = edges.indptr[edges.first_offset[r] : edges.first_offset[r + 1]]
+        destinations = nodes[hop.room[edges.ends[1, r]] :]
+        starts, degrees = hop.starts[begin:end], hop.degrees[begin:end]
+        offsets = hop.offsets[begin:end]
+        for i in range(end - begin - 1):
+            node = destinations[i]
+            start = indptr[node]
+            starts[i] = start
+            degrees[i] = indptr[node + 1] - start
+        total = np.int64(0)
+        for i in range(end - begin - 1):
+            total += num_taken(degrees[i], options.fan_outs[r], options.replace)
+            offsets[i + 1] = total
 
 
 @jit
-def count_edges(
-    indptr: Int64Array,
-    first_offset: Int64Array,
-    ends: Int64Array,
-    nodes: Int64Array,
-    room: Int64Array,
-    fan_outs: Int64Array,
-    replace: bool,
-    rows: Int64Array,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-) -> int:
-    """`count_edges_of_type` for each edge type; for the arguments see `draw_hop`."""
-    most = 0
+def degree_into(hop: HopEdges, relations: Int64Array, i: int) -> np.int64:
+    """The in-edges of destination i of all types together."""
+    degree = np.int64(0)
+    for r in relations:
+        degree += hop.degrees[hop.rows[r] + i]
+    return degree
+
+
+@jit
+def draw_by_node(edges: InEdges, options: HopOptions, hop: HopEdges) -> Int64Array:
+    """Draw for each destination from its in-edges of all types together; sets `hop.offsets`.
+
+    Returns:
+        The positions of the taken edges among those of their type, type by type.
+    """
+    key, fan_outs, replace = options.key, options.fan_outs, options.replace
+    types = np.unique(edges.ends[1])
+    total = most = np.int64(0)
+    for t in types:
+        relations = np.nonzero(edges.ends[1] == t)[0]
+        r = relations[0]
+        for i in range(hop.rows[r + 1] - hop.rows[r] - 1):
+            count = num_taken(degree_into(hop, relations, i), fan_outs[r], replace)
+            total += count
+            most = max(most, count)
+    found, relation_of = np.empty(total, np.int64), np.empty(total, np.int32)
+    table = np.empty(4 * most, np.int64)
+    hop.offsets[:] = 0
+    at = np.int64(0)
+    for t in types:
+        relations = np.nonzero(edges.ends[1] == t)[0]
+        r = relations[0]
+        fan_out = fan_outs[r]
+        for i in range(hop.rows[r + 1] - hop.rows[r] - 1):
+            degree = degree_into(hop, relations, i)
+            count = num_taken(degree, fan_out, replace)
+            if fan_out < 0 or (not replace and count == degree):
+                for e in range(count):
+                    found[at + e] = e
+            else:
+                stream = node_key(type_key(key, np.uint64(t)), np.uint64(hop.ids[hop.room[t] + i]))
+                draw_positions(stream, np.int64(0), degree, replace, table, found, at, count)
+            for e in range(at, at + count):
+                # Which type, and where among the in-edges of that type.
+                position = found[e]
+                row = np.int64(0)
+                for r in relations:
+                    row = hop.rows[r] + i
+                    if position < hop.degrees[row]:
+                        break
+                    position -= hop.degrees[row]
+                found[e] = hop.starts[row] + position
+                relation_of[e] = r
+                hop.offsets[row + 1] += 1
+            at += count
+    # Sort them by type: within a type they have the order of the destinations already.
+    nexts = np.zeros(len(fan_outs), np.int64)
+    at = np.int64(0)
     for r in range(len(fan_outs)):
-        begin, end = rows[r], rows[r + 1]
-        first = room[ends[1, r]]
-        most_of_type = count_edges_of_type(
-            indptr[first_offset[r] : first_offset[r + 1]],
-            nodes[first : first + end - begin - 1],
-            fan_outs[r],
-            replace,
-            starts[begin : end - 1],
-            degrees[begin : end - 1],
-            offsets[begin:end],
-        )
-        most = max(most, most_of_type)
-    return most
+        nexts[r] = at
+        for i in range(hop.rows[r] + 1, hop.rows[r + 1]):
+            hop.offsets[i] += hop.offsets[i - 1]
+        at += hop.offsets[hop.rows[r + 1] - 1]
+    positions = np.empty(total, np.int64)
+    for e in range(total):
+        r = relation_of[e]
+        positions[nexts[r]] = found[e]
+        nexts[r] += 1
+    return positions
 
 
 @jit
 def draw_hop(
-    indices: IndexArray,
-    first_edge: Int64Array,
-    ends: Int64Array,
-    key: np.uint64,
-    fan_outs: Int64Array,
-    replace: bool,
-    rows: Int64Array,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-    first_drawn: Int64Array,
-    positions: Int64Array,
-    sources: IndexArray,
-    table: Int64Array,
-    local: Int32Array,
-    first_node: Int64Array,
-    base: int,
-    nodes: Int64Array,
-    room: Int64Array,
-    num_nodes: Int64Array,
-    out: Int32Array,
+    edges: InEdges,
+    options: HopOptions,
+    hop: HopEdges,
+    numbers: Numbers | None,
+    out: IndexArray,
     edge_ids: Int64Array,
 ) -> None:
-    """`draw_edges_of_type` for each edge type in turn; updates `num_nodes`.
+    """Draw the edges of a hop, load their sources and number them, edge type by edge type.
 
     Args:
-        indices, first_edge: The in-edges, see `data.graph.FusedCSC`.
-        ends: `[2, R]`: source and destination node type of each edge type.
-        key: Of the hop.
-        fan_outs: `[R]`.
-        replace: Draw with replacement.
-        rows: `[R + 1]`: where the entries of each edge type begin in `starts`, `degrees` and
-            `offsets`: one for each destination, and one more.
-        starts, degrees, offsets: See `count_edges_of_type`; they count from the type's first
-            edge.
-        first_drawn: `[R + 1]`: where the drawn edges of each edge type begin in `out` and
-            `edge_ids`.
-        positions, sources, table: Scratch, see `draw_edges_of_type`.
-        local, first_node: Of node v of type t, `local[first_node[t] + v] - base` is its number.
-        base: See `relabel`.
-        nodes, room: The known nodes of type t begin at `nodes[room[t]]`, and have room up to
-            `room[t + 1]`.
-        num_nodes: Number of known nodes of each type.
-        out: `[first_drawn[R]]`: numbers of the sources.
-        edge_ids: `[first_drawn[R]]`: positions among the edges of the type; of length 0: not
-            wanted.
+        edges: The in-edges.
+        options: How to draw.
+        hop: What `count_edges`, and where fan-outs are shared `draw_by_node`, have filled.
+        numbers: Receives the new nodes. None: number nothing.
+        out: Becomes the numbers of the sources; without `numbers` the sources.
+        edge_ids: Becomes the positions among the edges of the type; of length 0: not wanted. Where
+            fan-outs are shared it is what `draw_by_node` has returned.
     """
+    fan_outs, replace = options.fan_outs, options.replace
+    most = np.int64(CHUNK_EDGES)
+    for row in range(len(hop.offsets) - 1):
+        most = max(most, hop.offsets[row + 1] - hop.offsets[row])
+    largest = np.int64(0)
     for r in range(len(fan_outs)):
-        begin, end = rows[r], rows[r + 1]
-        source, first = ends[0, r], room[ends[1, r]]
-        num_nodes[source] = draw_edges_of_type(
-            indices[first_edge[r] : first_edge[r + 1]],
-            nodes[first : first + end - begin - 1],
-            type_key(key, np.uint64(r)),
-            fan_outs[r] < 0,
-            replace,
-            starts[begin : end - 1],
-            degrees[begin : end - 1],
-            offsets[begin:end],
-            positions,
-            sources,
-            table,
-            local[first_node[source] : first_node[source + 1]],
-            base,
-            nodes[room[source] : room[source + 1]],
-            num_nodes[source],
-            out[first_drawn[r] : first_drawn[r + 1]],
-            edge_ids[first_drawn[r] : first_drawn[r + 1]],
-        )
-
-
-@jit
-def draw_by_node(
-    first_into: Int64Array,
-    into: Int64Array,
-    key: np.uint64,
-    fan_outs: Int64Array,
-    replace: bool,
-    ids: Int64Array,
-    room: Int64Array,
-    rows: Int64Array,
-    starts: Int64Array,
-    degrees: Int64Array,
-    table: Int64Array,
-    offsets: Int64Array,
-    drawn: Int64Array,
-    positions: Int64Array,
-) -> None:
-    """Draw in-edges of each destination, each fan-out from those of all edge types together.
-
-    For the other arguments see `draw_hop`.
-
-    Args:
-        first_into, into: `into[first_into[t] : first_into[t + 1]]` are the edge types into node
-            type t.
-        fan_outs: `[T]`.
-        ids: The destinations of type t are `ids[room[t]:]`; they are for the keys alone.
-        offsets: Zeros; becomes what `count_edges` writes.
-        drawn: Scratch for all drawn edges.
-        positions: Becomes the drawn edges' positions among those of their type, type by type.
-    """
-    at = 0
-    for t in range(len(fan_outs)):
-        relations = into[first_into[t] : first_into[t + 1]]
-        if len(relations) == 0:
-            continue
-        fan_out = int(fan_outs[t])
-        for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
-            degree = 0
-            for r in relations:
-                degree += degrees[rows[r] + i]
-            takes_all = fan_out < 0 or degree == 0 or (not replace and degree <= fan_out)
-            count = degree if takes_all else fan_out
-            if takes_all:
-                for e in range(count):
-                    drawn[at + e] = e
-            else:
-                stream = node_key(type_key(key, np.uint64(t)), np.uint64(ids[room[t] + i]))
-                draw_positions(
-                    stream, np.int64(0), np.int64(degree), replace, table, drawn, at, count
-                )
-            for e in range(at, at + count):
-                r, _ = edge_type_at(drawn[e], i, relations, rows, degrees)
-                offsets[rows[r] + i + 1] += 1
-            at += count
-    place_by_type(first_into, into, rows, starts, degrees, offsets, drawn, positions)
-
-
-@jit
-def place_by_type(
-    first_into: Int64Array,
-    into: Int64Array,
-    rows: Int64Array,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-    drawn: Int64Array,
-    positions: Int64Array,
-) -> None:
-    """Sort what `draw_by_node` has drawn by edge type; sum up `offsets`, which are counts so far.
-
-    For the arguments see `draw_by_node`.
-    """
-    nexts = np.zeros(len(rows) - 1, np.int64)
+        largest = max(largest, fan_outs[r])
+    table = np.empty(4 * min(most, largest), np.int64)
+    positions, sources = np.empty(most, np.int64), np.empty(most, edges.indices.dtype)
     first = np.int64(0)
-    for number in range(len(rows) - 1):
-        nexts[number] = first
-        for i in range(rows[number] + 1, rows[number + 1]):
-            offsets[i] += offsets[i - 1]
-        first += offsets[rows[number + 1] - 1]
-    at = 0
-    for t in range(len(first_into) - 1):
-        relations = into[first_into[t] : first_into[t + 1]]
-        if len(relations) == 0:
-            continue
-        for i in range(rows[relations[0] + 1] - rows[relations[0]] - 1):
-            count = 0
-            for r in relations:
-                count += offsets[rows[r] + i + 1] - offsets[rows[r] + i]
-            for e in range(at, at + count):
-                r, position = edge_type_at(drawn[e], i, relations, rows, degrees)
-                positions[nexts[r]] = starts[rows[r] + i] + position
-                nexts[r] += 1
-            at += count
-
-
-@jit
-def edge_type_at(
-    position: np.int64, i: int, relations: Int64Array, rows: Int64Array, degrees: Int64Array
-) -> tuple[np.int64, np.int64]:
-    """The edge type of destination i's in-edge at a position, and the position in that type."""
-    for r in relations:
-        degree = degrees[rows[r] + i]
-        if position < degree:
-            return r, position
-        position -= degree
-    return np.int64(-1), position
-
-
-@jit
-def number_sources(
-    indices: IndexArray,
-    first_edge: Int64Array,
-    ends: Int64Array,
-    first_drawn: Int64Array,
-    positions: Int64Array,
-    sources: IndexArray,
-    local: Int32Array,
-    first_node: Int64Array,
-    base: int,
-    nodes: Int64Array,
-    room: Int64Array,
-    num_nodes: Int64Array,
-    out: Int32Array,
-) -> None:
-    """Number the sources of the edges at `positions` of each edge type; updates `num_nodes`.
-
-    For the arguments see `draw_by_node` and `draw_hop`.
-    """
-    for r in range(len(first_edge) - 1):
-        source = ends[0, r]
-        of_type = indices[first_edge[r] : first_edge[r + 1]]
-        for begin in range(first_drawn[r], first_drawn[r + 1], CHUNK_EDGES):
-            num_edges = min(CHUNK_EDGES, first_drawn[r + 1] - begin)
+    for r in range(len(fan_outs)):
+        source, destination = edges.ends[0, r], edges.ends[1, r]
+        begin, end = hop.rows[r], hop.rows[r + 1]
+        starts, degrees = hop.starts[begin:end], hop.degrees[begin:end]
+        offsets = hop.offsets[begin:end]
+        ids = hop.ids[hop.room[destination] :]
+        indices = edges.indices[edges.first_edge[r] : edges.first_edge[r + 1]]
+        relation_key = type_key(options.key, np.uint64(r))
+        stop = np.int64(0)
+        while stop < end - begin - 1:
+            # A chunk has CHUNK_EDGES edges at most, or one destination.
+            start, stop = stop, stop + 1
+            while stop < end - begin - 1 and offsets[stop + 1] - offsets[start] <= CHUNK_EDGES:
+                stop += 1
+            chunk, num_edges = first + offsets[start], offsets[stop] - offsets[start]
+            if options.shares:
+                for e in range(num_edges):
+                    positions[e] = edge_ids[chunk + e]
+            else:
+                for i in range(start, stop):
+                    at, count = offsets[i] - offsets[start], offsets[i + 1] - offsets[i]
+                    if fan_outs[r] < 0 or (not replace and count == degrees[i]):
+                        for e in range(count):
+                            positions[at + e] = starts[i] + e
+                    else:
+                        stream = node_key(relation_key, np.uint64(ids[i]))
+                        draw_positions(
+                            stream, starts[i], degrees[i], replace, table, positions, at, count
+                        )
+            if len(edge_ids) > 0:
+                for e in range(num_edges):
+                    edge_ids[chunk + e] = positions[e]
+            if numbers is None:
+                for e in range(num_edges):
+                    out[chunk + e] = indices[positions[e]]
+                continue
             for e in range(num_edges):
-                sources[e] = of_type[positions[begin + e]]
-            num_nodes[source] = relabel(
+                sources[e] = indices[positions[e]]
+            numbers.num_nodes[source] = relabel(
                 sources,
                 num_edges,
-                local[first_node[source] : first_node[source + 1]],
-                base,
-                nodes[room[source] : room[source + 1]],
-                num_nodes[source],
+                numbers.local[numbers.first_node[source] : numbers.first_node[source + 1]],
+                numbers.base,
+                numbers.nodes[numbers.room[source] : numbers.room[source + 1]],
+                numbers.num_nodes[source],
                 out,
-                begin,
+                chunk,
             )
-
-
-@jit
-def draw_sources(
-    indices: IndexArray,
-    weight: Float32Array,
-    ids: Int64Array,
-    key: np.uint64,
-    all_edges: bool,
-    replace: bool,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-    positions: Int64Array,
-    table: Int64Array,
-    sources: IndexArray,
-    weights: Float32Array,
-) -> None:
-    """Draw the in-edges of the nodes `ids`, as `draw_edges_of_type` does, and number nothing.
-
-    `starts` may count from another edge than the graph's first: `ids` are for the keys alone.
-    `weights` of length 0: not wanted.
-    """
-    stop = 0
-    while stop < len(ids):
-        begin, stop = stop, chunk_end(offsets, stop)
-        draw_chunk(
-            ids, begin, stop, key, all_edges, replace, starts, degrees, offsets, table, positions
-        )
-        chunk = offsets[begin]
-        for e in range(offsets[stop] - chunk):
-            sources[chunk + e] = indices[positions[e]]
-        if len(weights) > 0:
-            for e in range(offsets[stop] - chunk):
-                weights[chunk + e] = weight[positions[e]]
-
-
-@jit
-def chunk_end(offsets: Int64Array, begin: int) -> int:
-    """Where the chunk ends that begins at a destination: of CHUNK_EDGES, or of one destination."""
-    stop = begin + 1
-    while stop < len(offsets) - 1 and offsets[stop + 1] - offsets[begin] <= CHUNK_EDGES:
-        stop += 1
-    return stop
-
-
-@jit
-def draw_chunk(
-    destinations: Int64Array,
-    begin: int,
-    stop: int,
-    key: np.uint64,
-    all_edges: bool,
-    replace: bool,
-    starts: Int64Array,
-    degrees: Int64Array,
-    offsets: Int64Array,
-    table: Int64Array,
-    positions: Int64Array,
-) -> None:
-    """Write the drawn edge positions of the destinations `begin … stop - 1` to `positions`."""
-    for i in range(begin, stop):
-        at = offsets[i] - offsets[begin]
-        count = offsets[i + 1] - offsets[i]
-        if all_edges or (not replace and count == degrees[i]):
-            for j in range(count):
-                positions[at + j] = starts[i] + j
-            continue
-        stream = node_key(key, np.uint64(destinations[i]))
-        draw_positions(stream, starts[i], degrees[i], replace, table, positions, at, count)
+        first += offsets[-1]
 
 
 @jit
@@ -536,75 +381,53 @@ def draw_positions(
     replace: bool,
     table: Int64Array,
     positions: Int64Array,
-    at: int,
-    count: int,
+    at: np.int64,
+    count: np.int64,
 ) -> None:
-    """Write `count` drawn edge positions of one destination to `positions[at:]`."""
+    """Write `count` drawn edge positions of one destination to `positions[at:]`.
+
+    `table` has at least `4 * count` entries, those of a hash table with linear probing.
+    """
     if replace:
         for i in range(count):
             value = bounded(draw(stream, np.uint64(i)), np.uint64(degree))
             positions[at + i] = start + np.int64(value)
     elif count <= SCAN_LIMIT:
-        draw_distinct_by_scan(stream, start, degree, positions, at, count)
+        # Floyd's algorithm, looking for repeats among the positions drawn so far. A filter of 64
+        # bits, one for each value modulo 64, tells most draws that they repeat none.
+        taken = np.uint64(0)
+        for i in range(count):
+            last = degree - count + i
+            value = bounded(draw(stream, np.uint64(i)), np.uint64(last + 1))
+            position = start + np.int64(value)
+            bit = ONE << (value & LOW_6)
+            if taken & bit:
+                for j in range(i):
+                    if positions[at + j] == position:
+                        position = start + last
+                        bit = ONE << (np.uint64(last) & LOW_6)
+                        break
+            taken |= bit
+            positions[at + i] = position
     else:
-        draw_distinct_by_table(stream, start, degree, table, positions, at, count)
-
-
-@jit
-def draw_distinct_by_scan(
-    stream: np.uint64, start: np.int64, degree: np.int64, positions: Int64Array, at: int, count: int
-) -> None:
-    """Floyd's algorithm (see above), looking for repeats among the positions drawn so far.
-
-    A filter of 64 bits, one for each value modulo 64, tells most draws that they repeat none.
-    """
-    taken = np.uint64(0)
-    for i in range(count):
-        last = degree - count + i
-        value = bounded(draw(stream, np.uint64(i)), np.uint64(last + 1))
-        position = start + np.int64(value)
-        bit = ONE << (value & LOW_6)
-        if taken & bit:
-            for j in range(i):
-                if positions[at + j] == position:
-                    position = start + last
-                    bit = ONE << (np.uint64(last) & LOW_6)
-                    break
-        taken |= bit
-        positions[at + i] = position
-
-
-@jit
-def draw_distinct_by_table(
-    stream: np.uint64,
-    start: np.int64,
-    degree: np.int64,
-    table: Int64Array,
-    positions: Int64Array,
-    at: int,
-    count: int,
-) -> None:
-    """Floyd's algorithm (see above), looking for repeats in a hash table with linear probing.
-
-    `table` must have at least `2 * count` entries; those in use are cleared first.
-    """
-    size = 1
-    while size < 2 * count:
-        size *= 2
-    table[:size] = -1
-    for i in range(count):
-        last = degree - count + i
-        value = np.int64(bounded(draw(stream, np.uint64(i)), np.uint64(last + 1)))
-        slot = value & (size - 1)
-        while table[slot] >= 0 and table[slot] != value:
-            slot = (slot + 1) & (size - 1)
-        if table[slot] == value:
-            value = last
-            slot = value & (size - 1)
-            while table[slot] >= 0:
+        # Floyd's algorithm, looking for repeats in the table, whose entries in use are cleared.
+        size = 1
+        while size < 2 * count:
+            size *= 2
+        table[:size] = -1
+        for i in range(count):
+            last = degree - count + i
+            drawn = np.int64(bounded(draw(stream, np.uint64(i)), np.uint64(last + 1)))
+            slot = drawn & (size - 1)
+            while table[slot] >= 0 and table[slot] != drawn:
                 slot = (slot + 1) & (size - 1)
-        table[slot] = value
-        positions[at + i] = start + value
+            if table[slot] == drawn:
+                drawn = last
+                slot = drawn & (size - 1)
+                while table[slot] >= 0:
+                    slot = (slot + 1) & (size - 1)
+            table[slot] = drawn
+            positions[at + i] = start + drawn
 
 
 @jit
@@ -615,7 +438,7 @@ def relabel(
     base: int,
     nodes: Int64Array,
     num_nodes: int,
-    out: Int32Array,
+    out: IndexArray,
     at: int,
 ) -> int:
     """Write the local numbers of `sources` to `out[at:]`, append the nodes not yet known.
@@ -730,11 +553,13 @@ def relabel_by_table(
 
 
 @jit
-def copy_segments(
-    values: npt.NDArray[Any], begins: Int64Array, offsets: Int64Array, out: npt.NDArray[Any]
-) -> None:
-    """Write the segments of `values` that begin at `begins` to `out`, one after the other."""
+def copied_segments(
+    values: npt.NDArray[Any], begins: Int64Array, offsets: Int64Array
+) -> npt.NDArray[Any]:
+    """The segments of `values` that begin at `begins`, one after the other."""
+    out = np.empty_like(values)
     for i in range(len(begins)):
         begin, at = begins[i], offsets[i]
         for j in range(offsets[i + 1] - at):
             out[at + j] = values[begin + j]
+    return out

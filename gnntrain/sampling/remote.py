@@ -9,7 +9,9 @@ alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,6 @@ import torch
 
 from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.distributed.owners import Caller, GroupedNodes, NodeOwners, joined
-from gnntrain.errors import RunError
 from gnntrain.sampling.base import (
     FanOuts,
     FanOutScope,
@@ -30,26 +31,25 @@ from gnntrain.sampling.base import (
 )
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds, Hop, Sample
 from gnntrain.sampling.cpu import (
-    MAX_BATCH_NODES,
-    HopBuffers,
-    InEdges,
+    check_batch_nodes,
     check_hop_edges,
     checked_seeds,
+    counted_hop,
     fan_outs_by_hop,
+    in_edges_of,
     num_seeds_of,
     numba_hop_key,
-    read_only,
     starts_of,
 )
 from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
+    HopOptions,
     IndexArray,
-    copy_segments,
-    draw_sources,
+    copied_segments,
+    draw_hop,
     register_in_table,
     relabel_by_table,
     table_layout,
-    type_key,
 )
 
 AnyArray = npt.NDArray[Any]
@@ -60,9 +60,7 @@ their weights; the destinations' degrees in the whole graph. What is not wanted 
 DRAW = "draw"
 """The name of the call that asks an owner for in-neighbours."""
 
-_NO_WEIGHTS = read_only(np.empty(0, np.float32))
-_NO_NODES = np.empty(0, np.int64)
-_NO_DEGREES = np.empty(0, np.uint8)
+_NOT_WANTED: AnyArray = np.empty(0, np.uint8)
 
 
 class RemoteSampler(Sampler):
@@ -110,16 +108,14 @@ class RemoteSampler(Sampler):
             RunError: The batch has more than 2^30 nodes of a type, or a hop 2^31 edges or more; an
                 owner does not answer.
         """
-        own = {
-            name: checked_seeds(nodes.numpy(), self._owners[name].num_nodes)
-            for name, nodes in seeds.nodes.items()
-        }
+        num_nodes = {name: owners.num_nodes for name, owners in self._owners.items()}
+        checked = checked_seeds(seeds, num_nodes)
         try:
             numbers = self._idle.pop()
         except IndexError:
             numbers = {name: NodeNumbers() for name in self._owners}
         for name, of_type in numbers.items():
-            of_type.start(own.get(name, _NO_NODES))
+            of_type.start(checked[name])
         hops = []
         for hop, fan_outs in enumerate(self._fan_outs):
             wants_degree = self._needs.degree and hop == len(self._fan_outs) - 1
@@ -142,19 +138,17 @@ class RemoteSampler(Sampler):
         grouped = {name: self._owners[name].group(own.known) for name, own in numbers.items()}
         options = *self._options, wants_weight, wants_degree
         question = np.array([key.view(np.int64), *options, *fan_outs], np.int64)
-        asked = _questions(question, grouped)
-        answers = self._caller.call(DRAW, asked)
-        drawn = _by_edge_type(self._edge_types, grouped, asked, answers)
-        check_hop_edges(sum(len(sources) for _, sources, _, _ in drawn))
+        draws = _ask(partial(self._caller.call, DRAW), self._edge_types, question, grouped)
+        check_hop_edges(sum(len(sources) for _, sources, _, _ in draws))
         # The sources of all edge types are numbered before the first block says how many there are.
         indices = [
             numbers[name[0]].relabel(sources)
-            for name, (_, sources, _, _) in zip(self._edge_types, drawn, strict=True)
+            for name, (_, sources, _, _) in zip(self._edge_types, draws, strict=True)
         ]
         num_src = {name: of_type.num_nodes for name, of_type in numbers.items()}
         blocks = {}
         for r, (name, (counts, _, weights, degrees)) in enumerate(
-            zip(self._edge_types, drawn, strict=True)
+            zip(self._edge_types, draws, strict=True)
         ):
             blocks[name] = Block(
                 # Of the indices' type, as torch's CSR tensors require.
@@ -168,78 +162,56 @@ class RemoteSampler(Sampler):
         return Hop(blocks, num_dst, num_src)
 
 
-def _questions(
-    question: Int64Array, grouped: Mapping[NodeType, GroupedNodes]
-) -> dict[int, list[AnyArray]]:
-    """What each owner is asked: the question, and its rows of each node type.
-
-    Of no nodes the first owner is asked: its answer has the right types.
-    """
-    rows = [nodes.rows for nodes in grouped.values()]
-    owners = sorted({owner for of_type in rows for owner, own in of_type.items() if len(own)})
-    none = np.empty(0, np.int32)
-    return {
-        owner: [question, *(of_type.get(owner, none) for of_type in rows)]
-        for owner in owners or [0]
-    }
-
-
-def _by_edge_type(
+def _ask(
+    call: Callable[[dict[int, list[AnyArray]]], Mapping[int, Sequence[AnyArray]]],
     edge_types: Sequence[EdgeType],
+    question: Int64Array,
     grouped: Mapping[NodeType, GroupedNodes],
-    asked: Mapping[int, Sequence[AnyArray]],
-    answers: Mapping[int, Sequence[AnyArray]],
 ) -> list[Draws]:
-    """The answers to `_questions` by edge type, in the order of the nodes before."""
-    types = list(grouped)
-    by_owner = []
+    """Ask each owner the question of its rows of each node type.
+
+    Returns:
+        The answers by edge type, in the order of the nodes before they were grouped.
+    """
+    of_types = [nodes.rows for nodes in grouped.values()]
+    owners = sorted({owner for rows in of_types for owner, own in rows.items() if len(own)})
+    none = np.empty(0, np.int32)
+    # Of no nodes the first owner is asked: its answer has the right types.
+    asked = {
+        owner: [question, *(rows.get(owner, none) for rows in of_types)] for owner in owners or [0]
+    }
+    answers = call(asked)
+    by_owner: list[list[Draws]] = [[] for _ in edge_types]
     for owner, (_, *rows) in asked.items():
         counts, sources, weights, degrees = answers[owner]
-        ends = np.cumsum([len(rows[types.index(name[2])]) for name in edge_types])[:-1]
-        of_destinations = np.split(counts, ends)
-        edge_ends = np.cumsum([own.sum(dtype=np.int64) for own in of_destinations])[:-1]
-        by_owner.append(
-            [
-                of_destinations,
-                np.split(sources, edge_ends),
-                np.split(weights, edge_ends if len(weights) else [0] * len(edge_ends)),
-                np.split(degrees, ends if len(degrees) else [0] * len(ends)),
-            ]
-        )
-    draws = []
-    for r, name in enumerate(edge_types):
-        counts, sources, weights, degrees = (
-            joined([arrays[kind][r] for arrays in by_owner]) for kind in range(4)
-        )
-        nodes = grouped[name[2]]
+        num_rows = dict(zip(grouped, map(len, rows), strict=True))
+        row = edge = 0
+        for (_, _, destination), draws in zip(edge_types, by_owner, strict=True):
+            rows_of_type = slice(row, row + num_rows[destination])
+            counts_of_type = counts[rows_of_type]
+            edges_of_type = slice(edge, edge + int(counts_of_type.sum(dtype=np.int64)))
+            of_edges = sources[edges_of_type], weights[edges_of_type]
+            draws.append([counts_of_type, *of_edges, degrees[rows_of_type]])
+            row, edge = rows_of_type.stop, edges_of_type.stop
+    found = []
+    for (_, _, destination), draws in zip(edge_types, by_owner, strict=True):
+        counts, sources, weights, degrees = map(joined, zip(*draws, strict=True))
+        nodes = grouped[destination]
         if nodes.order is not None:
             begins = nodes.scattered(starts_of(counts)[:-1])
             counts = nodes.scattered(counts)
             segments = begins, starts_of(counts)
-            sources, weights = (
-                _segments(values, *segments) if len(values) else values
-                for values in (sources, weights)
-            )
+            sources = copied_segments(sources, *segments)
+            weights = copied_segments(weights, *segments) if len(weights) else weights
             degrees = nodes.scattered(degrees) if len(degrees) else degrees
-        draws.append([counts, sources, weights, degrees])
-    return draws
+        found.append([counts, sources, weights, degrees])
+    return found
 
 
-def _segments(values: AnyArray, begins: Int64Array, indptr: Int64Array) -> AnyArray:
-    out = np.empty_like(values)
-    copy_segments(values, begins, indptr, out)
-    return out
-
-
-def _answer_of(draws: Sequence[Draws]) -> list[AnyArray]:
-    """The draws of all edge types as an owner answers: each kind edge type by edge type."""
-    counts, sources, weights, degrees = map(joined, zip(*draws, strict=True))
-    return [smallest(counts), sources, weights, smallest(degrees)]
-
-
-def smallest(values: AnyArray) -> AnyArray:
-    """The numbers, none of them negative, in the smallest type."""
-    return values.astype(np.min_scalar_type(values.max(initial=0)))
+def _answer_of(counts: AnyArray, sources: AnyArray, weights: AnyArray, degrees: AnyArray) -> Draws:
+    """Draws as they are sent: numbers that are never negative in the smallest type."""
+    smallest = [own.astype(np.min_scalar_type(own.max(initial=0))) for own in (counts, degrees)]
+    return [smallest[0], sources, weights, smallest[1]]
 
 
 class PartDraws:
@@ -258,13 +230,11 @@ class PartDraws:
         original: Mapping[NodeType, Int64Array],
         weights: Mapping[EdgeType, AnyArray | None],
     ) -> None:
-        self._edges = InEdges(edges)
-        self._original = [original[name] for name in self._edges.node_types]
-        found = [weights.get(name) for name in edges.edge_types]
-        # Read-only, as the kernels are compiled for one type of array.
-        self._weights = [_NO_WEIGHTS if own is None else read_only(own) for own in found]
+        self._edges = in_edges_of(edges)
+        self._original = [original[name] for name in edges.num_nodes]
+        self._weights = [weights.get(name) for name in edges.edge_types]
 
-    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
+    def __call__(self, arguments: Sequence[AnyArray]) -> Draws:
         """Draw for some nodes.
 
         Args:
@@ -275,53 +245,28 @@ class PartDraws:
         Returns:
             `Draws` of all edge types, each array edge type by edge type.
         """
-        question, *given = arguments
-        key, shares, replace, wants_weight, wants_degree = question[:5].tolist()
-        fan_outs, edges = question[5:], self._edges
-        hop_key = np.int64(key).view(np.uint64)
-        rows = [of_type.astype(np.int64) for of_type in given]
+        question, *rows = arguments
+        edges, (key, shares, replace, wants_weight, wants_degree) = self._edges, question[:5]
+        options = HopOptions(key.view(np.uint64), question[5:].copy(), bool(shares), bool(replace))
         num_dst = list(map(len, rows))
-        room = starts_of(np.array(num_dst))
+        nodes = joined([of_type.astype(np.int64) for of_type in rows])
         # Keys are of the ids before the partition.
         ids = joined([own[of_type] for own, of_type in zip(self._original, rows, strict=True)])
-        buffers = HopBuffers(edges.indices.dtype)
-        hop = edges.destinations(joined(rows), room, num_dst, buffers)
-        if shares:
-            positions = edges.draw_by_node(hop, ids, fan_outs, hop_key, bool(replace), buffers)
-            first_drawn = starts_of(np.array(hop.num_edges))
-        else:
-            most = edges.count(hop, fan_outs, bool(replace))
-            buffers.reserve_edges(most, min(most, int(fan_outs.max())))
-        draws = []
-        for r, num_edges in enumerate(hop.num_edges):
-            indices = edges.indices[edges.first_edge[r] : edges.first_edge[r + 1]]
-            begin, end, node_type = hop.rows[r], hop.rows[r + 1], edges.ends[1, r]
-            weight = self._weights[r]
-            if shares:
-                own = positions[first_drawn[r] : first_drawn[r + 1]]
-                sources, weights = indices[own], weight[own] if wants_weight else _NO_WEIGHTS
-            else:
-                sources = np.empty(num_edges, indices.dtype)
-                weights = np.empty(num_edges if wants_weight else 0, np.float32)
-                draw_sources(
-                    indices,
-                    weight,
-                    ids[hop.room[node_type] : hop.room[node_type + 1]],
-                    np.uint64(type_key(hop_key, np.uint64(r))),
-                    bool(fan_outs[r] < 0),
-                    bool(replace),
-                    hop.starts[begin : end - 1],
-                    hop.degrees[begin : end - 1],
-                    hop.offsets[begin:end],
-                    buffers.positions,
-                    buffers.table,
-                    sources,
-                    weights,
-                )
-            counts = np.diff(hop.offsets[begin:end])
-            degrees = hop.degrees[begin : end - 1] if wants_degree else _NO_DEGREES
-            draws.append([counts, sources, weights, degrees])
-        return _answer_of(draws)
+        hop, edge_ids = counted_hop(edges, options, nodes, ids, starts_of(num_dst), num_dst)
+        rows_of_types = [*pairwise(hop.rows.tolist())]
+        counts = [np.diff(hop.offsets[begin:end]) for begin, end in rows_of_types]
+        first_drawn = starts_of([hop.offsets[end - 1] for _, end in rows_of_types])
+        sources = np.empty(first_drawn[-1], edges.indices.dtype)
+        if wants_weight and not shares:
+            edge_ids = np.empty(first_drawn[-1], np.int64)
+        draw_hop(edges, options, hop, None, sources, edge_ids)
+        weights, degrees = [_NOT_WANTED], [_NOT_WANTED]
+        if wants_weight:
+            parts = zip(self._weights, pairwise(first_drawn.tolist()), strict=True)
+            weights = [own[edge_ids[slice(*edges)]] for own, edges in parts if own is not None]
+        if wants_degree:
+            degrees = [hop.degrees[begin : end - 1] for begin, end in rows_of_types]
+        return _answer_of(joined(counts), sources, joined(weights), joined(degrees))
 
 
 class DrawAnswers:
@@ -343,16 +288,17 @@ class DrawAnswers:
         self._ranges = ranges
         self._edge_types = edge_types
 
-    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
+    def __call__(self, arguments: Sequence[AnyArray]) -> Draws:
         """See `PartDraws.__call__`."""
-        question, *given = arguments
-        grouped = {
-            name: ranges.group(rows)
-            for (name, ranges), rows in zip(self._ranges.items(), given, strict=True)
-        }
-        asked = _questions(question, grouped)
-        answers = {part: self._parts[part](own) for part, own in asked.items()}
-        return _answer_of(_by_edge_type(self._edge_types, grouped, asked, answers))
+        question, *rows = arguments
+        of_types = zip(self._ranges.items(), rows, strict=True)
+        grouped = {name: ranges.group(own) for (name, ranges), own in of_types}
+
+        def call(asked: dict[int, list[AnyArray]]) -> dict[int, Draws]:
+            return {part: self._parts[part](own) for part, own in asked.items()}
+
+        draws = _ask(call, self._edge_types, question, grouped)
+        return _answer_of(*map(joined, zip(*draws, strict=True)))
 
 
 class NodeNumbers:
@@ -409,11 +355,7 @@ class NodeNumbers:
     def _reserve(self, num_new: int) -> None:
         """Make room for so many new nodes, at least twice the room where there is too little."""
         needed = self.num_nodes + num_new
-        if needed > MAX_BATCH_NODES:
-            raise RunError(
-                f"a mini-batch grows to {needed:,} nodes, beyond the limit of 2^30",
-                "Lower the batch size or the fan-outs.",
-            )
+        check_batch_nodes(needed)
         if needed <= len(self.nodes):
             return
         known = self.known

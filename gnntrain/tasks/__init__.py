@@ -1,8 +1,7 @@
 """Tasks: seeds, targets, head, loss, metrics, and the columns that `predict` writes."""
 
-from gnntrain.tasks.base import Column, Columns, Task
+from gnntrain.tasks.base import Column, Columns, NodeTask, Task
 from gnntrain.tasks.node_classification import NodeClassification
 from gnntrain.tasks.node_regression import NodeRegression
-from gnntrain.tasks.nodes import NodeTask
 
 __all__ = ["Column", "Columns", "NodeClassification", "NodeRegression", "NodeTask", "Task"]

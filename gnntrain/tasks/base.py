@@ -1,4 +1,4 @@
-"""The interface of tasks to trainer, loaders, evaluators and `predict`."""
+"""The interface of tasks to trainer, loaders, evaluators and `predict`; and tasks of nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.compute.features import as_tensor
+from gnntrain.data.graph import AnyArray, Graph, Int64Array
+from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.graph import BatchValues
-from gnntrain.metrics import Metric
+from gnntrain.loading.graph import BatchValues, node_seeds
+from gnntrain.metrics import LabelKind, Metric
 from gnntrain.sampling.base import SampleKey, Seeds
+
+# Bounds the outputs of a slice of a split: 16 MiB of float32.
+_MAX_SLICE_NUMBERS = 1 << 22
+_NUM_SHOWN = 5
+
+
+class Labels(Protocol):
+    """What nodes are to be predicted by; a graph and the signature of a trained model have it.
+
+    Attributes:
+        task: The kind of labels.
+        metric: Name of the deciding metric.
+        num_classes: Number of classes, of labels, or of the targets of a regression.
+        class_names: As the user calls them; None: they have no names.
+    """
+
+    @property
+    def task(self) -> LabelKind: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
 
 
 @dataclass(frozen=True)
@@ -75,8 +101,10 @@ class SplitSlice(NamedTuple):
     targets: Tensor
 
     @classmethod
-    def empty(cls, task: Task) -> SplitSlice:
-        """Of no example."""
+    def joined(cls, slices: Sequence[SplitSlice], task: Task | NodeTask) -> SplitSlice:
+        """Some slices as one; of none that of no example."""
+        if slices:
+            return cls(*map(torch.cat, zip(*slices, strict=True)))
         none = torch.empty(0, dtype=torch.int64)
         return cls(none, torch.empty(0, task.num_outputs), task.targets[:0])
 
@@ -171,3 +199,58 @@ class Task(Protocol):
     def warnings(self) -> list[str]:
         """Warnings about seeds and targets; logged once, at the start of a run."""
         ...
+
+
+class NodeTask:
+    """Examples are nodes, an example's output is the model's; see `Task`.
+
+    Args:
+        graph: Nodes, splits and labels.
+        num_outputs: See `Task.num_outputs`.
+    """
+
+    head = None
+    seeds = staticmethod(node_seeds)
+
+    def __init__(self, graph: Graph, num_outputs: int) -> None:
+        self._graph = graph
+        self.num_outputs = num_outputs
+
+    def examples(self, split: str) -> Int64Array:
+        """The nodes of a split, int64 `[n]`."""
+        return self._graph.split(split)
+
+    def in_words(self, examples: Int64Array) -> str:
+        """See `Graph.in_words`."""
+        return self._graph.in_words(examples)
+
+    @property
+    def targets(self) -> Tensor:
+        """See `Task.targets`: the graph's labels."""
+        return as_tensor(self._graph.labels)
+
+    def judge(
+        self, split: str, computed: Sequence[ComputedRows], context: DistributedContext
+    ) -> Iterator[SplitSlice]:
+        """See `Task.judge`: each node is judged by the rank that has computed it."""
+        seeds = self.examples(split)
+        size = max(1, _MAX_SLICE_NUMBERS // self.num_outputs)
+        for start in range(0, len(seeds), size):
+            nodes = np.asarray(seeds[start : start + size])
+            found: list[SplitSlice] = []
+            for part in computed:
+                is_here = (nodes >= part.nodes.start) & (nodes < part.nodes.stop)
+                rows = as_tensor(nodes[is_here] - part.nodes.start)
+                of_part = part.outputs[rows.to(part.outputs.device)]
+                # Metrics compute in float64; only what lies in host memory is gathered.
+                if context.world_size > 1 or float_type(of_part.device) != torch.float64:
+                    of_part = of_part.cpu()
+                positions = as_tensor(np.flatnonzero(is_here))
+                targets = part.targets[rows].to(of_part.device)
+                found.append(SplitSlice(positions, of_part, targets))
+            yield SplitSlice.joined(found, self)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, for a warning."""
+    return ", ".join(names[:_NUM_SHOWN]) + (", …" if len(names) > _NUM_SHOWN else "")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.data.graph import AnyArray, Graph
+from gnntrain.config.problems import meant_or
+from gnntrain.data.graph import SPLITS, AnyArray, Graph
 from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.errors import UserError
 from gnntrain.metrics import (
     RANKING_METRICS,
     LabelKind,
@@ -25,10 +26,7 @@ from gnntrain.metrics import (
     predicted_classes,
     top_metrics,
 )
-from gnntrain.tasks.base import Column, Columns
-from gnntrain.tasks.class_weights import balanced_weights
-from gnntrain.tasks.label_warnings import label_warnings
-from gnntrain.tasks.nodes import NodeTask
+from gnntrain.tasks.base import Column, Columns, Labels, NodeTask, listed
 
 # Computed for every split; the deciding metric comes before them.
 _REPORTED: Mapping[LabelKind, tuple[str, ...]] = {
@@ -36,26 +34,8 @@ _REPORTED: Mapping[LabelKind, tuple[str, ...]] = {
     "binary": (*RANKING_METRICS, "accuracy", "f1_macro", "precision", "recall", "f1"),
     "multilabel": ("f1_micro", "f1_macro", "accuracy"),
 }
-
-
-class Labels(Protocol):
-    """The labels of a classification; a graph store and the signature of a trained model have them.
-
-    Attributes:
-        task: The kind of labels.
-        metric: Name of the deciding metric.
-        num_classes: Number of classes, or of labels.
-        class_names: The classes as the user calls them; None: 0, 1, ….
-    """
-
-    @property
-    def task(self) -> LabelKind: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
+# Of these the positive class is, for everybody, the one that sorts last.
+_PLAIN_NAMES = (("0", "1"), ("false", "true"), ("no", "yes"))
 
 
 class NodeClassification(NodeTask):
@@ -66,8 +46,7 @@ class NodeClassification(NodeTask):
         labels: The labels to predict; None: those of `graph`. A trained model may predict for a
             graph without labels.
         label_smoothing: Share of the target spread evenly over the classes (Szegedy et al., 2016).
-        balanced: Whether the loss weights classes by their rarity in the training split, see
-            `balanced_weights`.
+        balanced: Whether the loss weights classes by their rarity in the training split.
         positive: The positive class of two, 0 or 1.
         top_k: Of how many nodes precision@k and recall@k of two classes are.
 
@@ -127,9 +106,23 @@ class NodeClassification(NodeTask):
         return losses.mean(dim=1).sum()
 
     def _weights_on(self, device: torch.device) -> Tensor:
-        """The weights of the classes; computed and copied in the first step, before a recording."""
+        """Weights that give all classes equal influence: n / (K * n_c), scikit-learn's `balanced`;
+        computed and copied in the first step, before a recording.
+
+        n is the number of training nodes, K the number of classes among them, n_c the number of
+        training nodes of class c. So the mean weight of a training node is 1. A class without a
+        training node has weight 0. If a node has several labels, each label is weighed as a binary
+        class: `[num_labels, 2]`, without and with the label.
+        """
         if self._weights is None or self._weights.device != device:
-            self._weights = balanced_weights(self._graph).to(device)
+            counts = self._graph.class_counts("train").astype(np.float64)
+            if self._graph.task == "multilabel":
+                counts = np.stack([len(self._graph.split("train")) - counts, counts], axis=1)
+            total = counts.sum(axis=-1, keepdims=True)
+            num_present = (counts > 0).sum(axis=-1, keepdims=True)
+            none = np.zeros_like(counts)
+            weights = np.divide(total, num_present * counts, out=none, where=counts > 0)
+            self._weights = torch.from_numpy(weights.astype(np.float32)).to(device)
         return self._weights
 
     @cached_property
@@ -174,23 +167,47 @@ class NodeClassification(NodeTask):
         """Classes, their probabilities, or logits."""
         return {
             "class": self._classes,
-            "probabilities": self._all_probabilities,
-            "logits": self._logits,
+            "probabilities": lambda: self._matrix(
+                "probabilities", "probability", self._probabilities
+            ),
+            "logits": lambda: self._matrix("logits", "logit", lambda logits: logits.numpy()),
         }
 
     def warnings(self) -> list[str]:
         """Classes without a training node; a metric that is not defined on a split."""
-        return label_warnings(self._graph, self.metric.name)
+        graph, found = self._graph, []
+        counts = {split: graph.class_counts(split) for split in SPLITS}
+        val, test = counts["val"], counts["test"]
+        unseen = np.flatnonzero((counts["train"] == 0) & (val + test > 0)).tolist()
+        if unseen:
+            one, many = ("label", "labels") if self.kind == "multilabel" else ("class", "classes")
+            names = graph.class_names or range(graph.num_classes)
+            shown = listed(
+                [f"{one} {names[n]} ({val[n]} val and {test[n]} test nodes)" for n in unseen]
+            )
+            found.append(
+                f"No training node has {len(unseen)} of {graph.num_classes} {many}, which cannot "
+                f"be learnt: {shown}."
+            )
+        for split in ("val", "test") if self.metric.name in RANKING_METRICS else ():
+            # Ranking needs nodes with the label and nodes without; for two classes, nodes of both.
+            size = len(graph.split(split))
+            can_rank = (counts[split] > 0) & (counts[split] < size)
+            if size and not can_rank.any():
+                then = "; the last epoch counts as the best" if split == "val" else ""
+                found.append(
+                    f"{self.metric.name} is not defined on {split}, where all nodes have one "
+                    f"class{then}."
+                )
+        return found
 
     def _classes(self) -> Columns:
         names = self._names()
         if self.kind == "multilabel":
-            titles = [f"class_{name}" for name in names.tolist()]
             flags = lambda logits: (logits > 0).numpy().astype(np.uint8)  # noqa: E731
-            column = Column("class", np.dtype(np.uint8), flags, titles)
-            return Columns([column], {"class_names": names})
+            return self._matrix("class", "class", flags, np.uint8)
         best = lambda logits: names[predicted_classes(logits)]  # noqa: E731
-        largest = self._probabilities(lambda p: p.max(1))
+        largest = lambda logits: self._probabilities(logits).max(1)  # noqa: E731
         return Columns(
             [
                 Column("class", names.dtype, best),
@@ -198,37 +215,30 @@ class NodeClassification(NodeTask):
             ]
         )
 
-    def _all_probabilities(self) -> Columns:
+    def _matrix(
+        self,
+        name: str,
+        title: str,
+        values: Callable[[Tensor], AnyArray],
+        dtype: type[np.generic] = np.float32,
+    ) -> Columns:
+        """A column a class."""
         names = self._names()
-        titles = [f"probability_{name}" for name in names.tolist()]
-        rows = self._probabilities(lambda p: p)
-        column = Column("probabilities", np.dtype(np.float32), rows, titles)
-        return Columns([column], {"class_names": names})
-
-    def _logits(self) -> Columns:
-        names = self._names()
-        titles = [f"logit_{name}" for name in names.tolist()]
-        if self.kind == "binary":
-            titles = ["logit"]
-        column = Column("logits", np.dtype(np.float32), lambda outputs: outputs.numpy(), titles)
-        return Columns([column], {"class_names": names})
+        titles = [f"{title}_{name}" for name in names.tolist()]
+        if name == "logits" and self.kind == "binary":
+            titles = [title]
+        return Columns([Column(name, np.dtype(dtype), values, titles)], {"class_names": names})
 
     def _names(self) -> AnyArray:
         """Names of the classes: texts, or numbers."""
         return np.array(self._class_names or range(self._num_classes))
 
-    def _probabilities(self, then: Callable[[AnyArray], Any]) -> Callable[[Tensor], AnyArray]:
-        """A function of logits: their probabilities `[n, num_classes]`, handed on to `then`."""
-
-        def values(logits: Tensor) -> AnyArray:
-            if self.kind == "multiclass":
-                return np.asarray(then(logits.softmax(1).numpy()))
-            found = logits.sigmoid().numpy()
-            if self.kind == "binary":
-                found = np.concatenate([1 - found, found], axis=1)
-            return np.asarray(then(found))
-
-        return values
+    def _probabilities(self, logits: Tensor) -> AnyArray:
+        """The probabilities of the classes, `[n, num_classes]`."""
+        if self.kind == "multiclass":
+            return np.asarray(logits.softmax(1).numpy())
+        found = logits.sigmoid().numpy()
+        return np.concatenate([1 - found, found], axis=1) if self.kind == "binary" else found
 
 
 def _ogb_metric(name: str, logits: Tensor, labels: Tensor, *, is_class: bool) -> float:
@@ -246,3 +256,54 @@ def _ogb_metric(name: str, logits: Tensor, labels: Tensor, *, is_class: bool) ->
     )
     (value,) = answer.values()
     return float(value)
+
+
+def positive_class(labels: Labels, name: str | None) -> int | None:
+    """The number of the positive class of two, 0 or 1, which precision, recall and average
+    precision are of; None: the task is not binary. A model's one logit is that of the class that
+    sorts last, whichever is the positive one.
+
+    Args:
+        labels: The labels.
+        name: The key `task.positive_class`; None: the class that sorts last.
+
+    Raises:
+        UserError: There is no class of this name, or there are not two classes.
+    """
+    if labels.task != "binary":
+        if name is None:
+            return None
+        raise UserError(
+            f"task.positive_class={name}: these labels are {labels.task}; only one of two classes "
+            "is the positive one.",
+            "Leave it out.",
+        )
+    if name is None:
+        return 1
+    names = [str(known) for known in labels.class_names or range(2)]
+    if name in names:
+        return names.index(name)
+    folded = [known.casefold() for known in names]
+    if folded.count(name.casefold()) == 1:  # Hydra and YAML read True and TRUE as truth values
+        return folded.index(name.casefold())
+    raise UserError(
+        f"task.positive_class={name}: the two classes are {names[0]} and {names[1]}.",
+        meant_or(name, names, f"Set it to {names[0]} or {names[1]}, in a YAML file in quotes."),
+    )
+
+
+def positive_name(labels: Labels, name: str | None) -> str | int | None:
+    """As `positive_class`, but the name of the class."""
+    number = positive_class(labels, name)
+    return None if number is None else (labels.class_names or range(2))[number]
+
+
+def positive_phrase(labels: Labels, name: str | None) -> str:
+    """The positive class for the console; where it may be the wrong one, how to choose the other.
+    Empty without one."""
+    if labels.task != "binary":
+        return ""
+    other, last = (str(known) for known in labels.class_names or range(2))
+    if name is None and (other.casefold(), last.casefold()) not in _PLAIN_NAMES:
+        return f"{last}, which sorts last; task.positive_class={other} takes the other class"
+    return str(positive_name(labels, name))

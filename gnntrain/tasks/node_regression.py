@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,32 +13,13 @@ from torch.nn import functional as F
 
 from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.devices import accelerator, float_type
 from gnntrain.metrics import LabelKind, Metric, get_metric, outside_metrics
-from gnntrain.tasks.base import Column, Columns
-from gnntrain.tasks.nodes import NodeTask
-from gnntrain.tasks.target_warnings import target_warnings
+from gnntrain.tasks.base import Column, Columns, Labels, NodeTask, listed
 
 # Computed for every split; the deciding metric comes before them.
 _REPORTED = ("r2", "rmse", "mae")
-
-
-class Quantities(Protocol):
-    """The targets of a regression; a graph store and the signature of a trained model have them.
-
-    Attributes:
-        metric: Name of the deciding metric.
-        num_classes: Number of targets.
-        class_names: The targets as the user calls them; None: they have no names.
-    """
-
-    @property
-    def metric(self) -> str: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def class_names(self) -> Sequence[str] | Sequence[int] | None: ...
 
 
 class NodeRegression(NodeTask):
@@ -72,7 +53,7 @@ class NodeRegression(NodeTask):
     def __init__(
         self,
         graph: Graph,
-        quantities: Quantities | None = None,
+        quantities: Labels | None = None,
         scale: TargetScale | None = None,
         *,
         loss: Literal["mse", "huber"] = "mse",
@@ -129,8 +110,30 @@ class NodeRegression(NodeTask):
         return {"value": self._values}
 
     def warnings(self) -> list[str]:
-        """Targets that cannot be learnt, and splits on which R² is not defined."""
-        return target_warnings(self._graph, self.metric.name, self.target_names)
+        """Targets that are constant or missing on the training nodes; targets for which R² is not
+        defined on a split."""
+        found, names = [], self.target_names
+
+        def ranges(split: str) -> list[tuple[str, tuple[float, float] | None]]:
+            return list(zip(names, self._graph.target_ranges(split), strict=True))
+
+        if missing := [name for name, ends in ranges("train") if ends is None]:
+            found.append(f"No training node has {listed(missing)}, which cannot be learnt.")
+        is_constant = [(n, ends[0]) for n, ends in ranges("train") if ends and ends[0] == ends[1]]
+        if constant := [f"{name} ({value:g})" for name, value in is_constant]:
+            found.append(
+                f"All training nodes have one value of {listed(constant)}: it cannot be learnt."
+            )
+        for split in ("val", "test"):
+            undefined = [name for name, ends in ranges(split) if ends is None or ends[0] == ends[1]]
+            if len(self._graph.split(split)) == 0 or not undefined:
+                continue
+            decides = split == "val" and self.metric.name == "r2" and len(undefined) == len(names)
+            then = "; the last epoch counts as the best" if decides else ""
+            found.append(
+                f"r2 is not defined on {split} for {listed(undefined)}, which does not vary{then}."
+            )
+        return found
 
     @property
     def target_names(self) -> list[str]:

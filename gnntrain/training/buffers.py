@@ -32,18 +32,13 @@ class SharedBuffers:
     """Hands out float32 matrices by name: one copy on each machine, shared by all its ranks.
 
     A machine's only rank gets ordinary memory. Several ranks map one file: in memory (a `memfd`,
-    which the size of /dev/shm does not limit). Beyond `memory_limit` the file is in `directory`,
-    also for a single rank. On Linux the file has no name and is freed with the processes, however
-    they end; elsewhere it is unlinked as soon as every rank has mapped it.
-
-    Args:
-        context: This rank.
-        directory: The folder for matrices beyond the limit.
-        memory_limit: Bytes; a larger matrix goes to disk.
+    which the size of /dev/shm does not limit). Beyond `memory_limit` (bytes) the file is in
+    `directory`, also for a single rank. On Linux the file has no name and is freed with the
+    processes, however they end; elsewhere it is unlinked as soon as every rank has mapped it.
     """
 
     def __init__(self, context: DistributedContext, directory: Path, memory_limit: int) -> None:
-        self._context, self._directory, self.memory_limit = context, directory, memory_limit
+        self.context, self._directory, self.memory_limit = context, directory, memory_limit
         self._matrices: dict[tuple[str, int, int], Tensor] = {}
 
     def begin(self, num_bytes: int) -> None:
@@ -76,7 +71,7 @@ class SharedBuffers:
             ranges: The rows of each rank, contiguous; of rank 0 alone if it computes alone: then
                 the other ranks (of `SharedBuffers`: of other machines) receive nothing.
         """
-        context = self._context
+        context = self.context
         if context.num_machines > 1 and len(ranges) > 1:
             machines = map(context.ranks_of, range(context.num_machines))
             exchange_rows(matrix, [(ranges[r[0]][0], ranges[r[-1]][1]) for r in machines], context)
@@ -90,12 +85,12 @@ class SharedBuffers:
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
         num_bytes = 4 * num_rows * num_columns
         in_memory = num_bytes <= self.memory_limit
-        is_alone = len(self._context.machine_ranks) == 1
+        is_alone = len(self.context.machine_ranks) == 1
         if num_bytes == 0 or (is_alone and in_memory):
             return torch.empty(num_rows, num_columns)
         directory = None if in_memory else self._directory
         try:
-            return shared_tensor((num_rows, num_columns), torch.float32, self._context, directory)
+            return shared_tensor((num_rows, num_columns), torch.float32, self.context, directory)
         except OSError as error:
             raise RunError(
                 f"Evaluation needs {num_bytes:,} bytes for activations: {error}.",
@@ -107,8 +102,8 @@ class DeviceBuffers(SharedBuffers):
     """On each rank's GPU if they fit, else in host memory or on disk.
 
     If all matrices fit into half of the GPU's free memory they stay there, and each rank receives
-    the rows of the others. Else they are in host memory or, beyond the limit, on disk. A chunk
-    takes at most half of what is left.
+    the rows of the others. Else they are as those of `SharedBuffers`. A chunk takes at most half of
+    what is left.
 
     Args:
         context, directory, memory_limit: See `SharedBuffers`.
@@ -134,9 +129,8 @@ class DeviceBuffers(SharedBuffers):
     def begin(self, num_bytes: int) -> None:
         """See `SharedBuffers.begin`; matrices of before are dropped."""
         self.release()
-        device = self._context.device
-        free = devices.free_memory(device) if self._free is None else self._free
-        free = min(self._context.gather(free))
+        free = devices.free_memory(self.context.device) if self._free is None else self._free
+        free = min(self.context.gather(free))
         self._is_resident = num_bytes <= free // 2
         self._chunk_bytes = (free - num_bytes * self._is_resident) // 2
 
@@ -155,14 +149,14 @@ class DeviceBuffers(SharedBuffers):
         if not self._is_resident:
             super().sync(matrix, ranges)
         elif len(ranges) > 1:
-            with self._context.in_collective():
+            with self.context.in_collective():
                 for rank, (a, b) in enumerate(ranges):
                     if b > a:
-                        dist.broadcast(matrix[a:b], group=self._context.group, group_src=rank)
+                        dist.broadcast(matrix[a:b], group=self.context.group, group_src=rank)
 
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:
         if self._is_resident:
-            return torch.empty(num_rows, num_columns, device=self._context.device)
+            return torch.empty(num_rows, num_columns, device=self.context.device)
         if self._pins and 4 * num_rows * num_columns <= self.memory_limit:
             try:
                 return empty_pinned((num_rows, num_columns))

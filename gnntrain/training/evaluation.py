@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
 from gnntrain.tasks import Columns, Task
 from gnntrain.tasks.base import ComputedRows, SplitSlice
-from gnntrain.training.forward import OnBatch
+from gnntrain.training.forward import OnBatch, evaluating
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,21 +37,28 @@ CONSTANT = "constant_outputs"
 _ROUNDING = 1e-6
 
 
-class Evaluator(Protocol):
-    """Gives the metrics of a model on every split."""
+class Evaluator(ABC):
+    """Gives the metrics of a model on every split.
 
+    Attributes:
+        estimated: Why the metrics are not those of the model over the whole graph; "" if they are.
+            Known after the first evaluation.
+        memory_hint: The keys to lower if an evaluation runs out of memory.
+    """
+
+    estimated = ""
+
+    @property
+    def memory_hint(self) -> str:
+        return "Lower evaluation.batch_size or evaluation.fan_outs."
+
+    @abstractmethod
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """The metrics by split, equal on all ranks. Collective.
 
         Raises:
             Interrupted: On all ranks, if a stop was requested meanwhile.
         """
-        ...
-
-
-def why_estimated(evaluator: Evaluator) -> str:
-    """Why the metrics are not those of the model over the whole graph; "" if they are."""
-    return str(getattr(evaluator, "estimated", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +241,13 @@ def warn_of_constant(splits: Sequence[str], epoch: int) -> None:
     )
 
 
-class SampledEvaluator:
+class SampledEvaluator(Evaluator):
     """Metrics from mini-batches: every node of a split once, each with a sampled neighbourhood.
 
     Args:
         task: Targets and metrics.
         loaders: By split. They divide each batch among the ranks that take part.
-        estimated: See `why_estimated`.
+        estimated: See `Evaluator`.
     """
 
     def __init__(
@@ -258,16 +266,11 @@ class SampledEvaluator:
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         module = OnBatch(model)
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             return self._context.broadcast(
                 {split: self._split(module, self.loaders[split]) for split in SPLITS}
             )
-        finally:
-            model.train(was_training)
 
-    @torch.no_grad()
     def _split(self, module: OnBatch, loader: Loader) -> dict[str, float]:
         """The split's metrics on rank 0; empty on other ranks."""
         found: list[SplitSlice] = []
@@ -282,5 +285,4 @@ class SampledEvaluator:
                 targets = batch.y.cpu()
                 found.append(SplitSlice(torch.arange(len(outputs)), outputs, targets))
         self._context.meet()
-        whole = SplitSlice(*map(torch.cat, zip(*found, strict=True))) if found else None
-        return split_metrics(self._task, [whole or SplitSlice.empty(self._task)], self._context)
+        return split_metrics(self._task, [SplitSlice.joined(found, self._task)], self._context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,3 +50,15 @@ class OnBatch(nn.Module):
         if batch.pairs is not None:
             out = model.head(out, batch.pairs)
         return out[: batch.batch_size]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without gradients, and with the model in evaluation mode; then in the mode it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)

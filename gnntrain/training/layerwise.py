@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain, takewhile
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
-from gnntrain.devices import set_current
+from gnntrain.devices import is_gpu, set_current
+from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN, AnyModel, HeteroGNN
-from gnntrain.models.hetero import SourceKey
+from gnntrain.models.hetero import HeteroConv, SourceKey
 from gnntrain.models.mlp import edgeless
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
-from gnntrain.training.buffers import SharedBuffers
-from gnntrain.training.evaluation import Inferred, SplitMetrics, exact_metrics
-from gnntrain.training.graph_access import GraphAccess, OwnedRows, Rows, RowSource, most_gathered
+from gnntrain.training.evaluation import Evaluator, Inferred, SplitMetrics, exact_metrics
+from gnntrain.training.forward import evaluating
+from gnntrain.training.graph_access import GraphAccess, OwnedRows, Rows, most_gathered
 
 Stages = Sequence[Sequence[EdgeType]]
 """Stages of one node type, see `HeteroConv.stages`."""
-
-T = TypeVar("T")
-
-
-class LayerConv(Protocol):
-    """A layer's convolution as exact inference computes it: a `HeteroConv`, or a `OneTypeConv`."""
-
-    takes_lazy: bool
-    """Whether `message` takes lazy rows."""
-    sources_hold_dst: bool
-    """Whether `message` reads the destinations' rows among those of the sources."""
-    reads_own: bool
-    """Whether it reads `h_dst`."""
-
-    def columns(self, key: SourceKey) -> slice: ...
-
-    def stages(self, node_type: NodeType) -> Stages: ...
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None: ...
-
-    def transform(self, key: SourceKey, rows: Tensor) -> Tensor: ...
-
-    def message(
-        self,
-        blocks: Mapping[EdgeType, Block],
-        sources: Mapping[EdgeType, Tensor | LazyFeatures],
-        h_dst: Tensor,
-    ) -> Tensor: ...
-
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor: ...
 
 
 class OneTypeModel:
@@ -63,17 +34,18 @@ class OneTypeModel:
 
     All layers of a model without edges are computed as one, unless their outputs are kept.
 
-    Args:
-        model: The model.
-        schema: The types of its graph.
-        embed: Whether the input of the last layer is kept.
+    Attributes:
+        states, embeddings: Of jumping knowledge, by the machine's nodes: the states, and the input
+            of `lin` where it is kept.
     """
 
     def __init__(self, model: GNN, schema: GraphSchema, embed: bool) -> None:
         self.model, self.schema = model, schema
         self.is_fused = not model.uses_graph and not embed
         self.num_layers = 1 if self.is_fused else model.num_layers
-        self.has_state = model.jk_channels > 0 and not self.is_fused
+        self.has_states = model.jk_channels > 0 and not self.is_fused
+        self.states: Tensor | None = None
+        self.embeddings: Tensor | None = None
         self.needs, self.tables = model.needs, dict[NodeType, torch.nn.Module]()
         self.hidden_channels, self.out_channels = model.hidden_channels, model.out_channels
         self.num_inputs = {schema.target: model.in_channels}
@@ -91,28 +63,35 @@ class OneTypeModel:
 
     def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: Tensor) -> Tensor:
         del node_type, h_dst  # `GNN.layer` includes its update
-        is_last = i == self.num_layers - 1 and not self.has_state and not self.is_fused
+        is_last = i == self.num_layers - 1 and not self.has_states and not self.is_fused
         return self.model.readout(out) if is_last else out
 
+    def jump(self, i: int, h: Tensor, nodes: slice) -> Tensor:
+        """Add layer `i`'s output to the states; of the last layer the model's outputs, else `h`."""
+        assert self.states is not None
+        before = self.states[nodes]
+        state = self.model.jk_update(i, None if i == 0 else before.to(h.device), h)
+        before.copy_(state)
+        if self.embeddings is not None and self.model.jk == "cat":
+            self.embeddings[nodes, i * h.shape[1] : (i + 1) * h.shape[1]] = h
+        return self.model.readout(state) if i == self.num_layers - 1 else h
 
-class OneTypeConv:
-    """A layer of a `GNN`, see `LayerConv`; a message is the layer's whole output."""
+
+class OneTypeConv(HeteroConv):
+    """A layer of a `GNN`; a message is the layer's whole output."""
+
+    sources_hold_dst = True
 
     def __init__(self, typed: OneTypeModel, i: int) -> None:
+        super().__init__()
         self._model, self._i, self._is_fused = typed.model, i, typed.is_fused
         self._conv, (self._edge_type,) = typed.model.conv(i), typed.schema.edge_types
-        self.sources_hold_dst = True
         self.takes_lazy = i == 0 and typed.needs.rows
-        self.has_edges = typed.model.uses_graph
-        self.reads_own = self._conv.has_transform or not self.has_edges
-
-    def columns(self, key: SourceKey) -> slice:
-        del key
-        return slice(None)
+        self.reads_own = self._conv.has_transform or not typed.model.uses_graph
 
     def stages(self, node_type: NodeType) -> Stages:
         del node_type
-        return [(self._edge_type,)] if self.has_edges else []
+        return [(self._edge_type,)] if self._model.uses_graph else []
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type if self._conv.has_transform else None
@@ -139,34 +118,13 @@ class OneTypeConv:
         del node_type
         if total is not None:
             return total
-        model, block, h = self._model, edgeless(len(h_dst)).to(h_dst.device), self._started(h_dst)
-        if not self._is_fused:
-            return model.layer(self._i, h, block)
-        state: Tensor | None = None
-        for i in range(model.num_layers):
-            h = model.layer(i, h, block)
-            state = model.jk_update(i, state, h)
-        assert state is not None
-        return model.readout(state)
+        model, block = self._model, edgeless(len(h_dst)).to(h_dst.device)
+        if self._is_fused:
+            return GNN.forward(model, h_dst, [block] * model.num_layers)
+        return model.layer(self._i, self._started(h_dst), block)
 
     def _started(self, rows: Tensor) -> Tensor:
         return self._model.start(rows) if self._i == 0 else rows
-
-
-@dataclass(frozen=True, slots=True)
-class TypeRows:
-    """Rows of all nodes of a type, and their width: a layer's input, or transformed."""
-
-    rows: Rows
-    width: int
-
-    def columns(self, which: slice) -> TypeRows:
-        """Some columns of the rows: all, or some of learnt rows that are read in place."""
-        if which == slice(None):
-            return self
-        assert isinstance(self.rows, LazyFeatures)
-        rows = self.rows.columns(which)
-        return TypeRows(rows, rows.num_features)
 
 
 @dataclass(slots=True)
@@ -176,28 +134,26 @@ class Layer:
     Attributes:
         model: The model.
         i: Number of the layer.
-        inputs: Its input, by node type.
+        conv: Its convolution.
+        node_types: Whose rows it computes.
         out_channels: Width of its output.
+        widest: The most numbers of a row that is read or computed.
         sources: Widths of the transformed rows.
         totals: Widths of the sum of the stages, by node type that has several passes.
+        inputs: The rows of all nodes that it reads, by type.
         transformed: The transformed rows that are held.
     """
 
     model: HeteroGNN | OneTypeModel
     i: int
+    conv: HeteroConv
+    node_types: tuple[NodeType, ...]
     out_channels: int
-    inputs: Mapping[NodeType, TypeRows] = field(default_factory=dict)
+    widest: int
     sources: dict[SourceKey, int] = field(default_factory=dict)
     totals: dict[NodeType, int] = field(default_factory=dict)
-    transformed: dict[SourceKey, TypeRows] = field(default_factory=dict)
-
-    @property
-    def conv(self) -> LayerConv:
-        return self.model.conv(self.i)
-
-    @property
-    def node_types(self) -> tuple[NodeType, ...]:
-        return self.model.node_types_after(self.i)
+    inputs: Mapping[NodeType, Rows] = field(default_factory=dict)
+    transformed: dict[SourceKey, Rows] = field(default_factory=dict)
 
     @property
     def is_last(self) -> bool:
@@ -215,15 +171,16 @@ class Layer:
                 together.append(stage)
         return [*alone, together] if together or not alone else alone
 
-    def is_read_after(self, key: SourceKey, node_type: NodeType) -> bool:
-        """Whether a type that is computed after `node_type` aggregates the transformed rows."""
-        later = self.node_types[self.node_types.index(node_type) + 1 :]
-        stages = chain(*map(self.conv.stages, later))
-        return any(key == self.conv.source(edge) for edge in chain(*stages))
+    def input(self, node_type: NodeType, key: SourceKey) -> Rows:
+        """The columns of a type's input that `key` reads, see `HeteroConv.columns`."""
+        rows, which = self.inputs[node_type], self.conv.columns(key)
+        if which == slice(None):
+            return rows
+        assert isinstance(rows, LazyFeatures)  # learnt rows
+        return rows.columns(which)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A chunk: the in-edges of the nodes `a … b − 1`, the rows that their sources number, and the
     nodes' own input."""
 
@@ -234,7 +191,7 @@ class View:
     h_dst: Tensor
 
 
-class LayerwiseEvaluator:
+class LayerwiseEvaluator(Evaluator):
     """Computes every layer for all nodes, over all in-neighbours, before the next; see `HeteroGNN`.
 
     A rank computes its destination nodes of each type, chunk by chunk, into one matrix a node type
@@ -246,37 +203,32 @@ class LayerwiseEvaluator:
 
     Args:
         access: The graph, as this rank reads it and computes some of its nodes.
-        buffers: Allocates the matrices.
         task: Seeds, targets and metrics.
-        features: The rows of all nodes of each type that has features, perhaps some on other
-            machines; None: the graph's.
     """
 
-    def __init__(
-        self,
-        access: GraphAccess,
-        buffers: SharedBuffers,
-        *,
-        task: Task,
-        features: Mapping[NodeType, LazyFeatures | RowSource] | None = None,
-    ) -> None:
-        self.access, self.buffers = access, buffers
-        self._task, self._context = task, access.context
-        self._features = access.features if features is None else features
-        is_local = all(isinstance(rows, LazyFeatures) for rows in self._features.values())
+    def __init__(self, access: GraphAccess, task: Task) -> None:
+        self.access, self._task, self._context = access, task, access.context
+        is_local = all(isinstance(rows, LazyFeatures) for rows in access.features.values())
         self._gathers = access.is_partitioned or not is_local
-        # Of jumping knowledge: the states, and where they are kept, the embeddings.
-        self._states: Tensor | None = None
-        self._embeddings: Tensor | None = None
+
+    @property
+    def memory_hint(self) -> str:
+        """See `Evaluator.memory_hint`."""
+        if is_gpu(self._context.device):
+            return "Set evaluation=sampled: all in-neighbours of a node do not fit on the GPU."
+        return (
+            "Lower evaluation.memory_limit, beyond which layers go to disk, or the number of "
+            "ranks; or set evaluation=sampled."
+        )
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`; `model` is a `GNN` or `HeteroGNN`."""
-        outputs = self.outputs(model)
-        computed = self.access.computed(self._task, outputs)
+        outputs, _ = self.outputs(model)
+        computed = list(self.access.computed(self._task, outputs))
         metrics = exact_metrics(self._task, computed, self._context)
         del outputs, computed
         # Between evaluations training uses the memory.
-        self.buffers.release()
+        self.access.buffers.release()
         return metrics
 
     def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
@@ -289,54 +241,52 @@ class LayerwiseEvaluator:
             model: See `evaluate`.
             embed: Keep the rows that enter the last layer, too.
         """
-        outputs, rows = self._inferred(model, embed=embed)
-        if embed and not isinstance(rows, Tensor):  # of a single layer that takes them as they are
+        outputs, rows = self.outputs(model, embed=embed)
+        if not embed:
+            return Inferred(self._task, self.access.graph, outputs.cpu())
+        if not isinstance(rows, Tensor):  # of a single layer that takes them as they are
             target, tables = self.access.schema.target, getattr(model, "tables", {})
-            rows = tables[target].weight if target in tables else self.access.features[target]
-        rows = rows.cpu() if isinstance(rows, Tensor) else rows
-        assert rows is None or isinstance(rows, Tensor | LazyFeatures)
-        return Inferred(self._task, self.access.graph, outputs.cpu(), rows if embed else None)
+            if target not in tables:
+                stored = LazyFeatures(stored_rows(self.access.graph)[target])
+                return Inferred(self._task, self.access.graph, outputs.cpu(), stored)
+            rows = tables[target].weight
+        assert isinstance(rows, Tensor)
+        return Inferred(self._task, self.access.graph, outputs.cpu(), rows.cpu())
 
-    def outputs(self, model: AnyModel) -> Tensor:
-        """The model's outputs for the machine's nodes of the target type. Collective.
-
-        Returns:
-            float32 `[n, num_outputs]`, valid until the next call.
+    def outputs(self, model: AnyModel, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
+        """The model's outputs for the machine's nodes of the target type, float32
+        `[n, num_outputs]`; and for `embed` the rows of all nodes of that type that enter the last
+        layer. Valid until the next call. Collective.
 
         Raises:
             Interrupted: On all ranks, if a stop was requested meanwhile.
         """
-        return self._inferred(model)[0]
-
-    @torch.no_grad()
-    def _inferred(self, model: AnyModel, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
-        """See `outputs`; and the rows of all nodes of that type that enter the last layer."""
         assert isinstance(model, GNN | HeteroGNN)
-        schema = self.access.schema
+        schema, buffers = self.access.schema, self.access.buffers
         typed = OneTypeModel(model, schema, embed) if isinstance(model, GNN) else model
-        was_training = model.training
-        model.eval()
         try:
-            layers = _layers(typed, self._context.device)
-            self.buffers.begin(self._needed(typed, layers, embed))
-            self.access.begin(typed.needs)
-            if isinstance(typed, OneTypeModel) and typed.has_state:
-                gnn, target = typed.model, schema.target
-                self._states = self._matrix(target, "states", gnn.jk_channels)
-                if embed:
-                    width = gnn.embedding_channels
-                    self._embeddings = self._matrix(target, "embeddings", width)
-            return self._by_layer(typed, layers, embed)
+            with evaluating(model):
+                layers = layers_of(typed, self._context.device)
+                buffers.begin(self._needed(typed, layers, embed))
+                if isinstance(typed, OneTypeModel) and typed.has_states:
+                    gnn, target = typed.model, schema.target
+                    typed.states = self._matrix(target, "states", gnn.jk_channels)
+                    if embed and gnn.jk == "max":
+                        typed.embeddings = typed.states
+                    elif embed:
+                        width = gnn.embedding_channels
+                        typed.embeddings = self._matrix(target, "embeddings", width)
+                return self._by_layer(typed, layers, embed)
         finally:
-            self._states = self._embeddings = None
-            self.buffers.release("states")
+            buffers.release("states")
             self.access.end()
-            model.train(was_training)
 
     def _by_layer(
         self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool
     ) -> tuple[Tensor, Rows | None]:
-        inputs = {t: self._start(model, t) for t in model.node_types_after(-1)}
+        inputs: dict[NodeType, Rows] = {}
+        for t in model.node_types_after(-1):
+            inputs[t] = self._start(model, t)
         for layer in layers:
             layer.inputs, outputs = inputs, {}
             # Of one type, the next layer writes to the matrix that this one reads: no new memory.
@@ -344,26 +294,22 @@ class LayerwiseEvaluator:
             for t in layer.node_types:
                 name = "logits" if layer.is_last else f"h{layer.i % 2}/{t}"
                 out = self._output(layer, t, name)
-                if t == layer.node_types[-1]:  # the inputs are read
+                if t == layer.node_types[-1]:  # what the layer reads is read
+                    self._drop_transformed(layer, tuple(layer.transformed))
                     for each in inputs:
-                        self._drop(
-                            f"h{(layer.i - 1) % 2}/{each}",
-                            keeps_memory=is_reused and each in layer.node_types,
-                        )
-                rows = self.access.publish(t, name, out, self.buffers)
-                outputs[t] = TypeRows(rows, layer.out_channels)
+                        keeps_memory = is_reused and each in layer.node_types
+                        self._drop(f"h{(layer.i - 1) % 2}/{each}", keeps_memory=keeps_memory)
+                outputs[t] = self.access.publish(t, name, out)
             layer.inputs = {}
             if layer.is_last:
                 break
             inputs = outputs
-        target, embeddings = model.schema.target, None
-        if self._embeddings is not None:
-            embeddings = self.access.publish(target, "embeddings", self._embeddings, self.buffers)
-        elif embed:
-            embeddings = inputs[target].rows
-        return out, embeddings
+        target = model.schema.target
+        if isinstance(model, OneTypeModel) and model.embeddings is not None:
+            return out, self.access.publish(target, "embeddings", model.embeddings)
+        return out, inputs[target] if embed else None
 
-    def _start(self, model: HeteroGNN | OneTypeModel, node_type: NodeType) -> TypeRows:
+    def _start(self, model: HeteroGNN | OneTypeModel, node_type: NodeType) -> Rows:
         """The first layer's input for all nodes of a type."""
         rows: Rows
         if node_type in model.tables:
@@ -371,109 +317,88 @@ class LayerwiseEvaluator:
             assert isinstance(weight, Tensor)
             rows = self.access.learnt(node_type, LazyFeatures(weight))
         else:
-            rows = self._features[node_type]
-        width, hidden, name = model.num_inputs[node_type], model.hidden_channels, f"h1/{node_type}"
+            rows = self.access.features[node_type]
         if not model.is_projected(node_type):
-            return TypeRows(rows, width)
+            return rows
         assert isinstance(model, HeteroGNN)
+        name, hidden = f"h1/{node_type}", model.hidden_channels
         matrix = self._matrix(node_type, name, hidden)
-        for a, b in self._chunks(node_type, max(width, hidden)):
+        for a, b in self._chunks(node_type, max(model.num_inputs[node_type], hidden)):
             read = self._read(node_type, rows, a, b)
-            self._own(node_type, matrix, a, b)[:] = model.start(node_type, read)
-        return TypeRows(self.access.publish(node_type, name, matrix, self.buffers), hidden)
+            matrix[self._rows_of(node_type, a, b)] = model.start(node_type, read)
+        return self.access.publish(node_type, name, matrix)
 
     def _output(self, layer: Layer, node_type: NodeType, name: str) -> Tensor:
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
-        conv, model = layer.conv, layer.model
+        conv, model, passes = layer.conv, layer.model, layer.passes(node_type)
         out = self._matrix(node_type, name, layer.out_channels)
-        passes = layer.passes(node_type)
         totals: Tensor | None = None
         if len(passes) > 1:
             totals = self._matrix(node_type, "total", layer.totals[node_type])
         for number, stages in enumerate(passes):
             for view in self._views(layer, node_type, stages):
-                total: Tensor | None = None
-                for stage in stages:
-                    blocks = {edge: view.blocks[edge] for edge in stage}
-                    sources = {edge: view.sources[edge] for edge in stage}
-                    part = conv.message(blocks, sources, view.h_dst)
-                    total = part if total is None else total + part
+                messages = (
+                    conv.message(
+                        {edge: view.blocks[edge] for edge in stage},
+                        {edge: view.sources[edge] for edge in stage},
+                        view.h_dst,
+                    )
+                    for stage in stages
+                )
+                total, nodes = None, self._rows_of(node_type, view.a, view.b)
+                if stages:
+                    total = reduce(torch.add, messages)
                 if totals is not None:
                     assert total is not None
-                    before = self._own(node_type, totals, view.a, view.b)
                     if number > 0:
-                        total += before.to(total.device)
+                        total += totals[nodes].to(total.device)
                     if number < len(passes) - 1:
-                        before[:] = total
+                        totals[nodes] = total
                         continue
                 rows = conv.finish(node_type, total, view.h_dst)
                 rows = model.update(layer.i, node_type, rows, view.h_dst)
-                if self._states is not None:
-                    rows = self._jumped(layer, rows, self._states, view)
-                self._own(node_type, out, view.a, view.b)[:] = rows
-            for key in list(layer.transformed):
-                if not layer.is_read_after(key, node_type):
-                    del layer.transformed[key]
-                    self._drop(_matrix_name(key))
+                if isinstance(model, OneTypeModel) and model.has_states:
+                    rows = model.jump(layer.i, rows, nodes)
+                out[nodes] = rows
+            of_edges = [key for key in layer.transformed if isinstance(key, tuple)]
+            self._drop_transformed(layer, of_edges)
         del totals
-        self.buffers.release("total")
+        self.access.buffers.release("total")
         return out
-
-    def _jumped(self, layer: Layer, h: Tensor, states: Tensor, view: View) -> Tensor:
-        """Add a layer's output to the states of jumping knowledge; of the last layer the model's
-        outputs, else `h`."""
-        assert isinstance(layer.model, OneTypeModel)
-        model, target = layer.model.model, layer.model.schema.target
-        own = self._own(target, states, view.a, view.b)
-        state = model.jk_update(layer.i, None if layer.i == 0 else own.to(h.device), h)
-        own.copy_(state)
-        if self._embeddings is not None:  # the input of `lin`
-            kept, width = self._own(target, self._embeddings, view.a, view.b), h.shape[1]
-            is_cat = model.jk == "cat"
-            columns = slice(layer.i * width, (layer.i + 1) * width) if is_cat else slice(None)
-            kept[:, columns] = h if is_cat else state  # whole after the last layer
-        return model.readout(state) if layer.is_last else h
 
     def _views(self, layer: Layer, node_type: NodeType, stages: Stages) -> Iterator[View]:
         """The chunks of the nodes of a type; where other machines are asked for rows, each is made
         while the one before is computed."""
-        conv = layer.conv
-        h_dst = layer.inputs[node_type].columns(conv.columns(node_type))
-        sources = {edge: self._source(layer, edge) for edge in chain(*stages)}
-        widths = [h_dst.width, *(rows.width for rows in sources.values())]
-        widths += [layer.out_channels, layer.model.hidden_channels]
+        conv, h_dst = layer.conv, layer.input(node_type, node_type)
+        sources: dict[EdgeType, Rows] = {}
+        for edge in chain(*stages):
+            sources[edge] = self.access.cached(edge[0], self._source(layer, edge))
 
         def make(chunk: tuple[int, int]) -> View:
+            set_current(self._context.device)  # of the thread
             blocks, rows = {}, {}
             for edge, source in sources.items():
-                blocks[edge], rows[edge] = self._in_edges_and_rows(layer, edge, source.rows, *chunk)
-            own = self._read(node_type, h_dst.rows, *chunk) if conv.reads_own else _UNREAD
+                blocks[edge], rows[edge] = self._in_edges_and_rows(layer, edge, source, *chunk)
+            own = self._read(node_type, h_dst, *chunk) if conv.reads_own else _UNREAD
             return View(*chunk, blocks, rows, own)
 
-        chunks = self._chunks(node_type, max(widths))
-        if all(isinstance(rows.rows, Tensor | LazyFeatures) for rows in sources.values()):
-            return map(make, chunks)
-        return prefetch(make, chunks, self._context.device)
+        is_local = all(isinstance(rows, Tensor | LazyFeatures) for rows in sources.values())
+        chunks = self._chunks(node_type, layer.widest)
+        return map(make, chunks) if is_local else prefetched(make, chunks)
 
-    def _source(self, layer: Layer, edge_type: EdgeType) -> TypeRows:
+    def _source(self, layer: Layer, edge_type: EdgeType) -> Rows:
         """The rows of all source nodes that an edge type aggregates."""
-        conv, key = layer.conv, layer.conv.source(edge_type)
+        key = layer.conv.source(edge_type)
         if key is None:
-            found = layer.inputs[edge_type[0]].columns(conv.columns(edge_type))
-        else:
-            if key not in layer.transformed:
-                layer.transformed[key] = self._transformed(layer, key)
-            found = layer.transformed[key]
-        return replace(found, rows=self.access.cached(edge_type[0], found.rows, self.buffers))
-
-    def _transformed(self, layer: Layer, key: SourceKey) -> TypeRows:
-        node_type, name = _node_type(key), _matrix_name(key)
-        width, rows = layer.sources[key], layer.inputs[node_type].columns(layer.conv.columns(key))
-        matrix = self._matrix(node_type, name, width)
-        for a, b in self._chunks(node_type, max(rows.width, width)):
-            read = self._read(node_type, rows.rows, a, b)
-            self._own(node_type, matrix, a, b)[:] = layer.conv.transform(key, read)
-        return TypeRows(self.access.publish(node_type, name, matrix, self.buffers), width)
+            return layer.input(edge_type[0], edge_type)
+        if key not in layer.transformed:
+            node_type, name, width = _node_type(key), _matrix_name(key), layer.sources[key]
+            rows, matrix = layer.input(node_type, key), self._matrix(node_type, name, width)
+            for a, b in self._chunks(node_type, layer.widest):
+                read = self._read(node_type, rows, a, b)
+                matrix[self._rows_of(node_type, a, b)] = layer.conv.transform(key, read)
+            layer.transformed[key] = self.access.publish(node_type, name, matrix)
+        return layer.transformed[key]
 
     def _in_edges_and_rows(
         self, layer: Layer, edge_type: EdgeType, rows: Rows, a: int, b: int
@@ -482,11 +407,10 @@ class LayerwiseEvaluator:
         where the device does not read all rows in place, those of the chunk, each once."""
         access, conv, needs = self.access, layer.conv, layer.model.needs
         block = access.in_edges(edge_type, a, b, needs)
-        can_read = isinstance(rows, Tensor) or (isinstance(rows, LazyFeatures) and conv.takes_lazy)
-        if can_read and self._is_here(rows):
-            norm = access.norm(None) if needs.norm else None
-            assert isinstance(rows, Tensor | LazyFeatures)
-            return replace(block, norm=norm) if needs.norm else block, rows
+        if isinstance(rows, Tensor | LazyFeatures):
+            can_read = isinstance(rows, Tensor) or conv.takes_lazy
+            if can_read and self._is_here(rows):
+                return replace(block, norm=access.norm(None) if needs.norm else None), rows
         if conv.sources_hold_dst:
             nodes, block = renumbered(block)
         else:
@@ -501,22 +425,18 @@ class LayerwiseEvaluator:
             return block, selected
         return block, selected.whole().to(self._context.device)
 
-    def _is_here(self, rows: Rows) -> bool:
+    def _is_here(self, rows: Tensor | LazyFeatures) -> bool:
         # Not the devices as such: "cuda" and "cuda:0" are the same one, but not equal.
-        here = self._context.device.type
-        return isinstance(rows, Tensor | LazyFeatures) and rows.device.type == here
+        return rows.device.type == self._context.device.type
 
     def _chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
-        """This rank's nodes of a type, cut into ranges of bounded rows and edges.
+        """This rank's nodes of a type, cut into ranges of bounded rows and edges, for rows of at
+        most so many numbers.
 
         Ends early after a stop request; `GraphAccess.publish` then raises `Interrupted` on all
         ranks.
-
-        Args:
-            node_type: The type.
-            widest: The most numbers of a row that is read or computed.
         """
-        max_rows, max_edges = self.buffers.chunk_limits(max(1, widest))
+        max_rows, max_edges = self.access.buffers.chunk_limits(max(1, widest))
         if self._gathers:
             max_edges = min(max_edges, most_gathered(widest))
         chunks, control = self.access.chunks(node_type, max_rows, max_edges), self._context.control
@@ -524,29 +444,33 @@ class LayerwiseEvaluator:
 
     def _read(self, node_type: NodeType, rows: Rows, a: int, b: int) -> Tensor:
         """The rows of this machine's nodes `a … b − 1`, on the model's device."""
-        if isinstance(rows, OwnedRows):
-            rows = rows.own
+        rows = rows.local if isinstance(rows, OwnedRows) else rows
         if isinstance(rows, Tensor):
-            read = self._own(node_type, rows, a, b)
+            read = rows[self._rows_of(node_type, a, b)]
         elif isinstance(rows, LazyFeatures):
             read = rows.read(a, b)
         else:
             read = rows.select(torch.arange(a, b)).whole()
         return read.to(self._context.device)
 
-    def _own(self, node_type: NodeType, matrix: Tensor, a: int, b: int) -> Tensor:
-        """The rows of this machine's nodes `a … b − 1` in one of its matrices."""
+    def _rows_of(self, node_type: NodeType, a: int, b: int) -> slice:
+        """The rows of this machine's nodes `a … b − 1` in its matrices."""
         first = self.access.nodes[node_type].start
-        return matrix[a - first : b - first]
+        return slice(a - first, b - first)
 
     def _matrix(self, node_type: NodeType, name: str, width: int) -> Tensor:
-        return self.buffers.matrix(name, len(self.access.nodes[node_type]), width)
+        return self.access.buffers.matrix(name, len(self.access.nodes[node_type]), width)
+
+    def _drop_transformed(self, layer: Layer, keys: Iterable[SourceKey]) -> None:
+        for key in keys:
+            del layer.transformed[key]
+            self._drop(_matrix_name(key))
 
     def _drop(self, name: str, *, keeps_memory: bool = False) -> None:
         """Drop a matrix that this rank has read."""
         if not keeps_memory:
-            self.buffers.release(name)
-        self.access.drop(name, self.buffers)
+            self.access.buffers.release(name)
+        self.access.drop(name)
 
     def _needed(self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool) -> int:
         """Bytes of the matrices that exist at the same time, at most."""
@@ -570,17 +494,17 @@ class LayerwiseEvaluator:
             after = sum(size(t, layer.out_channels) for t in layer.node_types)
             held = shared + max(own, default=0) + max(totals, default=0)
             most, before = max(most, before + after + held), after
-        if isinstance(model, OneTypeModel) and model.has_state:
+        if isinstance(model, OneTypeModel) and model.has_states:
             gnn = model.model
-            width = gnn.jk_channels + gnn.embedding_channels * embed
-            most += size(model.schema.target, width)
+            width = gnn.embedding_channels if embed and gnn.jk == "cat" else 0
+            most += size(model.schema.target, gnn.jk_channels + width)
         return most
 
 
 _UNREAD = torch.empty(0)
 
 
-def _layers(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Layer]:
+def layers_of(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Layer]:
     """The layers with the widths of their numbers, found by computing them for no nodes."""
     none = torch.empty(0, dtype=torch.int64, device=device)
     block = Block(torch.zeros(1, dtype=torch.int64, device=device), none, num_src=0)
@@ -590,40 +514,42 @@ def _layers(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Layer
         for t in model.node_types_after(-1)
     }
     for i in range(model.num_layers):
-        is_last = i == model.num_layers - 1
-        layer = Layer(model, i, model.out_channels if is_last else hidden)
-        conv, inputs = layer.conv, {t: torch.empty(0, widths[t], device=device) for t in widths}
-        for t in layer.node_types:
-            sources = {}
-            for edge in chain(*conv.stages(t)):
+        conv, node_types = model.conv(i), model.node_types_after(i)
+        after = model.out_channels if i == model.num_layers - 1 else hidden
+        layer = Layer(model, i, conv, node_types, after, max(after, hidden))
+        inputs = {t: torch.empty(0, width, device=device) for t, width in widths.items()}
+        for t in node_types:
+            own, sources, stages = inputs[t][:, conv.columns(t)], {}, conv.stages(t)
+            for edge in chain(*stages):
                 key = conv.source(edge)
                 rows = inputs[edge[0]][:, conv.columns(edge if key is None else key)]
                 sources[edge] = rows if key is None else conv.transform(key, rows)
                 if key is not None:
                     layer.sources[key] = sources[edge].shape[1]
+                layer.widest = max(layer.widest, rows.shape[1], sources[edge].shape[1])
             if len(layer.passes(t)) > 1:
-                stage = conv.stages(t)[0]
-                of_stage = {edge: sources[edge] for edge in stage}
-                own = inputs[t][:, conv.columns(t)]
-                total = conv.message(dict.fromkeys(stage, block), of_stage, own)
+                of_stage = {edge: sources[edge] for edge in stages[0]}
+                total = conv.message(dict.fromkeys(stages[0], block), of_stage, own)
                 layer.totals[t] = total.shape[1]
+            layer.widest = max(layer.widest, own.shape[1])
         layers.append(layer)
-        widths = dict.fromkeys(layer.node_types, hidden)
+        widths = dict.fromkeys(node_types, hidden)
     return layers
 
 
-def prefetch(
-    make: Callable[[tuple[int, int]], T], chunks: Iterator[tuple[int, int]], device: torch.device
-) -> Iterator[T]:
+def prefetched(
+    make: Callable[[tuple[int, int]], View], chunks: Iterable[tuple[int, int]]
+) -> Iterator[View]:
     """What `make` returns for each chunk, in order, made one chunk ahead by a thread."""
-    with ThreadPoolExecutor(1, initializer=set_current, initargs=(device,)) as thread:
-        waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(1) as thread:
+        waiting: Future[View] | None = None
         for chunk in chunks:
-            waiting.append(thread.submit(make, chunk))
-            if len(waiting) > 1:
-                yield waiting.popleft().result()
-        for made in waiting:
-            yield made.result()
+            ahead = thread.submit(make, chunk)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = ahead
+        if waiting is not None:
+            yield waiting.result()
 
 
 def renumbered(block: Block) -> tuple[Tensor, Block]:

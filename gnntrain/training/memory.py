@@ -1,19 +1,18 @@
-"""Out-of-memory errors: a message with the keys to lower."""
+"""Memory of this process; where it runs out, a message with the keys to lower."""
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import psutil
 import torch
 
 from gnntrain.config import TrainerConfig
-from gnntrain.devices import is_gpu
 from gnntrain.errors import RunError, TransientError
 from gnntrain.loading.loader import FullGraphLoader, Loader
-from gnntrain.training.evaluation import Evaluator
-from gnntrain.training.layerwise import LayerwiseEvaluator
-from gnntrain.training.module_outputs import ModuleEvaluator
 
 # Messages of torch's CPU allocator (RuntimeError) and of the operating system (OSError).
 _CPU_WORDS = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
@@ -66,15 +65,12 @@ def training_hint(loader: Loader, config: TrainerConfig) -> str:
     )
 
 
-def evaluation_hint(evaluator: Evaluator, device: torch.device) -> str:
-    """The keys to lower if evaluation runs out of memory."""
-    if isinstance(evaluator, ModuleEvaluator):
-        return "Lower evaluation.memory_limit or evaluation.batch_size, or set evaluation=sampled."
-    if not isinstance(evaluator, LayerwiseEvaluator):
-        return "Lower evaluation.batch_size or evaluation.fan_outs."
-    if is_gpu(device):
-        return "Set evaluation=sampled: exactly, all in-neighbours of a node must fit on the GPU."
-    return (
-        "Lower evaluation.memory_limit, beyond which layers go to disk, or the number of ranks; or "
-        "set evaluation=sampled."
-    )
+def resident_bytes() -> int:
+    """Current resident memory of this process, shared pages included."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident_bytes() -> int:
+    """The most resident memory this process ever had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB

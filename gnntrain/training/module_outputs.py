@@ -12,7 +12,6 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,16 +37,18 @@ from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.evaluation import (
+    Evaluator,
     Inferred,
     SampledEvaluator,
     SplitMetrics,
     exact_metrics,
 )
-from gnntrain.training.forward import OnBatch
+from gnntrain.training.forward import OnBatch, evaluating
 
 _log = logging.getLogger("gnntrain")
 
-Forward = Callable[[dict[NodeType, Tensor], dict[EdgeType, Tensor]], Tensor]
+ByType = dict[NodeType, Tensor]
+Forward = Callable[[ByType, dict[EdgeType, Tensor]], Tensor]
 """From the rows of all types and the edges to the target type's outputs."""
 Layer = Callable[[Tensor, Tensor], Tensor]
 """From the rows of all nodes and `edge_index` to the rows of the next layer."""
@@ -61,7 +62,7 @@ _ALL_AT_ONCE = "the model reads all nodes at once, more than a rank's memory can
 _MORE = "the model reads more of the graph than the in-neighbours of its hops"
 
 
-class ModuleEvaluator:
+class ModuleEvaluator(Evaluator):
     """Evaluates a plain PyG module, and computes its outputs for all nodes.
 
     Args:
@@ -73,10 +74,11 @@ class ModuleEvaluator:
         plans: The seeds of each split, divided among the ranks, for evaluation in batches.
         num_layers: Hops to go where the module tells no number of its own.
 
-    Attributes:
-        estimated: Why the outputs are not those of the forward pass over the whole graph; "" if
-            they are. Known after the first evaluation.
     """
+
+    memory_hint = (
+        "Lower evaluation.memory_limit or evaluation.batch_size, or set evaluation=sampled."
+    )
 
     def __init__(
         self,
@@ -93,13 +95,11 @@ class ModuleEvaluator:
         self._plans, self._num_layers = plans, num_layers
         # Hops that each layer reads; none: the whole graph at once.
         self._hops: Sequence[int] | None = None
-        self.estimated = ""
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
         assert isinstance(model, PlainModel)
-        by_batch = self.by_batch(model)
-        if by_batch is not None:
+        if (by_batch := self.by_batch(model)) is not None:
             return by_batch.evaluate(model)
         computed: list[ComputedRows] = []
         if self._context.is_main:
@@ -111,13 +111,14 @@ class ModuleEvaluator:
     def by_batch(self, model: PlainModel) -> SampledEvaluator | None:
         """The evaluator of the splits' nodes alone; None: rank 0 computes all nodes. Collective."""
         if self._hops is None:
-            chosen = self._chosen(model) if self._context.is_main else None
+            with evaluating(model):
+                chosen = self._chosen(model) if self._context.is_main else None
             self._hops, self.estimated = self._context.broadcast(chosen) or ((), "")
             if self.estimated and self._context.is_main:
                 _log.warning("The model's outputs are estimated: %s.", self.estimated)
         if len(self._hops) != 1:
             return None
-        fan_outs = _all_of(self._hops[0])
+        fan_outs = (-1,) * self._hops[0]
         loaders = {
             split: self._loaders.loader(plan, fan_outs) for split, plan in self._plans.items()
         }
@@ -125,41 +126,34 @@ class ModuleEvaluator:
 
     def infer(self, model: PlainModel) -> Inferred:
         """The outputs for every node, by this rank alone."""
-        with _evaluating(model):
+        with evaluating(model):
             if self._hops is None:
                 self.by_batch(model)
-            assert self._hops is not None
+            module = OnBatch(model)
             if not self._hops:
-                (batch,) = self._loaders.whole_graph_loader(self._all_nodes())
-                outputs = OnBatch(model)(batch).float().cpu()
-                return Inferred(self._task, self._graph, outputs)
-            layers = [_on_batch(layer) for layer in self._layers(model)] or [OnBatch(model)]
+                (batch,) = self._loaders.whole_graph_loader(self._every_node())
+                return Inferred(self._task, self._graph, module(batch).float().cpu())
+            layers = [_on_batch(layer) for layer in self._layers(model)] or [module]
             rows: Tensor | None = None
             for i, (layer, hops) in enumerate(zip(layers, self._hops, strict=True)):
-                found = self._by_batch(layer, hops, self._all_nodes(), rows)
-                rows = self._written(f"layer {i}", found)
+                before, start = rows, 0
+                for part in self._in_batches(layer, hops, self._every_node(), before):
+                    rows = self._buffers.matrix(f"layer {i}", self._num_nodes, part.shape[1])
+                    rows[start : start + len(part)] = part
+                    start += len(part)
                 self._buffers.release(f"layer {i - 1}")
             assert rows is not None
             return Inferred(self._task, self._graph, rows)
 
-    def _written(self, name: str, parts: Iterable[Tensor]) -> Tensor:
-        """The rows of all nodes, part by part."""
-        num_nodes, start = self._num_nodes(), 0
-        for part in parts:
-            rows = self._buffers.matrix(name, num_nodes, part.shape[1])
-            rows[start : start + len(part)] = part
-            start += len(part)
-        return rows
-
+    @property
     def _num_nodes(self) -> int:
         return self._graph.schema.num_nodes[self._graph.target]
 
-    def _all_nodes(self, every: int = 1, direction: int = 1) -> SeedPlan:
-        nodes = np.arange(0, self._num_nodes(), every)[::direction].copy()
-        batch_size = self._plans["val"].batch_size
-        return SeedPlan(nodes, batch_size, shuffle=False, redraw=False)
+    def _every_node(self, step: int = 1, direction: int = 1) -> SeedPlan:
+        nodes = np.arange(0, self._num_nodes, step)[::direction].copy()
+        return SeedPlan(nodes, self._plans["val"].batch_size, shuffle=False, redraw=False)
 
-    def _by_batch(
+    def _in_batches(
         self,
         compute: Callable[[Batch], Tensor],
         hops: int,
@@ -168,18 +162,13 @@ class ModuleEvaluator:
     ) -> Iterator[Tensor]:
         """The outputs of a plan's seeds, batch by batch, from these rows of all nodes or the
         graph's features."""
-        device = self._context.device
-        if rows is None:
-            loader: Iterable[Batch] = self._loaders.loader(plan, _all_of(hops))
-        else:
-            on_gpu = devices.is_gpu(device)
-            source: FeatureSource = (
-                CopiedFeatures(rows, device)
-                if on_gpu
-                else InPlaceFeatures(LazyFeatures(rows), device)
-            )
-            loader = self._loaders.loader(plan, _all_of(hops), {self._graph.target: source})
-        for batch in loader:
+        device, sources = self._context.device, None
+        if rows is not None:
+            source: FeatureSource = InPlaceFeatures(LazyFeatures(rows), device)
+            if devices.is_gpu(device):
+                source = CopiedFeatures(rows, device)
+            sources = {self._graph.target: source}
+        for batch in self._loaders.loader(plan, (-1,) * hops, sources):
             yield compute(batch.to(device)).float().cpu()
 
     def _layers(self, model: PlainModel) -> Sequence[Layer]:
@@ -193,37 +182,89 @@ class ModuleEvaluator:
     def _chosen(self, model: PlainModel) -> tuple[Sequence[int], str]:
         """The hops that each layer reads, none for the whole graph at once; and why the outputs are
         estimated, or ""."""
-        with _evaluating(model):
-            if not isinstance(self._graph, PartitionedGraph) and self._has_room(model):
-                return (), ""
-            if layers := self._layers(model):
-                return self._hops_of_layers(layers, model), ""
-            forward, widths = _forward(model, self._graph)
-            hops = hops_read(forward, widths, self._graph, self._context.device)
-            if hops is None:
-                return (self._num_layers + 1,), _ALL_AT_ONCE
-            every = max(1, self._num_nodes() // _COMPARED_NODES)
-            # The other way round: a model may read rows by their place, as the first one.
-            plans = self._all_nodes(every), self._all_nodes(every, -1)
-            module = OnBatch(model)
-            near, far = (
-                torch.cat(list(self._by_batch(module, hops + more, plan)))
-                for more, plan in enumerate(plans, 1)
-            )
-            is_settled = torch.allclose(near, far.flip(0), rtol=1e-3, atol=1e-4, equal_nan=True)
-            return (hops + 1,), "" if is_settled else _MORE
+        forward, widths = _of_one_type(model), dict(self._graph.schema.num_features)
+        if isinstance(model, PlainHeteroModel):
+            forward = model.on_rows
+            widths |= {name: table.weight.shape[1] for name, table in model.tables.items()}
+        in_parts = isinstance(self._graph, PartitionedGraph)
+        if not in_parts and self._fits_in_memory(model, forward, widths):
+            return (), ""
+        if layers := self._layers(model):
+            return self._hops_of_layers(layers, model), ""
+        hops = self._hops_read(forward, widths)
+        if hops is None:
+            return (self._num_layers + 1,), _ALL_AT_ONCE
+        step = max(1, self._num_nodes // _COMPARED_NODES)
+        # The other way round: a model may read rows by their place, as the first one.
+        plans, module = (self._every_node(step), self._every_node(step, -1)), OnBatch(model)
+        near, far = (
+            torch.cat(list(self._in_batches(module, hops + more, plan)))
+            for more, plan in enumerate(plans, 1)
+        )
+        is_settled = torch.allclose(near, far.flip(0), rtol=1e-3, atol=1e-4, equal_nan=True)
+        return (hops + 1,), "" if is_settled else _MORE
 
-    def _has_room(self, model: PlainModel) -> bool:
-        """Whether the forward pass over the whole graph fits into memory."""
-        device, graph = self._context.device, self._graph
-        room: float = self._buffers.memory_limit
+    def _fits_in_memory(
+        self, model: PlainModel, forward: Forward, widths: Mapping[NodeType, int]
+    ) -> bool:
+        """Whether the forward pass over the whole graph does.
+
+        It takes what that over a small graph with the same numbers of nodes and edges takes, in
+        proportion.
+        """
+        device, sizes = self._context.device, self._graph.schema.num_nodes
+        free: float = self._buffers.memory_limit
         if devices.is_gpu(device):
-            room = _GPU_SHARE * devices.free_memory(device)
-        forward, widths = _forward(model, graph)
+            free = _GPU_SHARE * devices.free_memory(device)
+        counts = self._graph.edge_counts
         # The rows and a copy, that the module may write to; edges, with what makes them.
-        rows = sum(8 * graph.schema.num_nodes[name] * width for name, width in widths.items())
-        needed = rows + 40 * sum(graph.edge_counts.values())
-        return needed <= room and needed + peak_bytes(forward, widths, graph, model, device) <= room
+        needed = sum(8 * sizes[name] * width for name, width in widths.items())
+        needed += 40 * sum(counts.values())
+        if needed > free:
+            return False
+        share = max(1, (sum(sizes.values()) + sum(counts.values())) // _SMALL_GRAPH)
+        few = {name: -(-size // share) for name, size in sizes.items()}
+        x = {name: torch.ones(few[name], width, device=device) for name, width in widths.items()}
+        edges = {}
+        for name, number in counts.items():
+            edge = torch.arange(-(-number // share), device=device)
+            num_src, num_dst = max(1, few[name[0]]), max(1, few[name[2]])
+            edges[name] = torch.stack([edge * 7919 % num_src, edge % num_dst])
+        known = [*model.parameters(), *model.buffers(), *x.values(), *edges.values()]
+        try:
+            with _LiveBytes(known) as live:
+                forward(x, edges)
+        except Exception:  # of a user's code, which may know its own graph alone: the whole one
+            _log.debug("the model cannot be computed on a small graph", exc_info=True)
+            return True
+        return needed + int(live.peak * share) <= free
+
+    def _hops_read(self, forward: Forward, widths: Mapping[NodeType, int]) -> int | None:
+        """From how many hops against the edges a node's outputs read rows; None: also from
+        elsewhere.
+
+        NaN in the middle of a path spreads as far as the module reads, whichever its weights are.
+        Nodes of each type are on the path, with an edge of each type between any two that follow.
+        """
+        nodes = torch.arange(2 * _FARTHEST + 1, device=self._context.device)
+
+        def outputs_of_path(value: float) -> Tensor:
+            x = {}
+            for name, width in widths.items():
+                x[name] = torch.ones(len(nodes), width, device=nodes.device)
+                x[name][_FARTHEST] = value
+            edge_types = self._graph.schema.edge_types
+            return forward(x, {name: torch.stack([nodes[:-1], nodes[1:]]) for name in edge_types})
+
+        try:
+            if bool(outputs_of_path(1.0).isnan().any()):
+                return None
+            spread = outputs_of_path(torch.nan).isnan().any(1).nonzero().flatten()
+        except Exception:  # of a user's code, which may know its own graph alone
+            _log.debug("the model cannot be computed on a path", exc_info=True)
+            return None
+        first, last = map(int, spread[[0, -1]]) if len(spread) else (_FARTHEST, _FARTHEST)
+        return None if first < _FARTHEST or last == 2 * _FARTHEST else last - _FARTHEST
 
     def _hops_of_layers(self, layers: Sequence[Layer], model: PlainModel) -> list[int]:
         """The hops of the neighbourhoods of each layer.
@@ -240,7 +281,7 @@ class ModuleEvaluator:
         expected = model(rows.clone(), edge_index)
         hops = []
         for layer in layers:
-            read = hops_read(_of_one_type(layer), {target: rows.shape[1]}, self._graph, device)
+            read = self._hops_read(_of_one_type(layer), {target: rows.shape[1]})
             rows = layer(rows, edge_index)
             hops.append(-1 if read is None else read + 1)
         if -1 in hops or not torch.allclose(rows, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
@@ -250,57 +291,6 @@ class ModuleEvaluator:
                 "Each must read in-neighbours alone, and all in turn give the model's outputs.",
             )
         return hops
-
-
-def hops_read(
-    forward: Forward, widths: Mapping[NodeType, int], graph: Graph, device: torch.device
-) -> int | None:
-    """From how many hops against the edges a node's outputs read rows; None: also from elsewhere.
-
-    NaN in the middle of a path spreads as far as the module reads, whichever its weights are.
-    """
-    try:
-        clean = forward(*_path(widths, graph, device))
-        x, edges = _path(widths, graph, device)
-        for rows in x.values():
-            rows[_FARTHEST] = torch.nan
-        spread = forward(x, edges).isnan().any(1).nonzero().flatten()
-    except Exception:  # of a user's code, which may know its own graph alone
-        _log.debug("the model cannot be computed on a path", exc_info=True)
-        return None
-    if bool(clean.isnan().any()):
-        return None
-    first, last = (int(spread.min()), int(spread.max())) if len(spread) else (_FARTHEST, _FARTHEST)
-    return None if first < _FARTHEST or last == 2 * _FARTHEST else last - _FARTHEST
-
-
-def peak_bytes(
-    forward: Forward,
-    widths: Mapping[NodeType, int],
-    graph: Graph,
-    model: torch.nn.Module,
-    device: torch.device,
-) -> int:
-    """The most memory of a forward pass over a graph, beside its rows and edges.
-
-    It is that over a small graph with the same numbers of nodes and edges, in proportion.
-    """
-    sizes, counts = graph.schema.num_nodes, graph.edge_counts
-    share = max(1, (sum(sizes.values()) + sum(counts.values())) // _SMALL_GRAPH)
-    few = {name: -(-size // share) for name, size in sizes.items()}
-    x = {name: torch.ones(few[name], width, device=device) for name, width in widths.items()}
-    edges = {}
-    for name, number in counts.items():
-        edge = torch.arange(-(-number // share), device=device)
-        edges[name] = torch.stack([edge * 7919 % max(1, few[name[0]]), edge % max(1, few[name[2]])])
-    known = [*model.parameters(), *model.buffers(), *x.values(), *edges.values()]
-    try:
-        with _LiveBytes(known) as live:
-            forward(x, edges)
-    except Exception:  # of a user's code, which may know its own graph alone: the whole one
-        _log.debug("the model cannot be computed on a small graph", exc_info=True)
-        return 0
-    return int(live.peak * share)
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
@@ -329,46 +319,9 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self.peak = max(self.peak, self._now)
 
 
-def _forward(model: PlainModel, graph: Graph) -> tuple[Forward, dict[NodeType, int]]:
-    """A model as a function of all rows, and the widths of these."""
-    widths = dict(graph.schema.num_features)
-    if isinstance(model, PlainHeteroModel):
-        widths |= {name: table.weight.shape[1] for name, table in model.tables.items()}
-        return model.on_rows, widths
-    return _of_one_type(model), widths
-
-
 def _of_one_type(layer: Layer) -> Forward:
     return lambda x, edges: layer(*x.values(), *edges.values())
 
 
-def _path(
-    widths: Mapping[NodeType, int], graph: Graph, device: torch.device
-) -> tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
-    """A path of nodes of each type, with an edge of each type between any two that follow."""
-    nodes = torch.arange(2 * _FARTHEST + 1, device=device)
-    x = {name: torch.ones(len(nodes), width, device=device) for name, width in widths.items()}
-    return x, {name: torch.stack([nodes[:-1], nodes[1:]]) for name in graph.schema.edge_types}
-
-
 def _on_batch(layer: Layer) -> Callable[[Batch], Tensor]:
-    def compute(batch: Batch) -> Tensor:
-        return layer(batch.x, batch.edge_index)[: batch.batch_size]
-
-    return compute
-
-
-def _all_of(hops: int) -> tuple[int, ...]:
-    """Fan-outs with which a sampler takes every in-neighbour."""
-    return (-1,) * hops
-
-
-@contextmanager
-def _evaluating(model: PlainModel) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
+    return lambda batch: layer(batch.x, batch.edge_index)[: batch.batch_size]

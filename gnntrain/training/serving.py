@@ -7,11 +7,11 @@ asks for the outcome every few seconds, so that an evaluation may take longer th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from gnntrain.loading.shared import ROWS
 from gnntrain.models import AnyModel
 from gnntrain.phases import BACKGROUND
 from gnntrain.sampling.remote import DRAW
-from gnntrain.training.evaluation import Evaluator, SplitMetrics, why_estimated
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
 
@@ -36,19 +36,11 @@ _POLL_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 
 
-class ServedEvaluator:
-    """Has the servers evaluate: the `Evaluator` of a rank that trains.
-
-    As a context manager it tells the servers at the end that this rank asks nothing more; not after
-    an error, which ends them otherwise.
-
-    Args:
-        exchange: Its owners are the servers.
-        context: The ranks that train.
-    """
+class ServedEvaluator(Evaluator):
+    """Has the servers, the owners of `exchange`, evaluate for the ranks that train."""
 
     def __init__(self, exchange: Exchange, context: DistributedContext) -> None:
-        self._exchange, self._context, self.estimated = exchange, context, ""
+        self._exchange, self._context = exchange, context
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         """See `Evaluator.evaluate`."""
@@ -67,28 +59,24 @@ class ServedEvaluator:
         metrics: SplitMetrics = outcome["metrics"]
         return metrics
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            _ask_all(self._exchange, _LEAVE, np.array(0))
-        elif isinstance(error, KeyboardInterrupt) and not self._context.control.is_abandoned:
-            _ask_all(self._exchange, _LEAVE, np.array(signal_of(error)))
+@contextmanager
+def served_evaluator(exchange: Exchange, context: DistributedContext) -> Iterator[ServedEvaluator]:
+    """The evaluator of a rank that trains. At the end it tells the servers that this rank asks
+    nothing more; not after an error, which ends them otherwise."""
+    try:
+        yield ServedEvaluator(exchange, context)
+    except KeyboardInterrupt as error:
+        if not context.control.is_abandoned:
+            _ask_all(exchange, _LEAVE, np.array(signal_of(error)))
+        raise
+    _ask_all(exchange, _LEAVE, np.array(0))
 
 
 class ServerTimes(Callback):
     """Adds to an epoch's phases the seconds of its busiest server in draws and in rows.
 
     The servers fall behind if these are about as long as the epoch times the server's cores.
-
-    Args:
-        exchange: Its owners are the servers.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -117,14 +105,9 @@ def serve_evaluations(
 ) -> None:
     """Evaluate for the ranks that train, until all of them have left.
 
-    Calls are answered by other threads; this one, which may use collectives, evaluates.
-
-    Args:
-        model: Takes the weights that are sent.
-        evaluator: Evaluates it, together with the other servers.
-        exchange: Its owners are the servers. What else they serve, is answered meanwhile.
-        context: The servers.
-        num_trainers: How many ranks train.
+    Calls are answered by other threads, also those of what else the servers serve; this one, which
+    may use collectives, evaluates `model` with the weights that are sent, together with the other
+    servers.
 
     Raises:
         Interrupted: A signal ended training.
@@ -149,10 +132,10 @@ def serve_evaluations(
         received.put((_LEAVE, arguments[0]))
         return []
 
-    exchange.serve(_EVALUATE, on_evaluate)
-    exchange.serve(_OUTCOME, on_outcome)
-    exchange.serve(_SECONDS, lambda _: [_packed(exchange.take_seconds())])
-    exchange.serve(_LEAVE, on_leave)
+    answers = {_EVALUATE: on_evaluate, _OUTCOME: on_outcome, _LEAVE: on_leave}
+    answers[_SECONDS] = lambda _: [_packed(exchange.take_seconds())]
+    for name, answer in answers.items():
+        exchange.serve(name, answer)
     control.enter(Phase.TRAINING, 0)
     num_left = stop = 0
     while num_left < num_trainers:
@@ -172,7 +155,7 @@ def serve_evaluations(
         control.enter(Phase.EVALUATING, 0)
         try:
             found["metrics"] = evaluator.evaluate(model)
-            found["estimated"] = why_estimated(evaluator)
+            found["estimated"] = evaluator.estimated
         except Interrupted as error:
             if control.is_abandoned:
                 raise
@@ -203,16 +186,15 @@ def _unpacked(packed: Array) -> Any:
 def packed_weights(model: torch.nn.Module) -> Array:
     """All weights and buffers as bytes: uint8 `[n]`."""
     state = model.state_dict().values()
-    packed = torch.cat([weight.cpu().reshape(-1).view(torch.uint8) for weight in state])
-    numbers: Array = packed.numpy()
-    return numbers
+    parts = [weight.cpu().reshape(-1).view(torch.uint8) for weight in state]
+    packed: Array = torch.cat(parts).numpy()
+    return packed
 
 
 def unpack_weights(model: torch.nn.Module, packed: Array) -> None:
     """Set all weights and buffers to those of an equal model, see `packed_weights`."""
-    rest = torch.from_numpy(packed)
-    for weight in model.state_dict().values():
+    state = list(model.state_dict().values())
+    parts = torch.split(torch.from_numpy(packed), [weight.nbytes for weight in state])
+    for weight, part in zip(state, parts, strict=True):
         # The bytes may start anywhere, which a tensor of larger numbers may not.
-        values = rest[: weight.nbytes].clone().view(weight.dtype)
-        weight.copy_(values.view(weight.shape))
-        rest = rest[weight.nbytes :]
+        weight.copy_(part.clone().view(weight.dtype).view(weight.shape))

@@ -27,8 +27,7 @@ from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import CheckpointError, CheckpointWriter, State, load_weights
 from gnntrain.training.cuda_graph import CUDAGraphStep, Record
 from gnntrain.training.evaluation import Evaluator, SplitMetrics, take_marks, warn_of_constant
-from gnntrain.training.measure import resident_bytes
-from gnntrain.training.memory import evaluation_hint, memory_explained, training_hint
+from gnntrain.training.memory import memory_explained, resident_bytes, training_hint
 from gnntrain.training.records import EpochRecord, FitResult, Listener, Pruned, StepProgress
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.update import Update
@@ -349,9 +348,8 @@ class Trainer:
         # Batch-norm statistics differ between ranks; the checkpoint holds rank 0's.
         self.context.synchronize_buffers(self.model)
         where = f"in the evaluation after epoch {self.epoch}"
-        hint = evaluation_hint(self.evaluator, self.context.device)
         try:
-            with memory_explained(lambda: where, hint):
+            with memory_explained(lambda: where, self.evaluator.memory_hint):
                 return self.evaluator.evaluate(self.model)
         except Interrupted:
             # All ranks have met: the epoch's training is saved, its evaluation still due.

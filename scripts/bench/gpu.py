@@ -49,7 +49,7 @@ from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.cuda_graph import Record
-from gnntrain.training.evaluation import SplitMetrics
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
 from scripts.bench.gpu_apart import end_a_hang, run_apart
@@ -121,7 +121,7 @@ CASES = [
 ]
 
 
-class NoEvaluation:
+class NoEvaluation(Evaluator):
     """In the place of an evaluator: nothing is evaluated."""
 
     def evaluate(self, model: object) -> SplitMetrics:  # noqa: ARG002

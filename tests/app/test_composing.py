@@ -290,7 +290,7 @@ def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> 
         ("dataset: corra\ntrainer: {lr: 0.1}\n", "dataset", "did you mean cora?"),
         ("defaults: [{dataset: corra}]\n", "dataset", "did you mean cora?"),
         ("defaults: [base]\n", "defaults", None),
-        ("dataset: cora\ntrainer: {learning_rate: 1}\n", "trainer.learning_rate", "trainer.lr"),
+        ("dataset: cora\ntrainer: {epoch: 1}\n", "trainer.epoch", "trainer.epochs"),
     ],
 )
 def test_mistakes_in_a_composition_are_told(

@@ -21,7 +21,6 @@ from gnntrain.config import (
     TrainerConfig,
     from_dict,
     read,
-    synonyms,
 )
 from gnntrain.config.mistakes import in_words, key_schema
 from gnntrain.config.models import model_names
@@ -174,11 +173,7 @@ def test_all_mistakes_come_in_one_message_with_exit_code_2() -> None:
             ["dataset=synthetic|", "dataset=cora"],
         ),
         ({"logger": {"json": {}}}, ["logger.jsonl"]),
-        ({"trainer": {"learning_rate": 1}}, ["trainer.lr", "now 0.01"]),
         ({"device": "cuda"}, ["trainer.device", "now auto"]),
-        ({"trainer": {"devices": 2}}, ["trainer.gpus", "now auto"]),
-        ({"num-neighbors": [3]}, ["sampler.fan_outs", "now [10,10]"]),
-        ({"model": {"Hidden_Dim": 3}}, ["model.hidden_channels", "now 128"]),
         ({"zzzzzz": 1}, None),
     ],
 )
@@ -206,13 +201,6 @@ def test_what_is_not_there_yet_is_called_so_and_not_a_misspelling(
     assert hint is not None
     assert "not supported yet" in hint
     assert "docs/faq.md" in hint
-
-
-def test_a_key_of_another_tool_is_translated_to_a_key_that_exists() -> None:
-    existing = {key for name in model_names() for key in keys_of({"model": {"name": name}})}
-    for name, key in synonyms.KEYS.items():
-        assert key in existing
-        assert name not in existing
 
 
 def test_a_gpu_as_such_is_no_misspelt_kind_of_gpu() -> None:

@@ -65,7 +65,7 @@ def from_arguments(*names: str) -> TrainerConfig:
     return TrainerConfig(**arguments)
 
 
-@pytest.mark.parametrize(("wrong", "meant"), [("learning_rate", "lr"), ("optimiser", "optimizer")])
+@pytest.mark.parametrize(("wrong", "meant"), [("epoch", "epochs"), ("optimiser", "optimizer")])
 def test_an_unknown_argument_has_the_key_that_was_meant(wrong: str, meant: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_arguments(wrong)

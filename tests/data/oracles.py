@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from gnntrain.data.graph import GraphData, PrepareOptions
-from gnntrain.data.store import StoredGraph
+from gnntrain.data.graph import (
+    EdgeData,
+    EdgeType,
+    Graph,
+    GraphData,
+    NodeData,
+    PrepareOptions,
+    reverse_type,
+)
+from tests.graphs import random_graph
 
-Columns = list[list[tuple[int, float]]]
+Triples = list[tuple[int, int, float]]
+"""Source, destination and weight of each edge, by destination, then source."""
 
 
-def small_graph(num_nodes: int = 12, num_edges: int = 40, seed: int = 0, **other: Any) -> GraphData:
-    """A random graph with self loops, duplicates and isolated nodes; `other` replaces fields."""
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(num_nodes)
-    third = num_nodes // 3
-    fields: dict[str, Any] = {
-        "dataset": "small",
-        "num_nodes": num_nodes,
-        "src": rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
-        "dst": rng.integers(0, max(1, num_nodes - 2), num_edges).astype(np.int32),
-        "labels": rng.integers(0, 3, num_nodes),
-        "num_classes": 3,
-        "task": "multiclass",
-        "splits": {
-            "train": order[:third],
-            "val": order[third : 2 * third],
-            "test": order[2 * third :],
-        },
-        "features": rng.standard_normal((num_nodes, 5)).astype(np.float32),
-    }
-    return GraphData.of_arrays(**(fields | other))
+def small_graph(num_nodes: int = 12, num_edges: int = 40, **changes: Any) -> GraphData:
+    return random_graph(num_nodes, num_edges, **({"dataset": "small"} | changes))
 
 
 class Rows:
@@ -85,42 +74,87 @@ def graphs(draw: st.DrawFn) -> GraphData:
     )
 
 
-def expected_columns(data: GraphData, options: PrepareOptions) -> Columns:
-    """In-neighbours and weights of every node, sorted by id, duplicates in input order."""
-    given = data.only_edges
-    weight = np.ones(len(given.src)) if given.weight is None else given.weight
-    edges = list(zip(given.src.tolist(), given.dst.tolist(), weight.tolist(), strict=True))
-    if given.symmetric or options.to_undirected:
-        edges = [e for s, d, w in edges for e in ((s, d, w), (d, s, w))]
-    if options.to_undirected:
-        total: dict[tuple[int, int], float] = {}
-        for s, d, w in edges:
-            total[s, d] = total.get((s, d), 0.0) + w
-        edges = [(s, d, w) for (s, d), w in total.items()]
-        if given.weight is None:
-            edges = [(s, d, 1.0) for s, d, _ in edges]
-    if options.add_self_loops:
-        with_loop = {s for s, d, _ in edges if s == d}
-        edges += [(v, v, 1.0) for v in range(data.target_nodes.num_nodes) if v not in with_loop]
-    columns: Columns = [[] for _ in range(data.target_nodes.num_nodes)]
-    for s, d, w in edges:
-        columns[d].append((s, w))
-    return [sorted(column, key=lambda edge: edge[0]) for column in columns]
+@st.composite
+def typed_graphs(draw: st.DrawFn) -> GraphData:
+    """Typed graphs of one to three node types, with and without given reverse types."""
+    sizes = {name: draw(st.integers(1, 8)) for name in "abc"[: draw(st.integers(1, 3))]}
+    name = st.sampled_from(sorted(sizes))
+    kinds = draw(st.lists(st.tuples(name, st.sampled_from("rs"), name), min_size=1, max_size=4))
+    kinds += [reverse_type(kind) for kind in kinds if draw(st.booleans())]
+    edges: dict[EdgeType, EdgeData] = {}
+    for kind in kinds:
+        number = draw(st.integers(0, 12))
+        dtype = draw(st.sampled_from((np.int32, np.int64, np.uint16)))
+        ends = [
+            draw(st.lists(st.integers(0, sizes[end] - 1), min_size=number, max_size=number))
+            for end in (kind[0], kind[2])
+        ]
+        edges[kind] = EdgeData(np.array(ends[0], dtype), np.array(ends[1], dtype))
+    target = draw(name)
+    widths = {key: draw(st.integers(0, 3)) for key in sizes}
+    return GraphData(
+        dataset="drawn",
+        nodes={
+            key: NodeData(size, np.full((size, widths[key]), 0.5) if widths[key] else None)
+            for key, size in sizes.items()
+        },
+        edges=edges,
+        target=target,
+        labels=np.zeros(sizes[target], np.int64),
+        num_classes=2,
+        task="multiclass",
+        splits={"train": np.array([0]), "val": np.arange(0), "test": np.arange(0)},
+        reverse=draw(st.booleans()),
+    )
 
 
-def stored_columns(store: StoredGraph) -> Columns:
-    """The same, as read from a store."""
-    weight = np.ones(store.num_edges) if store.edge_weight is None else store.edge_weight
-    edges = list(zip(store.indices.tolist(), weight.tolist(), strict=True))
-    bounds = store.indptr.tolist()
-    return [edges[first:last] for first, last in pairwise(bounds)]
+def expected_edges(data: GraphData, options: PrepareOptions) -> dict[EdgeType, Triples]:
+    """The edges of each type in a store, duplicates in the order in which they are given."""
+    result: dict[EdgeType, Triples] = {}
+    for name, (src, dst) in data.edges.items():
+        edges, is_inside = data.edges[name], name[0] == name[2]
+        weight = np.ones(len(src)) if edges.weight is None else edges.weight
+        triples = list(zip(src.tolist(), dst.tolist(), weight.tolist(), strict=True))
+        if is_inside and (edges.symmetric or options.to_undirected):
+            triples = [e for s, d, w in triples for e in ((s, d, w), (d, s, w))]
+        if is_inside and options.to_undirected:
+            total: dict[tuple[int, int], float] = {}
+            for s, d, w in triples:
+                total[s, d] = total.get((s, d), 0.0) + w
+            one = edges.weight is None
+            triples = [(s, d, 1.0 if one else w) for (s, d), w in total.items()]
+        if is_inside and options.add_self_loops:
+            with_loop = {s for s, d, _ in triples if s == d}
+            num_nodes = data.nodes[name[0]].num_nodes
+            triples += [(v, v, 1.0) for v in range(num_nodes) if v not in with_loop]
+        result[name] = triples
+    for name, edges in data.edges.items():
+        is_mirrored = name[0] == name[2] and (edges.symmetric or options.to_undirected)
+        has_reverse = reverse_type(name) in data.edges or name in map(reverse_type, data.edges)
+        if (data.reverse or options.to_undirected) and not (is_mirrored or has_reverse):
+            result[reverse_type(name)] = [(d, s, w) for s, d, w in result[name]]
+    return {name: sorted(of, key=lambda edge: edge[1::-1]) for name, of in result.items()}
 
 
-def expected_norm(columns: Columns) -> np.ndarray[Any, np.dtype[np.float32]]:
+def stored_edges(graph: Graph) -> dict[EdgeType, Triples]:
+    """The same, as a graph has them."""
+    result = {}
+    for name, edges in graph.edges.items():
+        weight = np.ones(len(edges)) if edges.weight is None else edges.weight
+        dst = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+        result[name] = list(zip(edges.indices.tolist(), dst.tolist(), weight.tolist(), strict=True))
+    return result
+
+
+def expected_norm(triples: Triples, num_nodes: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """1/√(total weight of in-edges with one self loop), 0 where that is no number; and the loops'
     weights, where these are not all 1."""
-    loops = [([1] + [w for s, w in column if s == v])[-1] for v, column in enumerate(columns)]
-    inflow = [sum(w for s, w in column if s != v) for v, column in enumerate(columns)]
+    loops, inflow = [1.0] * num_nodes, [0.0] * num_nodes
+    for source, node, weight in triples:
+        if source == node:
+            loops[node] = weight
+        else:
+            inflow[node] += weight
     totals = [loop + total for loop, total in zip(loops, inflow, strict=True)]
     norm = np.array([t**-0.5 if t > 0 else 0.0 for t in totals], dtype=np.float32)
     if all(loop == 1 for loop in loops):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,30 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Data
-from torch_geometric.transforms import NormalizeFeatures
-from torch_geometric.utils import to_undirected
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from gnntrain.data import csc
-from gnntrain.data.build import write_store
+from gnntrain.data.build import needed_bytes, write_store
 from gnntrain.data.csc import EdgeList, column_blocks, column_ranges
-from gnntrain.data.graph import GraphData, PrepareOptions, index_dtype
+from gnntrain.data.graph import EdgeData, GraphData, NodeData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.data.oracles import (
     Rows,
-    expected_columns,
+    expected_edges,
     expected_norm,
     graphs,
     small_graph,
-    stored_columns,
+    stored_edges,
+    typed_graphs,
 )
 from tests.examples import examples
+from tests.hetero_graphs import hetero_graph, random_hetero_data
 
 PLAIN = PrepareOptions()
 OPTIONS = st.builds(PrepareOptions, to_undirected=st.booleans(), add_self_loops=st.booleans())
+WRITES = ("author", "writes", "paper")
 
 
 def built(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> StoredGraph:
@@ -50,37 +53,42 @@ def refusal(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> str
 # In-neighbour lists
 
 
-@examples(25)
-@given(graphs(), OPTIONS)
-def test_columns_norm_and_splits_are_those_of_the_oracle(
+@examples(60)
+@given(st.one_of(graphs(), typed_graphs()), OPTIONS)
+def test_edges_norm_splits_and_sizes_are_those_of_the_oracle(
     tmp_path_factory: pytest.TempPathFactory, data: GraphData, options: PrepareOptions
 ) -> None:
     store = built(tmp_path_factory.mktemp("stores"), data, options)
-    columns = expected_columns(data, options)
-    assert stored_columns(store) == columns
-    assert store.indptr.dtype == np.int64
-    assert store.indices.dtype == np.int32
-    np.testing.assert_allclose(store.gcn_norm, expected_norm(columns), rtol=1e-6)
+    edges = expected_edges(data, options)
+    assert stored_edges(store) == edges
+    assert store.fused.indptr.dtype == np.int64
+    assert store.fused.indices.dtype == np.int32
+    if not store.is_hetero:
+        (triples,) = edges.values()
+        norm = expected_norm(triples, store.num_nodes)
+        np.testing.assert_allclose(store.gcn_norm, norm, rtol=1e-6)
+    assert store.schema.num_nodes == {name: of.num_nodes for name, of in data.nodes.items()}
+    assert store.schema.num_features == {name: of.num_features for name, of in data.nodes.items()}
+    assert store.target == data.target
     for name, ids in data.splits.items():
         assert store.split(name).tolist() == sorted(ids.tolist())
 
 
 @examples(40)
-@given(graphs(), st.integers(1, 5), st.booleans(), st.booleans())
-def test_blocks_of_columns_do_not_show_in_the_result(
-    data: GraphData, min_block_edges: int, merge: bool, fill_loops: bool
+@given(graphs(), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.booleans())
+def test_blocks_of_columns_and_chunks_of_edges_do_not_show_in_the_result(
+    data: GraphData, block_edges: int, chunk_edges: int, merge: bool, fill_loops: bool
 ) -> None:
-    edges = EdgeList(
-        data.only_edges.src,
-        data.only_edges.dst,
-        data.only_edges.weight,
-        True,
-        merge=merge,
-        fill_loops=fill_loops,
-    )
-    (whole,) = column_blocks(edges, data.target_nodes.num_nodes, min_block_edges=10**9)
-    parts = list(column_blocks(edges, data.target_nodes.num_nodes, min_block_edges=min_block_edges))
-    for name in ("counts", "indices", "inflow", "loop", "weight"):
+    src, dst, weight = *data.only_edges, data.only_edges.weight
+    edges = EdgeList(src, dst, weight, mirror=True, merge=merge, fill_loops=fill_loops)
+    num_nodes = data.target_nodes.num_nodes
+    (whole,) = column_blocks(edges, num_nodes, num_nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csc, "MIN_BLOCK_EDGES", block_edges)
+        patch.setattr(csc, "CHUNK_EDGES", chunk_edges)
+        parts = list(column_blocks(edges, num_nodes, num_nodes))
+    assert whole.num_merged == sum(part.num_merged for part in parts)
+    for name in ("counts", "indices", "norm", "loop", "weight"):
         arrays = [getattr(part, name) for part in parts]
         if arrays[0] is None:
             assert whole.weight is None
@@ -88,76 +96,62 @@ def test_blocks_of_columns_do_not_show_in_the_result(
             np.testing.assert_array_equal(np.concatenate(arrays), getattr(whole, name))
 
 
-def test_a_graph_of_many_blocks_and_chunks_is_the_same_as_by_sorting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(csc, "CHUNK_EDGES", 1000)
-    monkeypatch.setattr(csc, "MIN_BLOCK_EDGES", 500)
-    rng = np.random.default_rng(0)
-    src, dst = rng.zipf(1.5, (2, 20_000)) % 700
-    data = small_graph(700, src=src, dst=dst)
-    store = built(tmp_path, data)
-    order = np.lexsort((src, dst))
-    np.testing.assert_array_equal(store.indices, src[order])
-    np.testing.assert_array_equal(np.diff(store.indptr), np.bincount(dst, minlength=700))
-
-
-def test_to_undirected_merges_as_pyg_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_to_undirected_is_that_of_pyg(tmp_path: Path, is_typed: bool) -> None:
     weight = np.random.default_rng(1).random(40).astype(np.float32)
-    data = small_graph(edge_weight=weight)
-    store = built(tmp_path, data, PrepareOptions(to_undirected=True))
-    given_edges = torch.from_numpy(np.stack([data.only_edges.src, data.only_edges.dst])).long()
-    edges, weights = to_undirected(
-        given_edges, torch.from_numpy(weight), data.target_nodes.num_nodes
-    )
-    order = np.lexsort((edges[0].numpy(), edges[1].numpy()))
-    np.testing.assert_array_equal(store.indices, edges[0].numpy()[order])
-    assert store.edge_weight is not None
-    np.testing.assert_allclose(store.edge_weight, weights.numpy()[order], rtol=1e-6)
+    data = random_hetero_data(reverse=False) if is_typed else small_graph(edge_weight=weight)
+    given_data = HeteroData()
+    for name, nodes in data.nodes.items():
+        given_data[name].num_nodes = nodes.num_nodes
+    for kind, ends in data.edges.items():
+        given_data[kind].edge_index = torch.from_numpy(np.stack([*ends]).astype(np.int64))
+        if ends.weight is not None:
+            given_data[kind].edge_weight = torch.from_numpy(weight)
+    expected = ToUndirected(reduce="sum")(given_data)
+    found = stored_edges(built(tmp_path, data, PrepareOptions(to_undirected=True)))
+    assert set(found) == set(expected.edge_types)
+    for kind, triples in found.items():
+        src, dst = expected[kind].edge_index.numpy()
+        order = np.lexsort((src, dst))
+        of_pyg = expected[kind].get("edge_weight", torch.ones(len(src))).numpy()
+        np.testing.assert_array_equal([t[:2] for t in triples], np.stack([src, dst], 1)[order])
+        np.testing.assert_allclose([t[2] for t in triples], of_pyg[order], rtol=1e-6)
 
 
 def test_edges_may_be_any_columns_of_any_integers(tmp_path: Path) -> None:
-    data = small_graph()
-    table = np.stack([data.only_edges.src, data.only_edges.dst], axis=1)
-    plain = stored_columns(built(tmp_path / "a", data))
-    strided = small_graph(src=table[:, 0], dst=table[:, 1])
-    swapped = small_graph(
-        src=data.only_edges.src.astype(">i4"), dst=data.only_edges.dst.astype(np.uint8)
-    )
-    assert stored_columns(built(tmp_path / "b", strided)) == plain
-    assert stored_columns(built(tmp_path / "c", swapped)) == plain
+    src, dst = small_graph().only_edges
+    table = np.stack([src, dst], axis=1)
+    expected = stored_edges(built(tmp_path / "a", small_graph()))
+    for pair in ((table[:, 0], table[:, 1]), (src.astype(">i4"), dst.astype(np.uint8))):
+        data = small_graph(src=pair[0], dst=pair[1])
+        assert stored_edges(built(tmp_path / "b", data)) == expected
 
 
 def test_a_graph_without_edges_is_stored(tmp_path: Path) -> None:
     none = np.empty(0, dtype=np.int64)
     store = built(tmp_path, small_graph(src=none, dst=none))
-    assert store.num_edges == 0
-    assert len(store.indices) == 0
+    assert (store.num_edges, len(store.indices)) == (0, 0)
     assert store.gcn_norm.tolist() == [1.0] * 12
 
 
-def test_index_type_follows_the_number_of_nodes() -> None:
+def test_numbers_beyond_32_bits() -> None:
+    """Of edges, which are cut into blocks and need disk space, and of nodes, in the key by which
+    edges are sorted."""
     assert index_dtype(2**31) == np.int32
     assert index_dtype(2**31 + 1) == np.int64
-
-
-def test_columns_of_more_than_two_billion_edges_are_cut_without_overflow() -> None:
     counts = np.full(8, 2**30, dtype=np.int64)
     assert column_ranges(counts, 2**31, 100) == [(0, 2), (2, 4), (4, 6), (6, 8)]
     assert column_ranges(counts, 2**40, 3) == [(0, 3), (3, 6), (6, 8)]
-
-
-def test_node_ids_beyond_32_bits_fit_the_sort_key() -> None:
     num_nodes = 2**33
-    block = csc._build_block(
-        EdgeList(np.array([num_nodes - 1, 5]), np.array([num_nodes - 3, num_nodes - 3])),
-        num_nodes,
-        np.array([0, 2, 0], dtype=np.int64),
-        num_nodes - 4,
-    )
+    edges = EdgeList(np.array([num_nodes - 1, 5]), np.array([num_nodes - 3, num_nodes - 3]))
+    block = csc._build_block(edges, num_nodes, np.array([0, 2, 0]), num_nodes - 4)
     assert block.indices.dtype == np.int64
     assert block.indices.tolist() == [5, num_nodes - 1]
     assert block.counts.tolist() == [0, 2, 0]
+    ends = np.broadcast_to(np.int32(0), (2**33,))
+    data = small_graph(src=ends, dst=ends, features=None)
+    both_ways = needed_bytes(data, PrepareOptions(to_undirected=True))
+    assert 0 <= both_ways - 2 * 4 * 2**33 < 100_000
 
 
 def test_build_holds_little_beside_the_graph_itself(tmp_path: Path) -> None:
@@ -174,22 +168,14 @@ def test_build_holds_little_beside_the_graph_itself(tmp_path: Path) -> None:
     assert peak + src.nbytes + dst.nbytes < 2.5 * store.num_bytes
 
 
-# Features, labels, ids
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_features_are_rounded_as_torch_rounds(tmp_path: Path, dtype: str) -> None:
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((12, 300)) * 10.0 ** rng.integers(-30, 4, (12, 300))
-    features[0, :4] = [1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 0.0]
-    data = small_graph(features=features)
-    store = built(tmp_path, data, PrepareOptions(feature_dtype=dtype))  # type: ignore[arg-type]
-    kind = getattr(torch, dtype)
-    expected = torch.from_numpy(features.astype(np.float32)).to(kind)
-    found = torch.from_numpy(store.features.copy())
-    found = found.view(torch.bfloat16) if dtype == "bfloat16" else found
-    assert store.feature_dtype == dtype
-    assert torch.equal(found, expected)
+def test_all_edges_lie_in_two_arrays_that_samplers_read_without_a_copy(tmp_path: Path) -> None:
+    store = built(tmp_path, random_hetero_data())
+    assert store.fused.edge_types == tuple(store.edges)
+    assert all(np.shares_memory(of.indptr, store.fused.indptr) for of in store.edges.values())
+    np.testing.assert_array_equal(store.fused.indices, np.load(store.path / "indices.npy"))
+    of_memory = hetero_graph(random_hetero_data()).fused
+    np.testing.assert_array_equal(store.fused.indptr, of_memory.indptr)
+    np.testing.assert_array_equal(store.fused.first_edge, of_memory.first_edge)
 
 
 def test_weights_that_are_added_up_are_told_with_their_number(
@@ -198,104 +184,121 @@ def test_weights_that_are_added_up_are_told_with_their_number(
     """0 and 1 in both directions, 3 to 4 three times; a self loop and the rest once."""
     src, dst = np.array([0, 1, 3, 3, 3, 2, 5]), np.array([1, 0, 4, 4, 4, 2, 2])
     weight = np.arange(7, dtype=np.float32) + 1
-    data = small_graph(src=src, dst=dst, edge_weight=weight)
-    store = built(tmp_path, data, PrepareOptions(to_undirected=True, add_self_loops=True))
-    assert dict(stored_columns(store)[0])[1] == 3
+    options = PrepareOptions(to_undirected=True, add_self_loops=True)
+    built(tmp_path, small_graph(src=src, dst=dst, edge_weight=weight), options)
     assert "3 edges are given once more" in caplog.text
     caplog.clear()
-    once = small_graph(src=src[4:], dst=dst[4:], edge_weight=weight[4:])
-    built(tmp_path, once, PrepareOptions(to_undirected=True))
+    built(tmp_path, small_graph(src=src[4:], dst=dst[4:], edge_weight=weight[4:]), options)
     assert not caplog.text
 
 
-def test_normalized_features_are_those_of_pyg(tmp_path: Path) -> None:
-    features = np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)
-    features[3] = features.min()
-    store = built(tmp_path, small_graph(features=features), PrepareOptions(normalize_features=True))
-    expected = NormalizeFeatures()(Data(x=torch.from_numpy(features.copy()))).x
-    np.testing.assert_allclose(store.features, expected.numpy(), rtol=1e-5, atol=1e-6)
-    ones = np.delete(np.arange(12), 3)
-    np.testing.assert_allclose(store.features.sum(axis=1)[ones], 1.0, rtol=1e-5)
+# Features, labels, ids
 
 
-def test_streamed_features_are_stored_like_an_array(tmp_path: Path) -> None:
-    features = np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)
-    store = built(tmp_path, small_graph(features=Rows(features)))
-    np.testing.assert_array_equal(store.features, features)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_features_are_rounded_as_torch_rounds(tmp_path: Path, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((12, 300)) * 10.0 ** rng.integers(-30, 4, (12, 300))
+    features[0, :4] = [1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 0.0]
+    options = PrepareOptions(feature_dtype=dtype)  # type: ignore[arg-type]
+    store = built(tmp_path, small_graph(features=features), options)
+    expected = torch.from_numpy(features.astype(np.float32)).to(getattr(torch, dtype))
+    found = torch.from_numpy(store.features.copy())
+    found = found.view(torch.bfloat16) if dtype == "bfloat16" else found
+    assert store.only_nodes.feature_dtype == dtype
+    assert torch.equal(found, expected)
 
 
-def test_whole_and_boolean_features_become_float32(tmp_path: Path) -> None:
-    features = np.arange(24).reshape(12, 2) % 2 == 0
-    store = built(tmp_path, small_graph(features=features))
-    assert store.features.dtype == np.float32
-    np.testing.assert_array_equal(store.features, features)
-
-
-def test_a_graph_without_features_has_none(tmp_path: Path) -> None:
-    store = built(tmp_path, small_graph(features=None))
-    assert store.features.shape == (12, 0)
-
-
-def test_unlabelled_nodes_are_minus_one(tmp_path: Path) -> None:
-    data = small_graph(labels=np.array([0, np.nan, -1] + [2] * 9))
-    data.splits = {"train": np.arange(3, 6), "val": np.arange(0), "test": np.array([0])}
-    store = built(tmp_path, data)
-    assert store.labels.dtype == np.int32
-    assert store.labels.tolist() == [0, -1, -1] + [2] * 9
-    assert store.split("val").shape == (0,)
-
-
-def test_a_target_of_minus_one_is_a_number(tmp_path: Path) -> None:
-    targets = np.arange(12) - 3.0
-    data = small_graph(labels=targets[:, None], task="continuous", metric="r2", num_classes=1)
-    store = built(tmp_path, data)
-    np.testing.assert_array_equal(store.labels.ravel(), targets)
-
-
-def test_multilabel_labels_are_a_matrix_of_bytes(tmp_path: Path) -> None:
-    labels = np.random.default_rng(0).random((12, 3)) < 0.5
-    store = built(tmp_path, small_graph(labels=labels, task="multilabel"))
-    assert store.labels.dtype == np.uint8
-    np.testing.assert_array_equal(store.labels, labels)
-    assert store.num_outputs == 3
-
-
-def test_a_binary_task_has_one_output(tmp_path: Path) -> None:
-    data = small_graph(labels=np.arange(12) % 2, num_classes=2, task="binary", metric="roc_auc")
-    store = built(tmp_path, data)
-    assert (store.num_outputs, store.num_classes, store.metric) == (1, 2, "roc_auc")
+def test_normalized_features_are_those_of_pyg_in_each_type(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    paper = np.asarray(data.nodes["paper"].features)
+    paper[3] = paper.min()  # of this row nothing is left
+    store = built(tmp_path, data, PrepareOptions(normalize_features=True))
+    for name in ("paper", "author"):
+        given_rows = torch.from_numpy(np.array(data.nodes[name].features))
+        expected = NormalizeFeatures()(Data(x=given_rows)).x.numpy()
+        np.testing.assert_allclose(store.nodes[name].features, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "ids", [np.arange(12) * 10**12, np.array([f"n{i}".encode() for i in range(12)])]
+    "rows",
+    [
+        Rows(np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)),
+        np.arange(24).reshape(12, 2),
+        np.arange(24).reshape(12, 2) % 2 == 0,
+        None,
+    ],
+    ids=["streamed", "whole numbers", "flags", "none"],
 )
-def test_own_node_ids_come_back(tmp_path: Path, ids: Any) -> None:
-    store = built(tmp_path, small_graph(node_ids=ids))
-    assert store.node_ids is not None
-    assert store.node_ids.tolist() == ids.tolist()
+def test_any_features_become_float32(tmp_path: Path, rows: Any) -> None:
+    store = built(tmp_path, small_graph(features=rows))
+    expected = np.empty((12, 0)) if rows is None else getattr(rows, "array", rows)
+    assert store.features.dtype == np.float32
+    np.testing.assert_array_equal(store.features, expected)
+
+
+FLAGS = np.random.default_rng(0).random((12, 3)) < 0.5
+SPLITS = {"train": np.arange(3, 6), "val": np.arange(0), "test": np.array([0])}
+
+
+@pytest.mark.parametrize(
+    ("given_labels", "attributes", "stored", "num_outputs"),
+    [
+        ([0, np.nan, -1] + [2] * 9, {}, np.array([0, -1, -1] + [2] * 9, np.int32), 3),
+        (np.arange(12) % 2, {"task": "binary", "metric": "roc_auc", "num_classes": 2}, None, 1),
+        (FLAGS, {"task": "multilabel"}, FLAGS.astype(np.uint8), 3),
+        (
+            np.arange(12.0)[:, None] - 3,
+            {"task": "continuous", "metric": "r2", "num_classes": 1},
+            np.arange(12, dtype=np.float32)[:, None] - 3,  # a target of −1 is a number
+            1,
+        ),
+    ],
+    ids=["multiclass", "binary", "multilabel", "continuous"],
+)
+def test_labels_of_each_task(
+    tmp_path: Path, given_labels: Any, attributes: dict[str, Any], stored: Any, num_outputs: int
+) -> None:
+    labels = np.array(given_labels)
+    store = built(tmp_path, small_graph(labels=labels, splits=SPLITS, **attributes))
+    expected = labels.astype(np.int32) if stored is None else stored
+    assert store.labels.dtype == expected.dtype
+    np.testing.assert_array_equal(store.labels, expected)
+    assert store.num_outputs == num_outputs
+    assert store.split("val").shape == (0,)
+
+
+def test_ids_and_names_are_those_of_their_type(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    ids = np.array([f"a{i}".encode() for i in range(60)])
+    authors = replace(data.nodes["author"], ids=ids, feature_names=["h", "age", "x"])
+    papers = replace(data.nodes["paper"], ids=np.arange(40) * 10**12)
+    store = built(tmp_path, replace(data, nodes={**data.nodes, "author": authors, "paper": papers}))
+    np.testing.assert_array_equal(np.asarray(store.nodes["author"].ids), ids)
+    np.testing.assert_array_equal(np.asarray(store.node_ids), papers.ids)
+    assert store.nodes["venue"].ids is None
+    assert store.nodes["author"].feature_names == ("h", "age", "x")
 
 
 # What is refused
 
 
-def test_edge_ends_out_of_range_are_counted_and_shown(tmp_path: Path) -> None:
-    src = np.array([0, -1, 3, 12, 99])
-    message = refusal(tmp_path, small_graph(src=src, dst=np.zeros(5, dtype=np.int64)))
-    assert "3 edge ends in src" in message
-    assert "-1 at edge 1, 12 at edge 3, 99 at edge 4" in message
-
-
 def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+    src = np.zeros(40, np.int64)
+    src[[1, 3, 4]] = -1, 12, 99
     data = small_graph(
+        src=src,
         dst=np.full(40, 12),
         labels=np.array([3, -2] + [0] * 10),
         features=np.zeros((11, 5), dtype=np.float32),
         edge_weight=np.full(40, np.nan, dtype=np.float32),
         node_ids=np.arange(3),
+        splits={"train": np.arange(0), "val": np.array([1, 1, 2, 50]), "test": np.array([2])},
     )
-    data.splits = {"train": np.arange(0), "val": np.array([1, 1, 2, 50]), "test": np.array([2])}
     message = refusal(tmp_path, data)
     for part in (
+        "3 edge ends in src are not node ids 0 … 11 "
+        "(first: -1 at edge 1, 12 at edge 3, 99 at edge 4)",
         "40 edge ends in dst",
         "40 edge weights are not finite",
         "2 labels are not 0 … 2, or −1 for none (first: 3 at node 0, -2 at node 1)",
@@ -308,62 +311,93 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
         assert part in message
 
 
+def test_everything_wrong_is_said_with_its_type(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    edges = {
+        **data.edges,
+        WRITES: EdgeData(np.array([60, 1]), np.array([0, -1])),
+        ("autor", "knows", "paper"): EdgeData(np.arange(1), np.arange(1)),
+    }
+    nodes = {
+        **data.nodes,
+        "author": NodeData(60, np.full((60, 3), np.nan), ids=np.arange(3)),
+        "empty": NodeData(0),
+    }
+    message = refusal(tmp_path, replace(data, edges=edges, nodes=nodes, labels=np.full(40, 9)))
+    for part in (
+        "40 labels are not 0 … 2",
+        "node type author: 180 features are not finite",
+        "node type author: node_ids has shape [3], expected [60]",
+        "node type empty: it has no nodes",
+        "edge type author/writes/paper: 1 edge ends in src are not node ids 0 … 59",
+        "edge type author/writes/paper: 1 edge ends in dst are not node ids 0 … 39",
+        "edge type autor/knows/paper: 'autor' is no node type",
+        "did you mean author?",
+    ):
+        assert part in message
+    streamed = replace(data.nodes["author"], features=Rows(np.full((60, 3), np.inf)))
+    message = refusal(tmp_path, replace(data, nodes={**data.nodes, "author": streamed}))
+    assert "node type author: 180 features are not finite" in message
+    assert "did you mean paper?" in refusal(tmp_path, replace(data, target="papers"))
+    assert "no edge types" in refusal(tmp_path, replace(data, edges={}))
+    nobody = {**data.nodes, "paper": NodeData(0)}
+    assert "num_nodes is 0" in refusal(tmp_path, replace(data, nodes=nobody))
+
+
+def ids_of(*splits: list[int]) -> dict[str, Any]:
+    return {name: np.array(ids) for name, ids in zip(("train", "val", "test"), splits, strict=True)}
+
+
+NOT_FINITE = np.ones((12, 5), dtype=np.float32)
+NOT_FINITE[2, 1], NOT_FINITE[7, 4] = np.nan, -np.inf
+LACKING = np.array([-1] * 2 + [0] * 10)
+
+
 @pytest.mark.parametrize(
-    ("change", "part"),
+    ("change", "parts"),
     [
-        ({"labels": np.zeros(11, dtype=np.int64)}, "labels has shape [11], expected [12]"),
-        ({"labels": np.full(12, 0.5)}, "12 labels are not 0 … 2"),
-        ({"labels": np.full((12, 3), 2), "task": "multilabel"}, "36 labels are not 0 or 1"),
-        ({"labels": np.array(["a"] * 12)}, "labels is <U1, expected integers"),
-        ({"task": "binary"}, "num_classes is 3, a binary task has 2"),
-        ({"num_nodes": 0}, "num_nodes is 0"),
-        ({"dst": np.zeros(3, dtype=np.int32)}, "src has shape [40] and dst [3]"),
-        ({"src": np.zeros(40)}, "src is float64, expected integers"),
-        ({"edge_weight": np.zeros(3, dtype=np.float32)}, "edge_weight has shape [3]"),
-        ({"features": np.zeros((12, 2), dtype=complex)}, "features is complex128"),
-        ({"splits": {"train": np.arange(3)}}, "splits are 'train', expected train, val, test"),
-        ({"node_ids": np.linspace(0, 1, 12)}, "node_ids is float64"),
+        ({"labels": np.zeros(11, dtype=np.int64)}, ["labels has shape [11], expected [12]"]),
+        ({"labels": np.full(12, 0.5)}, ["12 labels are not 0 … 2"]),
+        ({"labels": np.full((12, 3), 2), "task": "multilabel"}, ["36 labels are not 0 or 1"]),
+        ({"labels": np.array(["a"] * 12)}, ["labels is <U1, expected numbers"]),
+        ({"task": "binary"}, ["num_classes is 3, a binary task has 2"]),
+        ({"dst": np.zeros(3, dtype=np.int32)}, ["src has shape [40] and dst [3]"]),
+        ({"src": np.zeros(40)}, ["src is float64, expected integers"]),
+        ({"edge_weight": np.zeros(3, dtype=np.float32)}, ["edge_weight has shape [3]"]),
+        ({"features": np.zeros((12, 2), dtype=complex)}, ["features is complex128"]),
+        ({"features": Rows(np.ones((11, 5)))}, ["shape [11, 5]"]),
+        ({"splits": {"train": np.arange(3)}}, ["splits are 'train', expected train, val, test"]),
+        ({"node_ids": np.linspace(0, 1, 12)}, ["node_ids is float64"]),
+        (
+            {"splits": ids_of([0, 1, 5], [5, 4, 9, 1], [9, 10])},
+            ["train and val share 2 nodes (first: 1, 5)", "val and test share 1 nodes (first: 9)"],
+        ),
+        (
+            {"labels": LACKING, "splits": ids_of([2, 3], [1, 8], [0, 7])},
+            ["1 nodes of split val have no label (first: 1)", "1 nodes of split test"],
+        ),
+        *(
+            ({"features": rows}, ["nan at node 2, column 1, -inf at node 7, column 4"])
+            for rows in (NOT_FINITE, Rows(NOT_FINITE))
+        ),
     ],
 )
-def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], part: str) -> None:
-    assert part in refusal(tmp_path, small_graph(**change))
+def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], parts: list[str]) -> None:
+    message = refusal(tmp_path, small_graph(**change))
+    assert all(part in message for part in parts)
 
 
-def test_overlapping_splits_are_refused(tmp_path: Path) -> None:
-    data = small_graph()
-    data.splits = {"train": np.arange(6), "val": np.array([5, 4, 9]), "test": np.array([9, 10])}
-    message = refusal(tmp_path, data)
-    assert "train and val share 2 nodes (first: 4, 5)" in message
-    assert "val and test share 1 nodes (first: 9)" in message
-
-
-def test_a_split_node_without_label_is_refused(tmp_path: Path) -> None:
-    data = small_graph(labels=np.array([-1] * 2 + [0] * 10))
-    data.splits = {"train": np.arange(2, 6), "val": np.array([1, 8]), "test": np.array([0, 7])}
-    message = refusal(tmp_path, data)
-    assert "1 nodes of split val" in message
-    assert "1 nodes of split test" in message
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_features_that_are_not_finite_are_refused(tmp_path: Path, streamed: bool) -> None:
-    features = np.ones((12, 5), dtype=np.float32)
-    features[2, 1], features[7, 4] = np.nan, -np.inf
-    data = small_graph(features=Rows(features) if streamed else features)
-    message = refusal(tmp_path, data)
-    assert "2 features" in message
-    assert "nan at node 2, column 1, -inf at node 7, column 4" in message
-
-
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_features_too_large_for_their_type_are_refused(tmp_path: Path, dtype: str) -> None:
-    features = np.ones((12, 5))
+def test_features_too_large_for_their_type_are_refused(
+    tmp_path: Path, dtype: str, normalize: bool
+) -> None:
+    features = np.zeros((12, 5))
     features[4, 2] = {"float32": 1e39, "float16": 70000.0, "bfloat16": 3.4e38}[dtype]
-    options = PrepareOptions(feature_dtype=dtype)  # type: ignore[arg-type]
+    options = PrepareOptions(feature_dtype=dtype, normalize_features=normalize)  # type: ignore[arg-type]
+    if normalize and dtype != "float32":  # a row's sum is 1
+        assert built(tmp_path, small_graph(features=features), options).features[4, 2] != 0
+        return
     message = refusal(tmp_path, small_graph(features=features), options)
-    assert dtype in message
+    assert f"features do not fit in {dtype} (first: " in message
     assert "at node 4, column 2" in message
-
-
-def test_streamed_features_of_a_wrong_shape_are_refused(tmp_path: Path) -> None:
-    assert "shape [11, 5]" in refusal(tmp_path, small_graph(features=Rows(np.ones((11, 5)))))

@@ -91,26 +91,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_cora
-def test_cora_has_its_published_size_and_public_split() -> None:
-    data = build("cora", SHARED)
-    assert (
-        data.target_nodes.num_nodes,
-        len(data.only_edges.src),
-        data.target_nodes.num_features,
-    ) == (2708, 10556, 1433)
-    sizes = {name: len(nodes) for name, nodes in data.splits.items()}
-    assert sizes == {"train": 140, "val": 500, "test": 1000}
+@pytest.mark.parametrize("below", ["", "planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
+def test_cora_is_found_from_any_folder_above_it_and_has_its_public_split(below: str) -> None:
+    data = build("cora", SHARED / below)
+    nodes, edges = data.target_nodes, data.only_edges
+    assert (nodes.num_nodes, len(edges.src), nodes.num_features) == (2708, 10556, 1433)
+    assert [len(ids) for ids in data.splits.values()] == [140, 500, 1000]
     assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 7)
     assert data.splits["train"].tolist() == list(range(140))
     assert np.bincount(data.labels[:140]).tolist() == [20] * 7
-    assert data.only_edges.src.dtype == np.int32
+    assert edges.src.dtype == np.int32
     assert edge_set(data) == {(dst, src) for src, dst in edge_set(data)}
-
-
-@needs_cora
-@pytest.mark.parametrize("below", ["planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
-def test_raw_files_are_found_from_any_folder_above_them(below: str) -> None:
-    assert build("cora", SHARED / below).target_nodes.num_nodes == 2708
 
 
 @needs_cora
@@ -175,7 +166,7 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         raw_layouts.write_graph_saint(root / "raw", multilabel=multilabel)
     ours = build(name, tmp_path)
     stock = getattr(torch_geometric.datasets, str(published.class_name))(str(root))[0]
-    theirs: Any = from_pyg(stock, name)
+    theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
     assert len(ours.only_edges.src) == len(theirs.only_edges.src)
     np.testing.assert_array_equal(features_of(ours), features_of(theirs))
@@ -393,30 +384,19 @@ def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) 
             assert builder.layout().files
 
 
-def test_unlabelled_nodes_are_in_no_random_split_and_edge_weights_are_kept() -> None:
-    import torch
-    from torch_geometric.data import Data
-
-    graph = Data(
-        edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]),
-        edge_weight=torch.tensor([0.5, 1.0, 2.0]),
-        y=torch.tensor([[0], [-1], [1], [2]]),
-        num_nodes=4,
-    )
-    data: Any = from_pyg(graph, "tiny")
-    assert data.features is None
-    assert data.edge_weight is not None
-    assert data.edge_weight.tolist() == [0.5, 1.0, 2.0]
-    assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
-    assert data.labels.tolist() == [0, -1, 1, 2]
-
-
-def test_labels_of_pyg_that_are_neither_0_nor_1_are_refused_and_not_rounded(
+def test_a_drawn_split_has_labelled_nodes_alone_and_wrong_labels_are_refused(
     tmp_path: Path,
 ) -> None:
     from torch_geometric.data import Data
 
-    y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0]])
-    graph = Data(y=y, edge_index=torch.tensor([[0], [1]]), num_nodes=3)
+    edges = {"edge_index": torch.tensor([[0, 1, 2], [1, 2, 0]]), "num_nodes": 4}
+    weight, y = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([[0], [-1], [1], [2]])
+    data = from_pyg(Data(edge_weight=weight, y=y, **edges), "tiny")
+    assert data.target_nodes.features is None
+    assert data.only_edges.weight is not None
+    assert data.only_edges.weight.tolist() == [0.5, 1.0, 2.0]
+    assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
+    assert data.labels.tolist() == [0, -1, 1, 2]
+    y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0], [1.0, 0.0]])
     with pytest.raises(UserError, match="instead of 0 or 1"):
-        write_store(tmp_path / "store", from_pyg(graph, "flags"), PrepareOptions(), {})
+        write_store(tmp_path / "store", from_pyg(Data(y=y, **edges), "flags"), PrepareOptions(), {})

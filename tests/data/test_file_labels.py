@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.data.files import (
-    USUAL,
-    Files,
-    Keys,
-    build,
-    check,
-    check_both,
-    read,
-    refusal,
-    told,
-    write,
-)
+from gnntrain.data.read.splits import draw_split
+from tests.data.files import USUAL, Files, Keys, build, check, check_both, refusal, told, write
 
 IDS = [10, 20, 30, 40]
 NAN = float("nan")
@@ -53,45 +46,27 @@ def many(*values: object) -> dict[str, Any]:
     """A graph with so many nodes as there are labels, called `income`."""
     rows = "".join(f"{node},{value}\n" for node, value in enumerate(values))
     features = "".join(f"{node},{node / 7}\n" for node in range(len(values)))
-    return {
-        "features": f"id,f\n{features}",
-        "labels": f"id,income\n{rows}",
-        "edges": "0,1\n",
-        "split": None,
-    }
+    return {"features": f"id,f\n{features}", "labels": f"id,income\n{rows}", **PAIR, **NO_SPLIT}
 
 
-def masks_in(role: str, suffix: str, dtype: str) -> dict[str, Any]:
+def masks_in(role: str, dtype: str) -> dict[str, Any]:
     files: dict[str, Any] = {
         "features": {"x": np.eye(4, dtype=np.float32)},
         "labels": {"y": np.array([0, 1, 0, 1])},
         "split": {},
     }
     files[role] |= {name: np.array(mask, dtype) for name, mask in MASKS.items()}
-    usual = {"split": None, **PAIR}
-    return usual | {f"{name}.{suffix}": arrays for name, arrays in files.items() if arrays}
+    return NO_SPLIT | PAIR | {f"{name}.npz": arrays for name, arrays in files.items() if arrays}
 
 
 FLAGS_MISSING = "id,old,rich\n10,1,0\n20,NA,?\n30,1,1\n40,0,1\n"
 QUANTITIES = "id,rent,f,income\n10,1.5,7,100\n20,,8,200\n30,NA,9,?\n40,2.5,6,300\n"
 TARGETS = np.array([[1.5, 7], [2.5, NAN], [NAN, NAN], [4.5, 9]], np.float32)
-ONE_MISSING = {"labels": [0, -1, 1, 0], "summary": "1 of 4 nodes have none"}
 
 READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
-    **{
-        f"missing in {suffix}": (
-            {
-                f"labels.{suffix}": pd.DataFrame({"id": IDS, "label": ["a", None, "b", "a"]}),
-                "split": None,
-            },
-            {},
-            ONE_MISSING,
-        )
-        for suffix in ("parquet", "feather")
-    },
     "missing in npz": (
         {"labels.npz": {"ids": np.array(IDS), "labels": np.array(["a", "?", "b", "a"])},
-         **NO_SPLIT}, {}, ONE_MISSING,
+         **NO_SPLIT}, {}, {"labels": [0, -1, 1, 0], "summary": "1 of 4 nodes have none"},
     ),
     "missing among whole numbers": (
         {"labels.parquet": pd.DataFrame({"id": IDS, "label": pd.array([7, None, 3, 7], "Int64")}),
@@ -166,7 +141,7 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
              **NO_LABELS},
             {}, {**USUAL_SPLIT, "names": ["f"], "summary": "2 train, 1 val, 1 test"},
         )
-        for kind in (int, bool, float, str) for suffix in ("csv", "parquet")
+        for kind, suffix in ((float, "csv"), (bool, "parquet"), (str, "parquet"))
     },
     **{
         f"masks called {names[0]}": (
@@ -178,14 +153,8 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
     },
     "a feature called test": (table(test=[1.5, 2.5, 3.5, 4.5]), {}, {"names": ["f", "test"]}),
     **{
-        f"masks in {role}.{suffix}": (masks_in(role, suffix, dtype), {}, USUAL_SPLIT)
-        for role, suffix, dtype in (
-            ("features", "npz", "bool"),
-            ("labels", "npz", "uint8"),
-            ("split", "npz", "float32"),
-            ("labels", "pt", "bool"),
-            ("split", "pt", "uint8"),
-        )
+        f"masks in {role}.npz": (masks_in(role, dtype), {}, USUAL_SPLIT)
+        for role, dtype in (("features", "bool"), ("labels", "uint8"), ("split", "float32"))
     },
     "masks of the features file for labels of another": (
         {"features": table(**MASKS)["features"].drop(columns="label"), "split": None}, {},
@@ -258,16 +227,10 @@ def test_labels_and_splits_are_read_by_keys_and_by_a_schema(tmp_path: Path, name
     check_both(tmp_path, keys, expected)
 
 
-@pytest.mark.parametrize(
-    "mark", ["", "-1", "nan", "NaN", "NA", "N/A", "None", " NULL ", "null", "?"]
-)
-@pytest.mark.parametrize("in_features", [False, True])
-def test_marks_of_missing_labels_are_no_classes(
-    tmp_path: Path, mark: str, in_features: bool
-) -> None:
-    column = ["a", mark, "b", "a"]
-    files = table(label=column) if in_features else labels(*column)
-    check(read(tmp_path, files), ONE_MISSING)
+def test_marks_of_missing_labels_are_no_classes(tmp_path: Path) -> None:
+    marks = ["", "-1", "nan", "NaN", "NA", "N/A", "None", " NULL ", "null", "?"]
+    data = build(write(tmp_path, many("a", *marks, "b")))
+    check(data, {"labels": [0, *[-1] * 10, 1], "summary": "10 of 12 nodes have none"})
 
 
 REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
@@ -374,10 +337,11 @@ def test_many_values_are_asked_about(
 def test_a_column_of_quantities_is_read_as_it_is(tmp_path: Path, suffix: str) -> None:
     values = np.array([18_000, 52_500.5, NAN, 120_000])
     quantities = pd.DataFrame({"id": IDS, "y": values})
-    arrays = {"ids": np.array(IDS), "y": values}
     keys: dict[str, Any] = {**REGRESSION}
-    files: dict[str, Any] = {f"labels.{suffix}": arrays if suffix in ("npz", "pt") else quantities}
-    if suffix == "comma":
+    files: dict[str, Any] = {f"labels.{suffix}": quantities}
+    if suffix in ("npz", "pt"):
+        files = {f"labels.{suffix}": {"ids": np.array(IDS), "y": values}}
+    elif suffix == "comma":
         features = USUAL["features"].replace(",", ";").replace(".", ",")
         text = quantities.to_csv(index=False, sep=";", decimal=",")
         files, keys["decimal"] = {"features": features, "labels": text}, ","
@@ -385,14 +349,12 @@ def test_a_column_of_quantities_is_read_as_it_is(tmp_path: Path, suffix: str) ->
         files = {"features": quantities.assign(f=[0.5, 1.5, 2.5, 3.5]), "labels": None}
     data = build(write(tmp_path, {**files, "split": None}) | keys)
     assert data.labels.dtype == np.float64
-    check(
-        data,
-        {
-            "labels": values[:, None].tolist(),
-            "task": ("continuous", "r2", 1),
-            "summary": "from 18,000 to 120,000; 1 of 4 nodes have none",
-        },
-    )
+    expected = {
+        "labels": values[:, None].tolist(),
+        "task": ("continuous", "r2", 1),
+        "summary": "from 18,000 to 120,000; 1 of 4 nodes have none",
+    }
+    check(data, expected)
     assert 2 not in np.concatenate(list(data.splits.values()))
     assert told(data)["features"][1][0] == 1.5
 
@@ -440,3 +402,68 @@ def test_a_stratified_split_has_each_class_and_each_tenth_alike(
         sizes = [sum(first <= n < first + group for n in part) for part in told(data)["splits"]]
         if first == 0 or group == 10:
             assert sizes == [group * 3 // 5, group // 5, group // 5]
+
+
+@given(
+    labels=st.lists(st.integers(0, 4), max_size=60),
+    parts=st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)),
+    seed=st.integers(0, 2**63 - 1),
+    number=st.integers(0, 2**62),
+    stratify=st.booleans(),
+)
+def test_a_drawn_split_shares_out_all_nodes_exactly_but_for_rounding(
+    labels: list[int], parts: tuple[int, ...], seed: int, number: int, stratify: bool
+) -> None:
+    ratio, nodes = [part / sum(parts) for part in parts], np.arange(len(labels)) * 3 + 1
+    strata = np.array(labels, np.int64)
+    split = draw_split(nodes, ratio, seed, number, strata if stratify else None)
+    assert sorted(np.concatenate(list(split.values())).tolist()) == nodes.tolist()
+    assert all(np.all(np.diff(ids) > 0) for ids in split.values())
+    groups = [nodes, *(nodes[strata == value] for value in set(labels) if stratify)]
+    for group in groups:
+        sizes = [np.isin(ids, group).sum() for ids in split.values()]
+        most = 1 if len(group) == len(nodes) else 2
+        assert abs(sizes[0] - ratio[0] * len(group)) < 1 + 1e-9
+        for size, share in zip(sizes, ratio, strict=True):
+            assert abs(size - share * len(group)) < most + 1e-9
+    assert all(share > 0 or len(ids) == 0 for share, ids in zip(ratio, split.values(), strict=True))
+
+
+@pytest.mark.parametrize("strata", [None, np.repeat([0, 1], 10)], ids=["all", "stratified"])
+def test_every_node_is_in_each_split_as_often_as_the_shares_say(strata: Any) -> None:
+    nodes, ratio, num_draws = np.arange(20), (0.5, 0.3, 0.2), 2000
+    counts: Counter[tuple[int, str]] = Counter()
+    for number in range(num_draws):
+        for name, ids in draw_split(nodes, ratio, 7, number, strata).items():
+            counts.update((node, name) for node in ids.tolist())
+    chi_square = sum(
+        (counts[node, name] - num_draws * share) ** 2 / (num_draws * share)
+        for node in nodes.tolist()
+        for name, share in zip(("train", "val", "test"), ratio, strict=True)
+    )
+    assert chi_square < 80  # 38 degrees of freedom: the 0.9999 quantile is 79
+
+
+CLASSES = np.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("extra", "keys", "is_told"),
+    [
+        (CLASSES, {}, True),
+        (np.array([7.5, -1.0, 0.0])[CLASSES], {}, True),
+        (np.array(["one", "two", "three"])[CLASSES], {"categorical": ["extra"]}, True),
+        (CLASSES, {"ignore": ["extra"]}, False),
+        (np.where(np.arange(60) < 5, 0, CLASSES), {}, False),  # wrong for some nodes
+        (CLASSES == 0, {}, False),  # tells one class alone
+        (np.arange(60) // 20, {}, False),  # as many values as classes
+        (np.arange(60) / 7, {}, False),
+    ],
+)
+def test_a_feature_that_stands_for_the_classes_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, extra: Any, keys: Keys, is_told: bool
+) -> None:
+    columns = {"x": np.linspace(0.1, 0.9, 60), "label": np.array(["a", "b", "c"])[CLASSES]}
+    nodes = pd.DataFrame({"id": range(60), "extra": extra, **columns})
+    build(write(tmp_path, {"features": nodes, "edges": "0,1\n", **NO_LABELS}) | keys)
+    assert ("dataset.ignore=[extra]" in caplog.text) == is_told

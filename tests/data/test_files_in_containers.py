@@ -1,11 +1,16 @@
-"""One graph in every container that is read: the stores' content is the same, byte for byte."""
+"""One graph in every container that is read: the stores' content is the same, byte for byte.
+
+The lines that messages give to convert other tools' graphs are run as they stand.
+"""
 
 from __future__ import annotations
 
-import json
+import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import networkx as nx  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -20,8 +25,8 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
+from gnntrain.data.conversions import LIBRARY_HINTS, conversion_hint
 from gnntrain.data.graph import GraphData, PrepareOptions
-from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store, record_of
 
 NUM_NODES, NUM_EDGES = 30, 80
@@ -37,12 +42,13 @@ class Graph:
     splits: Any
 
     @property
-    def masks(self) -> dict[str, Any]:
-        return {f"{name}_mask": self.splits == name for name in ("train", "val", "test")}
+    def of_nodes(self) -> dict[str, Any]:
+        masks = {f"{name}_mask": self.splits == name for name in ("train", "val", "test")}
+        return {"x": self.x, "y": self.y, **masks}
 
     @property
     def arrays(self) -> dict[str, Any]:
-        return {"x": self.x, "y": self.y, "edge_index": self.edge_index, **self.masks}
+        return {**self.of_nodes, "edge_index": self.edge_index}
 
     @property
     def data(self) -> Data:
@@ -63,6 +69,14 @@ class Graph:
         ones = np.ones(NUM_EDGES, np.float32)
         return sp.coo_array((ones, tuple(self.edge_index)), shape=(NUM_NODES, NUM_NODES))
 
+    @property
+    def networkx(self) -> Any:
+        found = nx.DiGraph()
+        for record in self.nodes.to_dict("records"):
+            found.add_node(record.pop("id"), **record)
+        found.add_edges_from(self.edge_index.T.tolist())
+        return found
+
 
 def graph() -> Graph:
     rng = np.random.default_rng(0)
@@ -71,10 +85,6 @@ def graph() -> Graph:
     y = np.arange(NUM_NODES) % 3
     splits = np.array(["train", "val", "test"])[rng.permutation(NUM_NODES) % 3]
     return Graph(x, y, np.stack([places // NUM_NODES, places % NUM_NODES]), splits)
-
-
-def digest(config: FilesConfig, data: object = None) -> str:
-    return record_of(prepare_store(config, data=data).store).digest
 
 
 @pytest.fixture(scope="module")
@@ -96,51 +106,104 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return record_of(write_store(path, data, PrepareOptions(), {})).digest
 
 
-def write_graphml(made: Graph, path: Path) -> None:
-    found = nx.DiGraph()
-    for record in made.nodes.to_dict("records"):
-        found.add_node(record.pop("id"), **record)
-    found.add_edges_from(made.edge_index.T.tolist())
-    nx.write_graphml(found, path)
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 class Kept(InMemoryDataset):  # type: ignore[misc]  # PyG is not typed
     """Any data set of one's own."""
 
 
-WHOLE: dict[str, Callable[[Graph, Path], None]] = {
-    "data.pt": lambda made, path: torch.save(made.data, path),
-    "dict.pt": lambda made, path: torch.save(made.data.to_dict(), path),
-    "list.pt": lambda made, path: torch.save([made.data], path),
-    "processed.pt": lambda made, path: Kept.save([made.data], str(path)),
-    "graph.npz": lambda made, path: np.savez_compressed(path, **made.arrays),
-    "graph.graphml": write_graphml,
+class DGLGraph:
+    """As much of DGL's class as the lines use; DGL itself is not installed with the tests."""
+
+    def __init__(self, made: Graph) -> None:
+        names = {"x": "feat", "y": "label"}
+        self.ndata = {
+            names.get(name, name): torch.from_numpy(array) for name, array in made.of_nodes.items()
+        }
+        self._edge_index = torch.from_numpy(made.edge_index)
+
+    def edges(self) -> tuple[torch.Tensor, ...]:
+        return tuple(self._edge_index)
+
+
+def run(hint: str | None, **given: Any) -> None:
+    """Runs the indented lines of a hint."""
+    assert hint is not None
+    lines = [line.strip() for line in hint.splitlines() if line.startswith("  ")]
+    exec("\n".join(lines), given)
+
+
+def save_named_matrices(made: Graph, path: str) -> None:
+    parts: dict[str, Any] = {"labels": made.y, **made.of_nodes}
+    del parts["x"], parts["y"]
+    for name, matrix in (("adj", made.adjacency.tocsr()), ("attr", sp.csr_array(made.x))):
+        parts |= {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
+        parts[f"{name}_shape"] = matrix.shape
+    np.savez(path, **parts)
+
+
+def convert_pickle(made: Graph, path: str) -> None:
+    Path(path).write_bytes(pickle.dumps(made.networkx))
+    run(conversion_hint(Path(path)))
+
+
+def convert_dgl(made: Graph, path: str) -> None:
+    library = ModuleType("dgl")
+    library.load_graphs = lambda _: ([DGLGraph(made)], {})  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "dgl", library)
+        run(conversion_hint(Path(path)))
+
+
+WHOLE: dict[str, tuple[str, Callable[[Graph, str], object]]] = {
+    "Data": ("data.pt", lambda made, path: torch.save(made.data, path)),
+    "dict": ("data.pt", lambda made, path: torch.save(made.data.to_dict(), path)),
+    "list": ("data.pt", lambda made, path: torch.save([made.data], path)),
+    "PyG's data set": ("data.pt", lambda made, path: Kept.save([made.data], path)),
+    "npz": ("graph.npz", lambda made, path: np.savez_compressed(path, **made.arrays)),
+    "npz of sparse matrices": ("graph.npz", save_named_matrices),
+    "GraphML": ("graph.graphml", lambda made, path: nx.write_graphml(made.networkx, path)),
+    "of NetworkX": (
+        "graph.graphml",
+        lambda made, _: run(LIBRARY_HINTS["networkx"], graph=made.networkx),
+    ),
+    ".pkl": ("graph.graphml", lambda made, _: convert_pickle(made, "graph.pkl")),
+    ".gpickle": ("graph.graphml", lambda made, _: convert_pickle(made, "graph.gpickle")),
+    "of DGL": ("graph.npz", lambda made, _: run(LIBRARY_HINTS["dgl"], graph=DGLGraph(made))),
+    ".bin": ("graph.npz", lambda made, _: convert_dgl(made, "graph.bin")),
+    ".dgl": ("graph.npz", lambda made, _: convert_dgl(made, "graph.dgl")),
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_file_of_a_whole_graph_gives_the_same_graph(
-    expected: str, tmp_path: Path, name: str
-) -> None:
-    path = tmp_path / name
-    WHOLE[name](graph(), path)
-    config = FilesConfig(data=str(path), store_dir=str(tmp_path / "stores"))
-    assert digest(config) == expected
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_file_of_a_whole_graph_gives_the_same_graph(expected: str, kind: str) -> None:
+    name, save = WHOLE[kind]
+    save(graph(), name)
+    config = FilesConfig(data=name, store_dir="stores")
+    assert record_of(prepare_store(config).store).digest == expected
 
 
-def _sparse_tensor(made: Graph) -> Data:
-    kept = {name: array for name, array in made.arrays.items() if name != "edge_index"}
-    data = Data(**{name: torch.from_numpy(array) for name, array in kept.items()})
-    values = torch.ones(NUM_EDGES)
+@pytest.mark.parametrize("suffix", ["gml", "gexf"])
+def test_networkx_files_in_which_label_has_another_meaning_are_converted(suffix: str) -> None:
+    getattr(nx, f"write_{suffix}")(graph().networkx, f"graph.{suffix}")
+    run(conversion_hint(Path(f"graph.{suffix}")))
+    assert Path("graph.graphml").is_file()
+
+
+def of_sparse_tensor(made: Graph) -> Data:
+    data = Data(**{name: torch.from_numpy(array) for name, array in made.of_nodes.items()})
     rows = torch.from_numpy(made.edge_index[[1, 0]])  # of adj_t, rows are targets
-    coo = torch.sparse_coo_tensor(rows, values, (NUM_NODES, NUM_NODES))
+    coo = torch.sparse_coo_tensor(rows, torch.ones(NUM_EDGES), (NUM_NODES, NUM_NODES))
     data.adj_t = coo.to_sparse_csr()
     return data
 
 
-def _columns(data: Data) -> Data:
-    data.y = data.y.unsqueeze(1)
-    data.x = data.x.to_sparse()
+def of_sparse_features(made: Graph) -> Data:
+    data = made.data
+    data.x, data.y = data.x.to_sparse(), data.y.unsqueeze(1)
     return data
 
 
@@ -149,124 +212,80 @@ OBJECTS: dict[str, Callable[[Graph], object]] = {
     "list": lambda made: [made.data],
     "dict of arrays": lambda made: made.arrays,
     "dict of tensors": lambda made: made.data.to_dict(),
-    "adj_t": _sparse_tensor,
-    "sparse x, y of one column": lambda made: _columns(made.data),
-    "scipy": lambda made: {
-        **{name: array for name, array in made.arrays.items() if name != "edge_index"},
-        "adj": made.adjacency,
-        "x": sp.csr_array(made.x),
-    },
+    "adj_t": of_sparse_tensor,
+    "sparse x, y of one column": of_sparse_features,
+    "scipy": lambda made: {**made.of_nodes, "adj": made.adjacency, "x": sp.csr_array(made.x)},
 }
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
-def test_an_object_gives_the_same_graph(expected: str, tmp_path: Path, kind: str) -> None:
-    config = FilesConfig(store_dir=str(tmp_path))
-    assert digest(config, OBJECTS[kind](graph())) == expected
+def test_an_object_gives_the_same_graph(expected: str, kind: str) -> None:
+    store = prepare_store(FilesConfig(store_dir="stores"), data=OBJECTS[kind](graph())).store
+    assert record_of(store).digest == expected
 
 
-def _write_stream(frame: pd.DataFrame, path: Path) -> None:
+def write_stream(frame: pd.DataFrame, path: str) -> None:
     table = pa.Table.from_pandas(frame)
-    with ipc.new_stream(str(path), table.schema) as writer:
+    with ipc.new_stream(path, table.schema) as writer:
         writer.write_table(table)
 
 
-TABLES: dict[str, Callable[[pd.DataFrame, Path], None]] = {
-    "csv": lambda frame, path: frame.to_csv(path, index=False),
-    "parquet": lambda frame, path: frame.to_parquet(path),
-    "feather": lambda frame, path: frame.to_feather(path),
-    "arrow": _write_stream,
-    "jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+def write_categories(frame: pd.DataFrame, path: str) -> None:
+    if "split" in frame.columns:
+        frame = frame.astype({"split": "category"})
+    feather.write_feather(frame, path, compression="zstd")
+
+
+TABLES: dict[str, tuple[str, Callable[[pd.DataFrame, str], object]]] = {
+    "csv": (".csv", lambda frame, path: frame.to_csv(path, index=False)),
+    "parquet": (".parquet", lambda frame, path: frame.to_parquet(path)),
+    "feather": (".feather", lambda frame, path: frame.to_feather(path)),
+    "feather with categories": (".feather", write_categories),
+    "Arrow's stream": (".arrow", write_stream),
+    "jsonl": (".jsonl", lambda frame, path: frame.to_json(path, orient="records", lines=True)),
 }
 
 
-@pytest.mark.parametrize("suffix", TABLES)
-def test_tables_give_the_same_graph(expected: str, tmp_path: Path, suffix: str) -> None:
-    made, paths = graph(), {name: tmp_path / f"{name}.{suffix}" for name in ("nodes", "edges")}
-    TABLES[suffix](made.nodes, paths["nodes"])
-    TABLES[suffix](made.edges, paths["edges"])
-    config = FilesConfig(
-        features=str(paths["nodes"]),
-        edges=str(paths["edges"]),
-        store_dir=str(tmp_path / "stores"),
-    )
-    assert digest(config) == expected
-
-
-def test_a_categorical_column_of_feather_is_read_as_its_texts(
-    expected: str, tmp_path: Path
-) -> None:
-    made = graph()
-    nodes = made.nodes.astype({"split": "category"})
-    feather.write_feather(nodes, tmp_path / "nodes.feather", compression="zstd")
-    made.edges.to_csv(tmp_path / "edges.csv", index=False)
-    config = FilesConfig(
-        features=str(tmp_path / "nodes.feather"),
-        edges=str(tmp_path / "edges.csv"),
-        store_dir=str(tmp_path / "stores"),
-    )
-    assert digest(config) == expected
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_give_the_same_graph(expected: str, kind: str) -> None:
+    suffix, write = TABLES[kind]
+    made, nodes, edges = graph(), f"nodes{suffix}", f"edges{suffix}"
+    write(made.nodes, nodes)
+    write(made.edges, edges)
+    config = FilesConfig(features=nodes, edges=edges, store_dir="stores")
+    assert record_of(prepare_store(config).store).digest == expected
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
-def test_scipys_matrices_are_edges_and_features(expected: str, tmp_path: Path, kind: str) -> None:
+def test_scipys_matrices_are_edges_and_features(expected: str, kind: str) -> None:
     made = graph()
-    sp.save_npz(tmp_path / "edges.npz", made.adjacency.asformat(kind))
-    sp.save_npz(tmp_path / "features.npz", sp.coo_array(made.x).asformat(kind))
-    made.nodes[["id", "label", "split"]].to_csv(tmp_path / "labels.csv", index=False)
+    sp.save_npz("edges.npz", made.adjacency.asformat(kind))
+    sp.save_npz("x.npz", sp.coo_array(made.x).asformat(kind))
+    made.nodes[["id", "label", "split"]].to_csv("labels.csv", index=False)
     config = FilesConfig(
-        features=str(tmp_path / "features.npz"),
-        edges=str(tmp_path / "edges.npz"),
-        labels=str(tmp_path / "labels.csv"),
-        store_dir=str(tmp_path / "stores"),
+        features="x.npz", edges="edges.npz", labels="labels.csv", store_dir="stores"
     )
-    assert digest(config) == expected
+    assert record_of(prepare_store(config).store).digest == expected
 
 
-def test_an_npz_may_hold_sparse_matrices_by_their_names(expected: str, tmp_path: Path) -> None:
-    made = graph()
-    parts: dict[str, Any] = {"labels": made.y, **made.masks}
-    for name, matrix in (("adj", made.adjacency.tocsr()), ("attr", sp.csr_array(made.x))):
-        parts |= {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
-        parts[f"{name}_shape"] = matrix.shape
-    np.savez(tmp_path / "graph.npz", **parts)
-    config = FilesConfig(data=str(tmp_path / "graph.npz"), store_dir=str(tmp_path / "stores"))
-    assert digest(config) == expected
+def test_the_tables_of_a_graphml_file_may_be_given_apart(expected: str) -> None:
+    nx.write_graphml(graph().networkx, "graph.graphml")
+    config = FilesConfig(features="graph.graphml", edges="graph.graphml", store_dir="stores")
+    assert record_of(prepare_store(config).store).digest == expected
 
 
-def test_the_tables_of_a_graphml_file_may_be_given_apart(expected: str, tmp_path: Path) -> None:
-    path = tmp_path / "graph.graphml"
-    write_graphml(graph(), path)
-    config = FilesConfig(features=str(path), edges=str(path), store_dir=str(tmp_path / "stores"))
-    assert digest(config) == expected
-
-
-def test_edges_without_direction_are_in_graphml_in_both(tmp_path: Path) -> None:
-    path = tmp_path / "graph.graphml"
+def test_edges_without_direction_are_in_graphml_in_both() -> None:
     found = nx.Graph()
     for node, label in enumerate("abab"):
         found.add_node(f"n{node}", size=node / 4, label=label, split="train")
     found.add_edges_from([("n0", "n1"), ("n2", "n2"), ("n3", "n1")], length=2.5)
-    nx.write_graphml(found, path)
-    config = FilesConfig(data=str(path), weight_column="length", store_dir=str(tmp_path))
+    nx.write_graphml(found, "graph.graphml")
+    config = FilesConfig(data="graph.graphml", weight_column="length", store_dir="stores")
     store = prepare_store(config).store
     assert store.indptr.tolist() == [0, 1, 3, 4, 5]
     assert store.indices.tolist() == [1, 0, 3, 2, 1]
-    assert store.edge_weight is not None
-    assert set(store.edge_weight.tolist()) == {2.5}
+    assert store.only_edges.weight is not None
+    assert set(store.only_edges.weight.tolist()) == {2.5}
     assert store.node_ids is not None
     assert store.node_ids.tolist() == [b"n0", b"n1", b"n2", b"n3"]
     assert store.class_names == ["a", "b"]
-
-
-def test_json_lines_of_several_types_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    lines = [{"id": 0, "x": {"a": 1}, "label": 0}, {"id": 1, "x": {"a": 2}, "label": 1}]
-    (tmp_path / "nodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
-    config = FilesConfig(
-        features=str(tmp_path / "nodes.jsonl"),
-        edges=str(tmp_path / "edges.csv"),
-        store_dir=str(tmp_path / "stores"),
-    )
-    with pytest.raises(UserError, match=r"nodes\.jsonl"):
-        prepare_store(config)

@@ -20,6 +20,7 @@ from gnntrain.data.graph import GraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
+from tests.data.files import check, told
 from tests.graphs import random_graph
 from tests.hetero_graphs import random_hetero_data
 
@@ -33,161 +34,153 @@ def small(**changes: Any) -> Data:
 
 def read(data: object, *, labelled: bool = True, **keys: Any) -> GraphData:
     graph = graph_of_object(data, FilesConfig(**keys), labelled=labelled)
-    assert isinstance(graph, GraphData)
     check_graph(graph)
     return graph
 
 
-def test_ids_attributes_without_use_and_masks_are_told() -> None:
-    mask = torch.tensor([True, True, False, False])
-    graph = read(
-        small(pos=torch.rand(4, 3), edge_attr=torch.rand(4), train_mask=mask, val_mask=~mask)
-    )
-    assert graph.summary is not None
-    assert set(graph.summary.left_out) == {"pos", "edge_attr"}
-    assert "dataset.weight_column=edge_attr" in graph.summary.left_out["edge_attr"]
-    assert "train_mask" in graph.summary.split
-    assert "edge_index" in graph.summary.edges
-    assert graph.only_edges.weight is None
-    assert graph.splits["train"].tolist() == [0, 1]
-    assert graph.splits["val"].tolist() == [2, 3]
-    assert graph.splits["test"].tolist() == []
+MASK = torch.tensor([True, True, False, False])
+EYE = torch.eye(4, dtype=torch.bool)
+ALL = torch.ones(4, dtype=torch.bool)
+WEIGHT = torch.tensor([0.5, 1.0, 2.0, 0.25])
+ARRAYS = small().to_dict()
+COLUMNS = {"x": pd.DataFrame(np.ones((4, 2))), "y": pd.Series([0, 1, 0, 1]), "edge_index": EDGES}
+MIXED = pd.DataFrame({"age": [1, 2, 3, 4], "debt": [0.5, 1, 2, 3], "is_new": [True] * 4})
+OGB = {"edge_index": EDGES.numpy(), "edge_feat": None, "node_feat": np.ones((4, 2)), "num_nodes": 4}
+OGB_LABELS = np.array([[0], [1], [0], [1]])
+OGB_SPLIT = {"train": np.array([0, 1]), "valid": np.array([2]), "test": np.array([3])}
+OF_OGB = {"labels": [0, 1, 0, 1], "splits": [[0, 1], [2], [3]]}
+NAN = float("nan")
+
+
+class OGBDataset:
+    """As `NodePropPredDataset` gives a graph, its labels and its split."""
+
+    def __init__(self, graph: dict[str, Any], labels: Any, split: dict[str, Any]) -> None:
+        self.pair, self.split = (graph, labels), split
+
+    def __getitem__(self, _: int) -> Any:
+        return self.pair
+
+    def get_idx_split(self) -> dict[str, Any]:
+        return self.split
+
+
+def labelled(y: Any, task: str, num_classes: int, **expected: Any) -> tuple[Any, Any, Any]:
+    """Labels whose kind is seen."""
+    metric = {"multiclass": "accuracy", "binary": "roc_auc", "multilabel": "f1_micro"}[task]
+    return small(y=torch.tensor(y)), {}, {"task": (task, metric, num_classes), **expected}
+
+
+READ: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "masks, and attributes without use": (
+        small(pos=torch.rand(4, 3), edge_attr=torch.rand(4), train_mask=MASK, val_mask=~MASK), {},
+        {"splits": [[0, 1], [2, 3], []], "weights": None, "left_out": ["edge_attr", "pos"],
+         "summary": "train_mask"},
+    ),
+    **{
+        f"the split of number {number}": (
+            small(train_mask=EYE[:, :3], test_mask=EYE[3]), {"split": number},
+            {"splits": [[number], [], [3]], "summary": f"number {number} of 3"},
+        )
+        for number in range(3)
+    },
+    **{
+        f"a list of nodes called {name}": (
+            small(**{name: torch.tensor([3, 1])}), {}, {"splits": [[1, 3], [], []]},
+        )
+        for name in ("train_idx", "train")
+    },
+    "weights": (
+        small(edge_weight=WEIGHT.unsqueeze(1)), {},
+        {"weights": WEIGHT.tolist(), "summary": "weight column edge_weight"},
+    ),
+    "weights by a key": (
+        small(edge_attr=WEIGHT), {"weight_column": "edge_attr"},
+        {"weights": WEIGHT.tolist(), "summary": "weight column edge_attr"},
+    ),
+    "ids that count the rows": ({**ARRAYS, "ids": [0, 1, 2, 3]}, {}, {"ids": [0, 1, 2, 3]}),
+    "ids of numbers": (small(node_id=torch.tensor([9, 7, 8, 6])), {}, {"ids": [9, 7, 8, 6]}),
+    "ids of texts": ({**ARRAYS, "ids": list("abcé")}, {}, {"ids": list("abcé")}),
+    "edges are rows in a Data": (
+        small(ids=torch.tensor([1, 0, 3, 2])), {}, {"edges": EDGES.t().tolist()},
+    ),
+    "edges that can be no ids": (
+        {**ARRAYS, "ids": np.array([10, 20, 30, 40])}, {}, {"edges": EDGES.t().tolist()},
+    ),
+    "classes": labelled([0, 1, 2, -1], "multiclass", 3, labels=[0, 1, 2, -1], classes=None),
+    "two classes": labelled([0, 1, 1, -1], "binary", 2, labels=[0, 1, 1, -1]),
+    "a column of classes": labelled([[0], [1], [1], [0]], "binary", 2, labels=[0, 1, 1, 0]),
+    "truth values": labelled([True, False, True, False], "binary", 2, labels=[1, 0, 1, 0]),
+    "classes with gaps": labelled(
+        [10, 30, 20, 10], "multiclass", 3, labels=[0, 2, 1, 0], classes=[10, 20, 30],
+    ),
+    "several labels": labelled([[0, 1], [1, 1], [0, 0], [1, 0]], "multilabel", 2),
+    "several labels as floats": labelled(
+        [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]], "multilabel", 2,
+    ),
+    "whole numbers as floats, said to be classes": (
+        small(y=torch.tensor([0.0, 1.0, 2.0, NAN])), {"task": "multiclass"},
+        {"labels": [0, 1, 2, -1]},
+    ),
+    "a quantity": (
+        small(y=torch.tensor([0.5, 2.0, 3.5, NAN])), {"task": "regression"},
+        {"labels": [[0.5], [2.0], [3.5], [NAN]], "task": ("continuous", "r2", 1)},
+    ),
+    "quantities": (
+        small(y=torch.tensor([[0.5, 1.0], [2.0, NAN], [3.5, 4.0], [NAN, NAN]])),
+        {"task": "regression"},
+        {"labels": [[0.5, 1], [2, NAN], [3.5, 4], [NAN, NAN]], "task": ("continuous", "r2", 2)},
+    ),
+    "lists of nodes as columns of pandas": (
+        {**COLUMNS, "train_idx": pd.Series([2, 0], index=[1, 0]),
+         "val_idx": pd.Series([1], index=[7]), "test_idx": pd.Series([3])},
+        {}, {"splits": [[0, 2], [1], [3]]},
+    ),
+    "columns of several types of numbers, and of texts": (
+        {**COLUMNS, "x": MIXED.astype({"age": "Int64"}),
+         "y": pd.Series(list("abab"), dtype=object)},
+        {}, {"features": MIXED.to_numpy(float), "labels": [0, 1, 0, 1], "classes": ["a", "b"]},
+    ),
+    "a data set of OGB": (OGBDataset(OGB, OGB_LABELS, OGB_SPLIT), {}, OF_OGB),
+    "OGB's graph with labels and split": ({**OGB, "y": OGB_LABELS, **OGB_SPLIT}, {}, OF_OGB),
+    "OGB's graph and labels": ((OGB, OGB_LABELS), {}, {"labels": [0, 1, 0, 1]}),
+    **{
+        f"{kind} with the mark {mark!r}": (
+            {**COLUMNS, "y": np.array(["b", mark, " a", "b"]).astype(kind)}, {},
+            {"labels": [1, -1, 0, 1], "classes": ["a", "b"]},
+        )
+        for kind in "US" for mark in ("", "NA", "-1")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_object_is_read(name: str) -> None:
+    data, keys, expected = READ[name]
+    check(read(data, **keys), expected)
 
 
 def test_a_split_that_was_drawn_is_told_and_numbered() -> None:
     drawn = [read(small(), split=number) for number in (None, 0, 1)]
-    told = [graph.summary.split for graph in drawn if graph.summary is not None]
-    assert all("drawn" in text for text in told)
-    splits = [[graph.splits[name].tolist() for name in ("train", "val", "test")] for graph in drawn]
+    assert all(graph.summary and "drawn" in graph.summary.split for graph in drawn)
+    splits = [told(graph)["splits"] for graph in drawn]
     assert splits[0] == splits[1] != splits[2]
     assert sorted(node for nodes in splits[2] for node in nodes) == [0, 1, 2, 3]
-
-
-def test_a_column_of_masks_is_chosen_by_the_split() -> None:
-    train = torch.eye(4, dtype=torch.bool)[:, :3]
-    test = torch.tensor([False, False, False, True])  # one for all
-    data = small(train_mask=train, test_mask=test)
-    for number in range(3):
-        graph = read(data, split=number)
-        assert graph.splits["train"].tolist() == [number]
-        assert graph.splits["test"].tolist() == [3]
-        assert graph.summary is not None
-        assert f"number {number} of 3" in graph.summary.split
-    with pytest.raises(UserError, match=r"dataset\.split=3"):
-        read(data, split=3)
-
-
-@pytest.mark.parametrize("name", ["train_idx", "train"])
-def test_a_split_may_list_its_nodes(name: str) -> None:
-    assert read(small(**{name: torch.tensor([3, 1])})).splits["train"].tolist() == [1, 3]
-
-
-def test_edge_weights_are_read_by_name_or_where_they_are_asked_for() -> None:
-    weight = torch.tensor([0.5, 1.0, 2.0, 0.25])
-    for data, column in (
-        (small(edge_weight=weight), None),
-        (small(edge_weight=weight.unsqueeze(1)), None),
-        (small(edge_attr=weight), "edge_attr"),
-    ):
-        graph = read(data, weight_column=column)
-        assert graph.only_edges.weight is not None
-        assert graph.only_edges.weight.tolist() == weight.tolist()
-        assert graph.summary is not None
-        assert f"weight column {column or 'edge_weight'}" in graph.summary.edges
-    with pytest.raises(UserError, match="weight_column"):
-        read(small(), weight_column="nope")
 
 
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo])
 def test_the_rows_of_adj_t_are_targets(layout: torch.layout) -> None:
     dense = torch.zeros(4, 4)
     dense[EDGES[1], EDGES[0]] = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    graph = read(small(edge_index=None, adj_t=dense.to_sparse(layout=layout)))
-    weight = graph.only_edges.weight
-    assert weight is not None
-    found = set(
-        zip(
-            graph.only_edges.src.tolist(),
-            graph.only_edges.dst.tolist(),
-            weight.tolist(),
-            strict=True,
-        )
-    )
-    assert found == {(0, 1, 1.0), (1, 2, 2.0), (2, 3, 3.0), (3, 0, 4.0)}
-
-
-def test_ids_of_numbers_and_texts_are_kept() -> None:
-    assert read({**small().to_dict(), "ids": [0, 1, 2, 3]}).target_nodes.ids is None
-    numbers = read(small(node_id=torch.tensor([9, 7, 8, 6]))).target_nodes.ids
-    assert numbers is not None
-    assert numbers.tolist() == [9, 7, 8, 6]
-    texts = read({**small().to_dict(), "ids": ["a", "b", "c", "é"]}).target_nodes.ids
-    assert texts is not None
-    assert [text.decode() for text in texts.tolist()] == ["a", "b", "c", "é"]
-
-
-@pytest.mark.parametrize(
-    ("y", "task", "num_classes", "names"),
-    [
-        ([0, 1, 2, -1], "multiclass", 3, None),
-        ([0, 1, 1, -1], "binary", 2, None),
-        ([[0], [1], [1], [0]], "binary", 2, None),
-        ([True, False, True, False], "binary", 2, None),
-        ([10, 30, 20, 10], "multiclass", 3, [10, 20, 30]),
-        ([[0, 1], [1, 1], [0, 0], [1, 0]], "multilabel", 2, None),
-        ([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]], "multilabel", 2, None),
-    ],
-)
-def test_the_kind_of_labels_is_seen(
-    y: list[Any], task: str, num_classes: int, names: list[int] | None
-) -> None:
-    graph = read(small(y=torch.tensor(y)))
-    assert (graph.task, graph.num_classes) == (task, num_classes)
-    assert (None if graph.class_names is None else graph.class_names.tolist()) == names
-    if task != "multilabel":
-        shown = np.array(names or range(num_classes))
-        given = torch.tensor(y).reshape(-1).int().numpy()
-        known = given >= 0
-        assert (shown[graph.labels[known]] == given[known]).all()
-        assert (graph.labels[~known] == -1).all()
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_quantities_need_the_task(columns: int) -> None:
-    y = torch.tensor([[0.5, 1.0], [2.0, float("nan")], [3.5, 4.0], [float("nan")] * 2])
-    y = y[:, :columns]
-    with pytest.raises(UserError, match=r"task\.type=node_regression"):
-        read(small(y=y))
-    graph = read(small(y=y), task="regression")
-    assert (graph.task, graph.num_classes, graph.metric) == ("continuous", columns, "r2")
-    np.testing.assert_array_equal(graph.labels, y.numpy())
-    assert sorted(np.concatenate(list(graph.splits.values())).tolist()) == [0, 1, 2]
-
-
-def test_whole_numbers_as_floats_are_classes_where_that_is_said() -> None:
-    y = torch.tensor([0.0, 1.0, 2.0, float("nan")])
-    with pytest.raises(UserError, match="quantities or classes"):
-        read(small(y=y))
-    assert read(small(y=y), task="multiclass").labels.tolist() == [0, 1, 2, -1]
-
-
-def test_the_drawn_split_follows_its_keys() -> None:
-    data = small(x=torch.ones(100, 2), y=torch.arange(100) % 4)
-    drawn = read(data, split_ratio=(0.2, 0.2, 0.6), split_seed=3, stratify=True)
-    sizes = {name: len(nodes) for name, nodes in drawn.splits.items()}
-    assert sizes == {"train": 20, "val": 20, "test": 60}
-    assert np.bincount(drawn.labels[drawn.splits["train"]]).tolist() == [5, 5, 5, 5]
-    assert drawn.summary is not None
-    assert "seed 3" in drawn.summary.split
-    other = read(data, split_ratio=(0.2, 0.2, 0.6), split_seed=4, stratify=True)
-    assert other.splits["train"].tolist() != drawn.splits["train"].tolist()
+    read_of = told(read(small(edge_index=None, adj_t=dense.to_sparse(layout=layout))))
+    edges = dict(zip(read_of["edges"], read_of["weights"], strict=True))
+    assert edges == {(0, 1): 1.0, (1, 2): 2.0, (2, 3): 3.0, (3, 0): 4.0}
 
 
 def test_very_many_numbers_or_texts_are_asked_about() -> None:
     data = small(x=torch.ones(200, 2), y=37 * torch.arange(200))
     with pytest.raises(UserError, match="classes or a quantity"):
         read(data)
-    assert read(data, task="multiclass").num_classes == 200
     assert read(data, task="regression").task == "continuous"
     assert from_pyg(data, "theirs").num_classes == 200
     texts = {**data.to_dict(), "y": np.array([f"name {node}" for node in range(200)])}
@@ -196,39 +189,18 @@ def test_very_many_numbers_or_texts_are_asked_about() -> None:
     assert read(texts, task="multiclass").num_classes == 200
 
 
-def test_edges_that_may_be_ids_or_rows_are_asked_about() -> None:
-    shuffled = {**small().to_dict(), "ids": np.array([1, 0, 3, 2])}
-    with pytest.raises(UserError, match="rows of x"):
-        read(shuffled)
-    assert read(small(ids=torch.tensor([1, 0, 3, 2]))).only_edges.src.tolist() == EDGES[0].tolist()
-    assert (
-        read({**shuffled, "ids": np.array([10, 20, 30, 40])}).only_edges.src.tolist()
-        == EDGES[0].tolist()
-    )
-
-
-def test_lists_of_nodes_may_be_columns_of_pandas() -> None:
-    columns = {"x": pd.DataFrame(np.ones((4, 2))), "y": pd.Series([0, 1, 0, 1])}
-    lists = {"train_idx": pd.Series([2, 0], index=[1, 0]), "val_idx": pd.Series([1], index=[7])}
-    graph = read({"edge_index": EDGES, **columns, **lists, "test_idx": pd.Series([3])})
-    assert graph.splits["train"].tolist() == [0, 2]
-
-
 TABLE = pd.DataFrame({"x": [0.5, 1, 2, 3], "y": [0, 1, 0, 1]}, index=[2, 0, 1, 3])
 
 
-def test_columns_of_several_types_of_numbers_and_of_texts_are_read() -> None:
-    x = pd.DataFrame({"age": [1, 2, 3, 4], "debt": [0.5, 1, 2, 3], "is_new": [True] * 4})
-    kind = pd.Series(list("abab"), dtype=object)
-    graph = read({"x": x.astype({"age": "Int64"}), "y": kind, "edge_index": EDGES})
-    assert isinstance(graph.target_nodes.features, np.ndarray)
-    assert np.array_equal(graph.target_nodes.features, x.astype(np.float32))
-    assert graph.class_names is not None
-    assert graph.class_names.tolist() == [b"a", b"b"]
-    assert graph.labels.tolist() == [0, 1, 0, 1]
-
-
-MISTAKES: dict[str, tuple[object, str]] = {
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "quantities, or classes as floats": (small(y=WEIGHT), r"task\.type=node_regression"),
+    "a split of another number": (
+        (small(train_mask=EYE[:, :3], test_mask=EYE[3]), {"split": 3}),
+        r"dataset\.split=3",
+    ),
+    "weights that are not there": ((small(), {"weight_column": "nope"}), "weight_column"),
+    "a key about tables": ((small(), {"header": True}), r"dataset\.header"),
+    "edges that may be ids or rows": ({**ARRAYS, "ids": np.array([1, 0, 3, 2])}, "rows of x"),
     "two graphs": ([small(), small()], "2 graphs"),
     "a batch of two": (Batch.from_data_list([small(), small()]), "2 graphs"),
     "networkx": (nx.path_graph(3), "write_graphml"),
@@ -249,12 +221,11 @@ MISTAKES: dict[str, tuple[object, str]] = {
         "'-100' is not a whole number from 0 on, or −1 for none",
     ),
     "-1 in a mask": (
-        small(y=torch.tensor([0, 1, -1, 1]), train_mask=torch.ones(4, dtype=torch.bool)),
-        "node '2' in split train has no label",
+        small(y=torch.tensor([0, 1, -1, 1]), train_mask=ALL), "'2' in split train has no label",
     ),
     "-1 in a list of nodes": (
         small(y=torch.tensor([0, 1, -1, 1]), train_idx=torch.tensor([0, 1, 2])),
-        "node '2' in split train has no label",
+        "'2' in split train has no label",
     ),
     "columns of other indices": (
         {**small().to_dict(), "x": TABLE[["x"]], "y": TABLE["y"].sort_index()},
@@ -268,94 +239,33 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "edges below": (small(edge_index=EDGES - 1), "-1"),
     "weights below 0": (small(edge_weight=torch.tensor([1.0, -2, 0, 1])), "-2"),
     "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
-    "mask of another length": (small(train_mask=torch.ones(3, dtype=torch.bool)), "train_mask"),
+    "mask of another length": (small(train_mask=ALL[:3]), "train_mask"),
     "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),
-    "a node twice in a split": (
-        small(train=torch.tensor([0, 1, 0, 1])),
-        "train row 2: node '0' is there already",
-    ),
+    "a node twice in a split": (small(train=torch.tensor([0, 1, 0, 1])), "train row 2: node '0'"),
     "a split beyond": (small(train_idx=torch.tensor([4])), "train_idx"),
-    "empty training split": (
-        small(test_mask=torch.ones(4, dtype=torch.bool)),
-        "no array called train",
-    ),
-    "splits that overlap": (
-        small(
-            train_mask=torch.ones(4, dtype=torch.bool), test_mask=torch.ones(4, dtype=torch.bool)
-        ),
-        "in another split, too",
-    ),
+    "empty training split": (small(test_mask=ALL), "no array called train"),
+    "splits that overlap": (small(train_mask=ALL, test_mask=ALL), "in another split, too"),
     "an id twice": (small(ids=torch.tensor([1, 1, 2, 3])), "ids"),
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
     "adjacency that is not square": (
-        small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()),
-        "square",
+        small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()), "square",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_a_users_error(mistake: str) -> None:
     data, words = MISTAKES[mistake]
+    data, keys = data if isinstance(data, tuple) else (data, {})
     with pytest.raises(UserError, match=words) as caught:
-        read(data)
+        read(data, **keys)
     assert caught.value.hint
-
-
-class OGBDataset:
-    """As `NodePropPredDataset` gives a graph, its labels and its split."""
-
-    def __init__(self, graph: dict[str, Any], labels: Any, split: dict[str, Any]) -> None:
-        self.pair, self.split = (graph, labels), split
-
-    def __getitem__(self, _: int) -> Any:
-        return self.pair
-
-    def get_idx_split(self) -> dict[str, Any]:
-        return self.split
-
-
-def test_the_graphs_of_ogb_are_read() -> None:
-    y, x = np.array([[0], [1], [0], [1]]), np.ones((4, 2), np.float32)
-    nodes = {"train": np.array([0, 1]), "valid": np.array([2]), "test": np.array([3])}
-    graph = {"edge_index": EDGES.numpy(), "edge_feat": None, "node_feat": x, "num_nodes": 4}
-    for data in (OGBDataset(graph, y, nodes), {**graph, "y": y, **nodes}):
-        graph_data = read(data)
-        assert graph_data.labels.tolist() == [0, 1, 0, 1]
-        assert {name: ids.tolist() for name, ids in graph_data.splits.items()} == {
-            "train": [0, 1],
-            "val": [2],
-            "test": [3],
-        }
-    assert read((graph, y)).labels.tolist() == [0, 1, 0, 1]
-    typed = {
-        "edge_index_dict": {("author", "writes", "paper"): EDGES.numpy()},
-        "node_feat_dict": {"paper": x},
-        "num_nodes_dict": {"paper": 4, "author": 5},
-    }
-    split = {name: {"paper": ids} for name, ids in nodes.items()}
-    hetero = graph_of_object(OGBDataset(typed, {"paper": y}, split), FilesConfig())
-    assert isinstance(hetero, GraphData)
-    check_graph(hetero)
-    assert hetero.target == "paper"
-    assert hetero.nodes["author"].num_nodes == 5
-    assert hetero.splits["val"].tolist() == [2]
 
 
 def test_a_graph_to_predict_for_needs_no_labels() -> None:
     graph = read(small(y=None), labelled=False)
     assert not graph.labelled
     assert [len(nodes) for nodes in graph.splits.values()] == [0, 0, 0]
-
-
-@pytest.mark.parametrize("mark", ["", "NA", "-1"])
-@pytest.mark.parametrize("kind", ["U", "S"])
-def test_marks_of_missing_labels_are_no_classes(mark: str, kind: str) -> None:
-    labels = np.array(["b", mark, " a", "b"]).astype(kind)
-    graph = read({"x": np.ones((4, 1)), "edge_index": EDGES.numpy(), "y": labels})
-    assert graph.labels.tolist() == [1, -1, 0, 1]
-    assert graph.class_names is not None
-    assert graph.class_names.tolist() == [b"a", b"b"]
 
 
 def test_streamed_features_have_the_digest_of_their_rows() -> None:
@@ -390,9 +300,7 @@ def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
 
 def predicted(given: object, trained: GraphData) -> GraphData:
     made_by = trained.target_nodes.preprocessing
-    graph = graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
-    assert isinstance(graph, GraphData)
-    return graph
+    return graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
 
 
 def rows_of(graph: GraphData) -> Any:
@@ -424,6 +332,18 @@ def read_typed(data: object, *, labelled: bool = True, target: Any = None, **key
     graph = graph_of_object(data, FilesConfig(**keys).for_target(target), labelled=labelled)
     check_graph(graph)
     return graph
+
+
+def test_the_typed_graphs_of_ogb_are_read() -> None:
+    given = {
+        "edge_index_dict": {WRITES: EDGES.numpy()},
+        "node_feat_dict": {"paper": OGB["node_feat"]},
+        "num_nodes_dict": {"paper": 4, "author": 5},
+    }
+    split = {name: {"paper": ids} for name, ids in OGB_SPLIT.items()}
+    graph = read_typed(OGBDataset(given, {"paper": OGB_LABELS}, split))
+    assert (graph.target, graph.nodes["author"].num_nodes) == ("paper", 5)
+    assert graph.splits["val"].tolist() == [2]
 
 
 def test_a_hetero_data_is_read_by_type() -> None:
@@ -517,18 +437,6 @@ def test_features_are_standardized_by_type_and_another_graph_alike() -> None:
     np.testing.assert_allclose(features.rows(0, 2), [[1, 1, 1], [3, 3, 3]])
 
 
-def test_a_published_data_set_draws_its_split() -> None:
-    data = typed()
-    for name in ("train_mask", "val_mask"):
-        del data["paper"][name]
-    one, other = (from_pyg(data, "theirs", split=split) for split in (0, 1))
-    assert one.dataset == "theirs"
-    assert sum(map(len, one.splits.values())) == 3
-    assert {k: v.tolist() for k, v in one.splits.items()} != {
-        k: v.tolist() for k, v in other.splits.items()
-    }
-
-
 def test_a_model_of_a_typed_graph_takes_no_graph_of_one_type() -> None:
     plain = {"x": np.ones((4, 1)), "edge_index": np.zeros((2, 1), int), "y": np.arange(4) % 2}
     with pytest.raises(UserError, match="typed graph"):
@@ -574,11 +482,9 @@ def test_a_mistake_is_told_with_its_type(name: str) -> None:
     assert caught.value.hint
 
 
-def test_keys_without_use_are_refused() -> None:
+def test_a_key_about_weights_of_a_typed_graph_is_refused() -> None:
     with pytest.raises(UserError, match=r"dataset\.weight_column"):
         read_typed(typed(), weight_column="edge_attr")
-    with pytest.raises(UserError, match=r"dataset\.header"):
-        read_typed(typed(), header=True)
 
 
 FINISHED = [random_graph(), random_hetero_data()]

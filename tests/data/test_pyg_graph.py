@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.build import write_store
-from gnntrain.data.graph import EDGE, NODE, PrepareOptions
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.pyg_graph import PyGGraph
 from tests.data.test_graph import WRITES, typed_graph
 from tests.graphs import random_graph, stored
-from tests.hetero_graphs import random_hetero_data
-
-PLANETOID = Path(__file__).parents[3] / "shared" / "data" / "planetoid"
-needs_cora = pytest.mark.skipif(not PLANETOID.is_dir(), reason="Cora's raw files are not here")
 
 
 @pytest.mark.parametrize("name", [None, NODE])
@@ -38,7 +33,7 @@ def test_tensors_are_given_whole_or_by_index(tmp_path: Path, name: str | None) -
     assert view.get_tensor_size(name, "x") == (60, 5)
     assert view.get_tensor(name, "z", None) is None
     weights = view.get_tensor(EDGE, "edge_weight", None)
-    np.testing.assert_array_equal(weights, store.edge_weight)
+    np.testing.assert_array_equal(weights, store.only_edges.weight)
 
 
 def test_edges_are_given_in_csc_layout_under_either_name(tmp_path: Path) -> None:
@@ -72,16 +67,6 @@ def test_a_typed_graph_has_its_types_names() -> None:
     assert (attr.edge_type, attr.size) == (WRITES, (5, 3))
     assert view.get_tensor(None, "x", None) is None
     assert view.get_tensor("paper", "y", None).tolist() == [0, 1, 2]
-
-
-def test_a_typed_store_behind_pygs_interfaces_has_its_features_and_edges(tmp_path: Path) -> None:
-    data = random_hetero_data()
-    store = write_store(tmp_path / "store", data, PrepareOptions(), {"dataset": "random"})
-    view = PyGGraph(store)
-    for kind, edges in store.edges.items():
-        row, colptr = view.get_edge_index(kind, "csc")
-        np.testing.assert_array_equal(row, edges.indices)
-        np.testing.assert_array_equal(colptr, edges.indptr)
-    assert view.get_tensor("author", "x", None).shape == (60, 3)
-    listed = {attr.group_name for attr in view.get_all_tensor_attrs() if attr.attr_name == "x"}
-    assert listed == {"paper", "author"}
+    row, colptr = view.get_edge_index(WRITES, "csc")
+    np.testing.assert_array_equal(row, graph.edges[WRITES].indices)
+    np.testing.assert_array_equal(colptr, graph.edges[WRITES].indptr)

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain.data import store_meta
-from gnntrain.data.arrays import npy_header
+from gnntrain.data import array_folder
+from gnntrain.data.array_folder import StoreError, digest_of, npy_header
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import StoreError, digest_of
 from gnntrain.errors import RunError
 from tests.data.oracles import small_graph
+from tests.hetero_graphs import random_hetero_data
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,13 @@ def path(original: Path, tmp_path: Path) -> Path:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the number of files whenever checksums are computed."""
     calls: list[int] = []
-    real = store_meta.checksums
+    real = array_folder.checksums
 
     def counted(files: list[Path]) -> list[str]:
         calls.append(len(files))
         return real(files)
 
-    monkeypatch.setattr(store_meta, "checksums", counted)
+    monkeypatch.setattr(array_folder, "checksums", counted)
     return calls
 
 
@@ -78,14 +78,6 @@ def edit_meta(path: Path, change: Callable[[Any], None], *, sign: bool = False) 
     (path / "meta.json").write_text(json.dumps(content))
 
 
-def flip_last_byte(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.seek(-1, os.SEEK_END)
-        last = opened.read(1)[0]
-        opened.seek(-1, os.SEEK_END)
-        opened.write(bytes([last ^ 1]))
-
-
 # What it holds
 
 
@@ -93,23 +85,22 @@ def test_a_store_says_what_it_was_made_from(path: Path) -> None:
     store = StoredGraph.open(path)
     assert (store.dataset, store.task, store.metric) == ("small", "multiclass", "f1_micro")
     assert (store.num_nodes, store.num_features, store.num_classes) == (12, 5, 3)
-    assert store.num_outputs == 3
     assert store.num_edges == len(store.indices) == store.indptr[-1]
-    assert store.ogb_name is None
     assert store.meta.identity == {"dataset": "small", "files": [{"bytes": 7}], "scale": 0.1}
     assert store.meta.options["add_self_loops"] is True
     assert repr(store).startswith("StoredGraph('small', nodes={node: 12}")
-
-
-def test_meta_lists_one_node_type_and_one_edge_type(path: Path) -> None:
     meta = json.loads((path / "meta.json").read_text())
     assert (meta["format"], meta["version"]) == ("gnntrain-store", 3)
     assert [kind["name"] for kind in meta["node_types"]] == ["node"]
     assert [kind["name"] for kind in meta["edge_types"]] == [["node", "to", "node"]]
 
 
-def test_arrays_are_plain_npy_files_mapped_read_only(path: Path) -> None:
-    store = StoredGraph.open(path)
+def test_arrays_are_plain_npy_files_mapped_read_only_and_a_pickled_store_is_its_path(
+    path: Path,
+) -> None:
+    content = pickle.dumps(StoredGraph.open(path))
+    assert len(content) < 1000
+    store = pickle.loads(content)
     arrays = {
         "features_0": store.features,
         "indices": store.indices,
@@ -120,13 +111,6 @@ def test_arrays_are_plain_npy_files_mapped_read_only(path: Path) -> None:
         assert isinstance(array.base, np.memmap)
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
-
-
-def test_a_pickled_store_is_a_path(path: Path) -> None:
-    store = StoredGraph.open(path)
-    content = pickle.dumps(store)
-    assert len(content) < 1000
-    np.testing.assert_array_equal(pickle.loads(content).indices, store.indices)
 
 
 def test_a_store_of_more_than_two_billion_edges_opens(path: Path) -> None:
@@ -151,57 +135,45 @@ def test_a_store_of_more_than_two_billion_edges_opens(path: Path) -> None:
 # What opening costs
 
 
-def test_an_untouched_store_opens_without_reading_its_arrays(path: Path, hashed: list[int]) -> None:
+def test_a_store_is_verified_once_after_a_file_was_touched(path: Path, hashed: list[int]) -> None:
     StoredGraph.open(path)
     assert hashed == []
-
-
-def test_a_touched_store_is_verified_once(path: Path, hashed: list[int]) -> None:
     os.utime(path / "features_0.npy")
+    StoredGraph.open(path, check=False)  # as a worker does
+    assert hashed == []
     time.sleep(0.05)
     StoredGraph.open(path)
     StoredGraph.open(path)
     assert hashed == [len(json.loads((path / "meta.json").read_text())["arrays"])]
 
 
-def test_a_store_where_nothing_can_be_noted_still_opens(
-    path: Path, monkeypatch: pytest.MonkeyPatch, hashed: list[int]
+@pytest.mark.parametrize("is_writable", [False, True])
+def test_what_was_not_noted_is_verified_again(
+    path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch, is_writable: bool
 ) -> None:
+    """In a folder that cannot be written, or right after a file was: it may change once more."""
+
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "read-only file system")
 
-    (path / ".verified.json").unlink()
-    monkeypatch.setattr(Path, "write_text", refuse)
-    StoredGraph.open(path)
-    StoredGraph.open(path)
-    assert len(hashed) == 2
-
-
-def test_a_file_changed_right_before_the_seal_is_not_trusted_to_stay(
-    path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_meta, "_CLOCK_STEP_NS", 3600 * 10**9)
+    monkeypatch.setattr(array_folder, "_CLOCK_STEP_NS", 3600 * 10**9 * is_writable)
+    if not is_writable:
+        monkeypatch.setattr(Path, "write_text", refuse)
     os.utime(path / "features_0.npy")
     StoredGraph.open(path)
     StoredGraph.open(path)
     assert len(hashed) == 2
 
 
-def test_workers_may_skip_the_check(path: Path, hashed: list[int]) -> None:
-    (path / ".verified.json").unlink()
-    StoredGraph.open(path, check=False)
-    assert hashed == []
-
-
 def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_meta, "_HASH_CHUNK", 10)
+    monkeypatch.setattr(array_folder, "_HASH_CHUNK", 10)
     file = tmp_path / "file"
     found = set()
     for content in (bytes(25), bytes(24) + b"\1", b"\1" + bytes(24), bytes(26), b""):
         file.write_bytes(content)
-        found.add(store_meta.checksums([file])[0])
+        found.add(array_folder.checksums([file])[0])
     assert len(found) == 5
 
 
@@ -209,81 +181,96 @@ def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "features_0", "labels", "split_test"])
-def test_a_flipped_byte_is_found(path: Path, name: str) -> None:
-    flip_last_byte(path / f"{name}.npy")
-    assert reason(path).startswith(f"{name}.npy has checksum ")
-    assert reason(path).startswith(f"{name}.npy has checksum ")
-
-
-def test_a_flipped_byte_is_found_though_its_time_was_put_back(path: Path) -> None:
-    before = (path / "features_0.npy").stat()
-    flip_last_byte(path / "features_0.npy")
-    os.utime(path / "features_0.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert reason(path).startswith("features_0.npy has checksum ")
-
-
-def test_a_byte_flipped_through_a_map_is_found(path: Path) -> None:
-    features = np.load(path / "features_0.npy", mmap_mode="r+")
-    features[3, 3] += 1
-    del features
-    assert reason(path).startswith("features_0.npy has checksum ")
-
-
-def test_a_full_check_finds_what_opening_was_told_to_trust(path: Path) -> None:
+def test_a_changed_byte_is_found_though_the_files_time_was_put_back(path: Path, name: str) -> None:
     store = StoredGraph.open(path)
     store.verify()
-    flip_last_byte(path / "gcn_norm.npy")
-    with pytest.raises(StoreError, match=r"gcn_norm\.npy has checksum"):
+    before = (path / f"{name}.npy").stat()
+    content = np.load(path / f"{name}.npy", mmap_mode="r+")
+    content.reshape(-1).view(np.uint8)[-1] ^= 1
+    del content
+    os.utime(path / f"{name}.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):  # no seal is written
+        assert reason(path).startswith(f"{name}.npy has checksum ")
+    with pytest.raises(StoreError, match=f"{name}.npy has checksum"):
         store.verify()
 
 
-def test_a_truncated_file_is_found(path: Path) -> None:
-    os.truncate(path / "labels.npy", 150)
-    assert re.match(r"labels\.npy .*150 .*176", reason(path))
+def _object_array(file: Path) -> None:
+    size = file.stat().st_size
+    with file.open("wb") as opened:
+        np.save(opened, np.array([print, print], dtype=object), allow_pickle=True)
+        opened.truncate(size)
 
 
-def test_a_missing_file_is_found(path: Path) -> None:
-    (path / "edge_weight.npy").unlink()
-    assert reason(path) == "edge_weight.npy is missing"
+def _archive(file: Path) -> None:
+    file.write_bytes(b"PK\3\4" + bytes(172))
 
 
-def test_a_header_of_another_type_is_found(path: Path) -> None:
-    labels = np.load(path / "labels.npy")
-    np.save(path / "labels.npy", labels.view(np.float32))
-    assert re.match(r"labels\.npy .*float32.*int32", reason(path))
+def _broken_header(file: Path) -> None:
+    content = file.read_bytes()
+    broken = content.replace(b"'shape': (12,), }", b"'shape': (((12,),")
+    assert len(broken) == len(content)
+    file.write_bytes(broken)
 
 
-def test_a_pickled_array_is_never_loaded(path: Path) -> None:
-    size = (path / "labels.npy").stat().st_size
-    with (path / "labels.npy").open("wb") as file:
-        np.save(file, np.array([print, print], dtype=object), allow_pickle=True)
-        file.truncate(size)
-    assert reason(path).startswith("labels.npy is not a valid npy")
+def _link(file: Path) -> None:
+    file.rename(file.parent.parent / "elsewhere")
+    file.symlink_to(file.parent.parent / "elsewhere")
 
 
-def test_something_that_is_no_array_is_found(path: Path) -> None:
-    (path / "labels.npy").write_bytes(b"PK\3\4" + bytes(172))
-    assert reason(path).startswith("labels.npy is not a valid npy")
+def _pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)  # who opens it waits for ever
 
 
-def test_an_edited_meta_is_found(path: Path) -> None:
+def _folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def _other_type(file: Path) -> None:
+    np.save(file, np.load(file).view(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "expected"),
+    [
+        ("labels.npy", lambda file: os.truncate(file, 150), r" .*150 .*176"),
+        ("labels.npy", Path.unlink, " is missing"),
+        ("labels.npy", _other_type, r" .*float32.*int32"),
+        ("labels.npy", _object_array, " is not a valid npy"),
+        (
+            "labels.npy",
+            lambda file: file.write_bytes(b"PK\3\4" + bytes(172)),
+            " is not a valid npy",
+        ),
+        ("labels.npy", _broken_header, " .*header"),
+        ("labels.npy", _folder, " is no regular file"),
+        ("labels.npy", _link, " is no regular file"),
+        ("labels.npy", _pipe, " is no regular file"),
+        ("meta.json", _link, " is no regular file"),
+        ("meta.json", _pipe, " is no regular file"),
+        *(
+            ("meta.json", lambda file, text=text: file.write_text(text), "")
+            for text in ("", "{", "[" * 10**5, "\0\1\2", "[]", "{}", '{"format": "other"}')
+        ),
+    ],
+)
+def test_what_is_no_array_or_no_metadata_is_found(
+    path: Path, name: str, damage: Callable[[Path], object], expected: str
+) -> None:
+    damage(path / name)
+    assert re.match(re.escape(name) + expected, reason(path))
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    assert reason(tmp_path / "nowhere") == "it does not exist"
+    assert reason(tmp_path) == "it has no meta.json"
+
+
+def test_an_edited_meta_is_found_and_another_version_is_named(path: Path) -> None:
     edit_meta(path, lambda meta: meta.update(num_classes=4))
     assert reason(path).startswith("meta.json was changed")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 10**5, "\0\1\2"])
-def test_a_meta_that_is_no_json_is_found(path: Path, text: str) -> None:
-    (path / "meta.json").write_text(text)
-    assert reason(path).startswith("meta.json")
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format": "other"}'])
-def test_a_meta_of_something_else_is_found(path: Path, text: str) -> None:
-    (path / "meta.json").write_text(text)
-    assert reason(path).startswith("meta.json")
-
-
-def test_another_format_version_is_named(path: Path) -> None:
     edit_meta(path, lambda meta: meta.update(version=1), sign=True)
     assert reason(path) == "it has format version 1, this gnntrain reads 3"
 
@@ -305,45 +292,36 @@ def test_a_file_name_that_leaves_the_directory_is_refused(path: Path, name: str)
         (lambda m: m["arrays"]["labels"].update(shape=[11]), "labels as int32 [11]"),
         (lambda m: m["arrays"]["split_val"].update(shape=[]), "split_val as int64 []"),
         (lambda m: m["node_types"][0].update(num_nodes=10**6), "indptr as int64 [13]"),
-        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 [50]"),
+        (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 ["),
         (lambda m: m.update(task="regression"), "task: "),
         (lambda m: m.update(node_types=[]), "node_types: "),
         (lambda m: m.pop("identity"), "identity: "),
+        (lambda m: m.update(target="nobody"), "the node type 'nobody'"),
+        (lambda m: m["edge_types"][0].update(name=["node", "to", "a"]), "the node type 'a'"),
+        (lambda m: m["node_types"].append(m["node_types"][0]), "a type twice"),
     ],
 )
 def test_a_meta_that_contradicts_itself_is_refused(
     path: Path, change: Callable[[Any], None], part: str
 ) -> None:
     edit_meta(path, change, sign=True)
+    assert reason(path).startswith("meta.json: ")
     assert part in reason(path)
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    assert reason(tmp_path / "nowhere") == "it does not exist"
-    assert reason(tmp_path) == "it has no meta.json"
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta["edge_types"][0].update(num_edges=1),
+        lambda meta: meta["node_types"][1].update(num_nodes=61),
+        lambda meta: meta["arrays"].pop("features_2"),
+        lambda meta: meta["arrays"].update(gcn_norm=meta["arrays"]["labels"]),
+    ],
+)
+def test_sizes_of_types_that_do_not_fit_the_arrays_are_refused(
+    tmp_path: Path, change: Callable[[Any], None]
+) -> None:
+    path = write_store(tmp_path / "store", random_hetero_data(), PrepareOptions(), {}).path
 
-
-def test_a_broken_header_is_said(path: Path) -> None:
-    file = path / "labels.npy"
-    content = file.read_bytes()
-    broken = content.replace(b"'shape': (12,), }", b"'shape': (((12,),")
-    assert len(broken) == len(content)
-    file.write_bytes(broken)
-    assert re.match(r"labels\.npy .*header", reason(path))
-
-
-@pytest.mark.parametrize("name", ["features_0.npy", "meta.json"])
-def test_links_and_pipes_in_place_of_files_are_refused(path: Path, name: str) -> None:
-    elsewhere = path.parent / "elsewhere"
-    (path / name).rename(elsewhere)
-    (path / name).symlink_to(elsewhere)
-    assert reason(path).startswith(name)
-    (path / name).unlink()
-    os.mkfifo(path / name)  # who opens it waits for ever
-    assert reason(path).startswith(name)
-
-
-def test_a_directory_in_place_of_a_file_is_said(path: Path) -> None:
-    (path / "labels.npy").unlink()
-    (path / "labels.npy").mkdir()
-    assert reason(path).startswith("labels.npy")
+    edit_meta(path, change, sign=True)
+    assert reason(path).startswith("meta.json: ")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,97 +12,120 @@ import numpy as np
 import pytest
 
 from gnntrain.config import from_dict
-from gnntrain.data.graph import PrepareOptions
-from gnntrain.data.store import StoredGraph
-from gnntrain.data.summary import DataSummary, from_plain, plain_summary, summary_of
+from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.summary import DataSummary, from_plain, summary_of
 from gnntrain.report.writing import write_report
 from gnntrain.results.export import export
 from gnntrain.run import prepare, train
-from tests.graphs import random_graph, stored
+from tests.graphs import random_graph
 from tests.hetero_graphs import random_hetero_data
 
 PLAIN = PrepareOptions()
+LOOPS = PrepareOptions(add_self_loops=True)
+ALL = PrepareOptions(
+    to_undirected=True, add_self_loops=True, normalize_features=True, feature_dtype="float16"
+)
+TYPED = random_hetero_data()
+BETWEEN = {name: edges for name, edges in TYPED.edges.items() if name[0] != name[2]}
 
 
-def test_classes_their_names_and_nodes_without_one() -> None:
-    labels = np.array([0, 1, 2, -1] * 15)
-    names = np.array([b"red", "grün".encode(), b"blue"])
-    read = summary_of(random_graph(labels=labels, class_names=names), PLAIN)
-    assert "3 classes: red, grün, blue" in read.labels
-    assert "15 of 60 nodes" in read.labels
+def classes(labels: list[float], **more: Any) -> GraphData:
+    return random_graph(labels=np.array(labels), num_classes=len(set(labels)) - 1, **more)
 
 
-def test_labels_as_numbers_with_gaps_count_as_missing() -> None:
-    labels = np.array([0.0, 1.0, np.nan] * 20)
-    read = summary_of(random_graph(labels=labels, num_classes=2, task="binary"), PLAIN)
-    assert "20 of 60 nodes" in read.labels
-
-
-def test_no_more_than_ten_names_are_shown() -> None:
-    names = [f"f{i}" for i in range(11)]
-    read = summary_of(random_graph(num_features=11, feature_names=names), PLAIN)
-    assert "11" in read.features
-    assert "f9" in read.features
-    assert "f10" not in read.features
-
-
-def test_quantities_have_ranges_and_gaps() -> None:
-    values = np.full((60, 2), 3.0, np.float32)
-    values[0], values[1, 1] = [1.5, -2.0], np.nan
-    graph = random_graph()
-    graph.task, graph.labels, graph.num_classes = "continuous", values, 2
-    graph.class_names = np.array([b"income", b"rate"])
-    words = summary_of(graph, PLAIN).labels
-    assert "income from 1.5 to 3" in words
-    assert "rate from -2 to 3" in words
-    assert "1 of 60 nodes" in words
-
-
-def test_a_quantity_that_no_node_has_is_no_error() -> None:
-    graph = random_graph(labels=np.full((60, 1), np.nan, np.float32), num_classes=1)
-    graph.task = "continuous"
-    assert "60 of 60 nodes" in summary_of(graph, PLAIN).labels
-
-
-def test_edges_and_features_as_they_are_stored() -> None:
-    options = PrepareOptions(
-        to_undirected=True,
-        add_self_loops=True,
-        normalize_features=True,
-        feature_dtype="float16",
+def quantities(values: Any, *names: bytes) -> GraphData:
+    class_names = np.array(names) if names else None
+    return random_graph(
+        task="continuous", labels=values, num_classes=values.shape[1], class_names=class_names
     )
-    weight = np.ones(240, np.float32)
-    read = summary_of(random_graph(edge_weight=weight), options)
-    assert all(word in read.edges for word in ("240", "weighted", "both directions", "self-loops"))
-    assert "sum of 1" in read.features
-    assert "float16" in read.features
-    assert "both directions" in summary_of(random_graph(symmetric=True), PLAIN).edges
+
+
+RATES = np.full((60, 2), 3.0, np.float32)
+RATES[0], RATES[1, 1] = [1.5, -2.0], np.nan
+FEATURE_NAMES = [f"f{i}" for i in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "key", "text"),
+    [
+        (
+            classes([0, 1, 2, -1] * 15, class_names=np.array([b"red", "grün".encode(), b"blue"])),
+            PLAIN,
+            "labels",
+            "3 classes: red, grün, blue; 15 of 60 nodes have none",
+        ),
+        (
+            classes([0.0, 1.0, np.nan, np.nan] * 15, task="binary"),
+            PLAIN,
+            "labels",
+            "2 classes; 30 of 60 nodes have none",
+        ),
+        (
+            quantities(RATES, b"income", b"rate"),
+            PLAIN,
+            "labels",
+            "2 quantities: income from 1.5 to 3, rate from -2 to 3; 1 of 60 nodes have none",
+        ),
+        (
+            quantities(np.full((60, 1), np.nan, np.float32)),
+            PLAIN,
+            "labels",
+            "a quantity: 0; 60 of 60 nodes have none",
+        ),
+        (
+            random_graph(num_features=11, feature_names=FEATURE_NAMES),
+            ALL,
+            "features",
+            "11 a node: f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, …, scaled to a sum of 1 a node, "
+            "stored as float16",
+        ),
+        (random_graph(features=None), PLAIN, "features", "none"),
+        (
+            random_graph(edge_weight=np.ones(240, np.float32)),
+            ALL,
+            "edges",
+            "240 given, weighted, stored in both directions, self-loops added",
+        ),
+        (random_graph(symmetric=True), PLAIN, "edges", "240 given, stored in both directions"),
+        (
+            TYPED,
+            PLAIN,
+            "features",
+            "5 a node of type paper, 3 a node of type author, none of type venue",
+        ),
+        (
+            TYPED,
+            LOOPS,
+            "edges",
+            "author/writes/paper 160, paper/cites/paper 120, paper/appears_in/venue 40 given, "
+            "stored in both directions, self-loops added",
+        ),
+        (
+            replace(TYPED, edges=BETWEEN, reverse=False),
+            LOOPS,
+            "edges",
+            "author/writes/paper 160, paper/appears_in/venue 40 given",
+        ),
+        (TYPED, PLAIN, "split", "20 train, 10 val, 10 test"),
+        (random_graph(labelled=False), PLAIN, "labels", ""),
+        (random_graph(labelled=False), PLAIN, "split", ""),
+    ],
+)
+def test_what_the_arrays_say(data: GraphData, options: PrepareOptions, key: str, text: str) -> None:
+    assert getattr(summary_of(data, options), key) == text
 
 
 def test_a_builders_own_words_stay_and_gaps_are_filled() -> None:
     own = DataSummary(ids="column name of a.csv", labels="column y", left_out={"z": "text"})
     read = summary_of(random_graph(summary=own), PLAIN)
-    assert (read.ids, read.labels, read.left_out) == (own.ids, own.labels, own.left_out)
-    assert "240" in read.edges
-    assert "30 train" in read.split
-    assert read.lines()[-1] == ("left out", "z (text)")
-
-
-def test_a_graph_to_predict_for_has_neither_labels_nor_splits() -> None:
-    read = summary_of(random_graph(labelled=False), PLAIN)
-    assert read.labels == read.split == ""
-    assert [label for label, _ in read.lines()] == ["features", "edges"]
-
-
-def test_a_summary_survives_its_store_and_json(tmp_path: Path) -> None:
-    own = DataSummary(ids="column name of a.csv", left_out={"z": "text"})
-    stored(tmp_path / "store", random_graph(summary=own))
-    store = StoredGraph.open(tmp_path / "store")
-    plain = json.loads(json.dumps(plain_summary(store)))
-    assert plain["split_sizes"] == {"train": 30, "val": 15, "test": 15}
-    assert from_plain(plain) == store.summary
-    assert store.summary is not None
-    assert store.summary.ids == own.ids
+    assert read.lines() == [
+        ("ids", "column name of a.csv"),
+        ("labels", "column y"),
+        ("features", "5 a node"),
+        ("edges", "240 given"),
+        ("split", "30 train, 15 val, 15 test"),
+        ("left out", "z (text)"),
+    ]
 
 
 @pytest.mark.parametrize("plain", [None, [], {}, {"split_sizes": {}}, {"ids": 3}, {"left_out": []}])
@@ -110,70 +133,36 @@ def test_what_is_no_summary_is_none(plain: object) -> None:
     assert from_plain(plain) is None
 
 
-@pytest.fixture(scope="module")
-def own_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A run on a user's own files, and the summary that `train` returned."""
-    folder = tmp_path_factory.mktemp("own")
+def test_a_run_tells_what_was_read_everywhere(tmp_path: Path) -> None:
+    """Of a user's own files: in what `prepare` and `train` return, in the run, card and report."""
     rng = np.random.default_rng(0)
-    np.save(folder / "x.npy", rng.normal(size=(60, 3)).astype(np.float32))
-    np.save(folder / "e.npy", rng.integers(0, 60, (240, 2)))
-    np.save(folder / "y.npy", rng.integers(0, 3, 60))
-    files = {
-        "features": str(folder / "x.npy"),
-        "edges": str(folder / "e.npy"),
-        "labels": str(folder / "y.npy"),
+    arrays: dict[str, Any] = {
+        "features": rng.normal(size=(60, 3)).astype(np.float32),
+        "edges": rng.integers(0, 60, (240, 2)),
+        "labels": rng.integers(0, 3, 60),
     }
+    files = {name: str(tmp_path / f"{name}.npy") for name in arrays}
+    for name, array in arrays.items():
+        np.save(files[name], array)
+    keys = {"name": "files", "store_dir": str(tmp_path), "to_undirected": True}
     config = from_dict(
         {
-            "dataset": {"name": "files", "store_dir": str(folder / "stores"), **files},
+            "dataset": {**keys, **files},
             "trainer": {"epochs": 1, "gpus": 0},
             "model": {"hidden_channels": 4},
-            "run": {"dir": str(folder / "run")},
+            "run": {"dir": str(tmp_path / "run")},
         }
     )
-    summary = train(config)
-    assert prepare(config)["data"] == summary["data"]
-    return folder, summary
-
-
-def test_a_run_tells_what_was_read_everywhere(own_run: tuple[Path, dict[str, Any]]) -> None:
-    folder, summary = own_run
-    told = json.loads((folder / "run" / "summary.json").read_text())
-    assert told["data"] == summary["data"]
-    assert sum(told["data"]["split_sizes"].values()) == 60
-    read = from_plain(told["data"])
+    told = train(config)["data"]
+    assert prepare(config)["data"] == told
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["data"] == told
+    assert sum(told["split_sizes"].values()) == 60
+    read = from_plain(told)
     assert read is not None
     assert "3 classes" in read.labels
-    card = (export(folder / "run", folder / "model").path / "README.md").read_text()
-    page = html.unescape(write_report([folder / "run"], folder / "r.html").read_text())
+    assert read.edges.count("both directions") == 1  # the reader and the store could say it
+    card = (export(tmp_path / "run", tmp_path / "model").path / "README.md").read_text()
+    page = html.unescape(write_report([tmp_path / "run"], tmp_path / "r.html").read_text())
     for _, phrase in read.lines():
         assert phrase in card
         assert phrase in page
-
-
-def test_a_direction_is_told_once_whoever_described_the_edges(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("source,target\n0,1\n1,2\n")
-    (tmp_path / "x.csv").write_text(
-        "id,f,label\n" + "".join(f"{i},{i}.5,{i % 2}\n" for i in range(9))
-    )
-    files = {"edges": str(tmp_path / "e.csv"), "features": str(tmp_path / "x.csv")}
-    dataset = {"name": "files", "store_dir": str(tmp_path), "to_undirected": True, **files}
-    told = prepare(from_dict({"dataset": dataset}))["data"]["edges"]
-    assert told.count("both directions") == 1
-    assert "column source" in told
-
-
-def test_a_typed_graph_names_its_types() -> None:
-    read = summary_of(random_hetero_data(), PLAIN)
-    assert "5 a node of type paper" in read.features
-    assert "none of type venue" in read.features
-    assert "author/writes/paper 160" in read.edges
-    assert "both directions" in read.edges
-    assert "20 train" in read.split
-
-
-def test_loops_are_told_only_where_edges_stay_within_a_type() -> None:
-    data, loops = random_hetero_data(), dataclasses.replace(PLAIN, add_self_loops=True)
-    assert "self-loops" in summary_of(data, loops).edges
-    data.edges = {name: ends for name, ends in data.edges.items() if name[0] != name[2]}
-    assert "self-loops" not in summary_of(data, loops).edges

@@ -19,8 +19,8 @@ from hypothesis.strategies import SearchStrategy
 
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import Config, TrainerConfig, from_dict
+from gnntrain.data.array_folder import digest_of
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import digest_of
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
@@ -28,6 +28,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
 from tests.fuzz.surface import Surface
@@ -172,7 +173,7 @@ def _own_yaml_reader(folder: Path) -> Read:
 
 
 def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
-    class Silent:
+    class Silent(Evaluator):
         def evaluate(self, _model: Any) -> dict[str, dict[str, float]]:
             return {"train": {}, "val": {"accuracy": 0.5}, "test": {}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnntrain.app import compose_config
-from gnntrain.data.store_cleaning import find_stores
+from gnntrain.data.stores import find_stores
 from gnntrain.inventory.datasets import dataset_rows
 from gnntrain.inventory.stores import store_rows
 from gnntrain.run import prepare

@@ -60,27 +60,20 @@ def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSour
 
 @on_each_device
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
-def test_the_rows_are_the_stores(store: StoredGraph, placement: Placement, device: str) -> None:
+def test_the_rows_are_the_stores_and_hits_are_counted(
+    store: StoredGraph, placement: Placement, device: str
+) -> None:
     features = placed(store, placement, device)
     nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
     expected = rows_of(store.only_nodes).float()[nodes]
     assert features.select().num_features == expected.shape[1]
     for asked in (nodes, nodes.to(device)):
         assert torch.equal(features.select(asked).whole().cpu(), expected)
+    is_cached, num_hits = placement.features == "cached", 4 if placement.num_cached else 0
+    assert features.take_reads() == ((2 * num_hits, 2 * len(nodes)) if is_cached else (0, 0))
+    assert features.take_reads() == (0, 0)
     none = features.select(torch.empty(0, dtype=torch.int64, device=device))
     assert none.whole().shape == (0, expected.shape[1])
-
-
-@on_each_device
-@pytest.mark.parametrize("pins_rows", [True, False])
-def test_hits_are_counted_until_they_are_taken(
-    store: StoredGraph, device: str, pins_rows: bool
-) -> None:
-    features = placed(store, Placement("resident", "cached", 4, pins_rows=pins_rows), device)
-    features.select(torch.tensor([3, 5, 40, 41, 42], device=device))
-    features.select(torch.tensor([10, 1], device=device))
-    assert features.take_reads() == (3, 7)
-    assert features.take_reads() == (0, 0)
 
 
 @on_each_device

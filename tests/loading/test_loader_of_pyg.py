@@ -40,10 +40,6 @@ def stock(
     return cpu_loader(graph, plan, fan_outs, needs=NEEDS, kind=PyGSampler, **options)
 
 
-def own(graph: Graph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2)) -> SampledLoader:
-    return cpu_loader(graph, plan, fan_outs, needs=NEEDS, threads=0)
-
-
 @pytest.mark.parametrize("fan_outs", [(-1,), (-1, -1), (-1, -1, -1), ()])
 def test_with_all_in_neighbours_or_none_a_batch_equals_our_own(
     tmp_path: Path, fan_outs: tuple[int, ...]
@@ -51,9 +47,9 @@ def test_with_all_in_neighbours_or_none_a_batch_equals_our_own(
     """Of many types PyG numbers the sources of a hop in another order."""
     graph = graph_of("one type", tmp_path / "store")
     plan = plan_of(graph, 4)
-    pairs = zip(stock(graph, plan, fan_outs), own(graph, plan, fan_outs), strict=True)
-    for batch, by_us in pairs:
-        assert_same(batch, by_us)
+    by_us = cpu_loader(graph, plan, fan_outs, needs=NEEDS, threads=0)
+    for batch, same in zip(stock(graph, plan, fan_outs), by_us, strict=True):
+        assert_same(batch, same)
 
 
 def test_weights_are_those_of_the_drawn_edges(graph: Graph) -> None:
@@ -76,27 +72,20 @@ def edges(batch: Batch) -> list[Any]:
 
 
 def test_an_epoch_goes_on_where_its_state_says_with_the_same_draws(graph: Graph) -> None:
-    plan = plan_of(graph, 4)
-    loader = stock(graph, plan)
+    """In the step's thread: others would draw from the generator that dropout is drawing from."""
+    loader = stock(graph, plan_of(graph, 4), threads=1)
     loader.set_epoch(2)
     whole = list(map(edges, loader))
     loader.set_epoch(2)
     iterator = iter(loader)
     for _ in range(3):
         next(iterator)
+    assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
     assert loader.state_dict() == {"epoch": 2, "step": 3}
-    other = stock(graph, plan)
+    other = stock(graph, plan_of(graph, 4))
     other.load_state_dict(loader.state_dict())
     torch.manual_seed(99)  # as another process might stand
     assert list(map(edges, other)) == whole[3:]
-
-
-def test_batches_are_made_in_the_thread_of_the_step(graph: Graph) -> None:
-    """Background threads would draw from the generator that dropout is drawing from."""
-    loader = stock(graph, plan_of(graph), threads=1)
-    next(iter(loader))
-    assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
-    assert set(loader.phases.drain()) == {"sample", "gather"}
 
 
 def test_ranks_draw_anew(tmp_path: Path) -> None:

@@ -60,6 +60,6 @@ def test_the_most_read_nodes_of_a_machine(
         for _ in range(number):
             counts.add(np.array([node]))
     with patch.object(read_counts, "_NODES_AT_ONCE", at_once):
-        found = most_read_nodes(counts, num_rows, 51, DistributedContext())
+        found = most_read_nodes(counts.between, num_rows, 51, DistributedContext())
     expected = sorted(reads, key=lambda node: (-reads[node], node))[:num_rows]
     assert found.tolist() == sorted(expected)

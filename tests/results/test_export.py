@@ -85,8 +85,8 @@ def keep_graph(folder: Path, store: StoredGraph, logits: torch.Tensor) -> None:
     """The graph as PyG's users have it, beside the export."""
     x, edge_index = graph_of(store)
     arrays: dict[str, Any] = {"x": x.numpy(), "edge_index": edge_index.numpy()}
-    if store.edge_weight is not None:
-        arrays["edge_weight"] = store.edge_weight
+    if store.only_edges.weight is not None:
+        arrays["edge_weight"] = store.only_edges.weight
     np.savez(folder / "graph.npz", logits=logits.numpy(), **arrays)
 
 

@@ -91,6 +91,10 @@ class Partition:
 Partitions = Mapping[NodeType, Partition]
 
 
+def originals_of(partitions: Partitions) -> dict[NodeType, Int64Array]:
+    return {name: own.originals for name, own in partitions.items()}
+
+
 def by_turns(graph: FusedCSC, num_parts: int) -> Partitions:
     return {
         name: Partition.of([i % num_parts for i in range(size)], num_parts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.distributed.owners import NodeOwners, RowAnswers, ask_rows
 from gnntrain.errors import RunError, UserError
-from gnntrain.sampling import remote
+from gnntrain.sampling import cpu
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.kernels import CHUNK_EDGES
@@ -26,7 +26,6 @@ from tests.sampling.graphs import (
     csc,
     each_scope,
     of_one_type,
-    on_each_graph,
     random_csc,
     sampler_of,
     seeds_of,
@@ -35,14 +34,10 @@ from tests.sampling.graphs import (
     target_of,
     typed_graphs,
 )
-from tests.sampling.parts import InProcess, Partition, Partitions, by_turns, remote_sampler
+from tests.sampling.parts import InProcess, Partition, by_turns, originals_of, remote_sampler
 from tests.sampling.test_cpu import peak_of
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
-
-
-def originals_of(partitions: Partitions) -> dict[str, np.ndarray]:
-    return {name: own.originals for name, own in partitions.items()}
 
 
 @examples(100)
@@ -73,9 +68,7 @@ def test_blocks_are_those_of_the_whole_graph_whatever_the_partition(
     seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph, scope))
     options: dict[str, Any] = {"scope": scope, "replace": replace}
     csc_of = {name: graph.part(number) for number, name in enumerate(graph.edge_types)}
-    weights = {
-        name: np.arange(len(indices), dtype=np.float32) for name, (_, indices) in csc_of.items()
-    }
+    weights = {name: np.arange(len(own[1]), dtype=np.float32) for name, own in csc_of.items()}
     sampler, _ = remote_sampler(
         graph,
         partitions,
@@ -105,7 +98,7 @@ def test_blocks_are_those_of_the_whole_graph_whatever_the_partition(
 
 
 @each_scope
-@pytest.mark.parametrize("fan_out", [24, 25, 400, 4999, -1])
+@pytest.mark.parametrize("fan_out", [24, 25, 4999, -1])
 def test_hubs_beyond_a_chunk_of_edges(fan_out: int, scope: str) -> None:
     num_edges = 3 * CHUNK_EDGES + 1
     hub = of_one_type(csc(5000, np.arange(num_edges) % 5000, np.arange(num_edges) % 10 // 9))
@@ -119,13 +112,12 @@ def test_hubs_beyond_a_chunk_of_edges(fan_out: int, scope: str) -> None:
 @pytest.mark.parametrize(
     "graph", [of_one_type(random_csc(30_000, 200_000)), hetero_graph().fused], ids=["one", "typed"]
 )
-@each_scope
-def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str) -> None:
+def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC) -> None:
     """Batches that grow the table, and batches that find old numbers in it."""
     rng, target = np.random.default_rng(0), target_of(graph)
     partitions = by_turns(graph, 4)
-    used, _ = remote_sampler(graph, partitions, [5, 4, 30], scope=scope)
-    whole = sampler_of(graph, [5, 4, 30], scope=scope)
+    used, _ = remote_sampler(graph, partitions, [5, 4, 30])
+    whole = sampler_of(graph, [5, 4, 30])
     for step in range(10):
         size = rng.integers(0, 60) * (1 + 20 * (step % 5 == 4))
         seeds, key = rng.integers(0, graph.num_nodes[target], size), SampleKey(0, 0, step)
@@ -135,7 +127,7 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str
 
 
 def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MAX_BATCH_NODES", CHUNK_EDGES + 10)
+    monkeypatch.setattr(cpu, "MAX_BATCH_NODES", CHUNK_EDGES + 10)
     numbers = NodeNumbers()
     numbers.start(np.arange(11))
     with pytest.raises(RunError, match="batch size"):
@@ -146,31 +138,22 @@ def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:
     indptr = np.zeros(1_000_001, np.int64)
     indptr[-100:] = np.arange(100)
     graph = of_one_type((indptr, np.arange(99, dtype=np.int32)))
-    draws = PartDraws(graph, {NODE: np.arange(1_000_000)}, {})
+    caller = InProcess({DRAW: [PartDraws(graph, {NODE: np.arange(1_000_000)}, {})]})
     owners = {NODE: NodeOwners(np.array([0, 1_000_000]))}
-    caller = InProcess({DRAW: [draws]})
     sampler = RemoteSampler(caller, owners, [EDGE], {EDGE: (2, 2)})
-    assert (
-        peak_of(lambda: sampler.sample(seeds_of(torch.arange(999_900, 1_000_000)), KEY)) < 100_000
-    )
+    seeds = seeds_of(torch.arange(999_900, 1_000_000))
+    assert peak_of(lambda: sampler.sample(seeds, KEY)) < 100_000
 
 
-def test_bytes_on_the_way_are_those_of_ids_counts_and_sources() -> None:
+def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone() -> None:
     graph = of_one_type(random_csc(3000, 60_000))
     sampler, caller = remote_sampler(graph, by_turns(graph, 2), [5, 3])
     blocks = blocks_of(sampler.sample(seeds_of(torch.arange(0, 3000, 6)), KEY))
     num_dst = sum(block.num_dst for block in blocks)
     num_edges = sum(block.num_edges for block in blocks)
+    assert [asked[:2] for asked in caller.asked] == [(DRAW, 0), (DRAW, 1)] * 2
     assert sum(asked for _, _, asked, _ in caller.asked) == 4 * num_dst + 4 * 48
     assert sum(answered for *_, answered in caller.asked) == num_dst + 4 * num_edges
-
-
-@on_each_graph
-def test_an_owner_is_asked_once_a_hop_for_all_edge_types(graph: FusedCSC) -> None:
-    sampler, caller = remote_sampler(graph, by_turns(graph, 2), [3, 2])
-    target = target_of(graph)
-    sampler.sample(seeds_of(torch.arange(0, graph.num_nodes[target], 2), graph), KEY)
-    assert [asked[:2] for asked in caller.asked] == [(DRAW, 0), (DRAW, 1)] * 2
 
 
 def test_only_owners_of_some_destination_are_asked() -> None:
@@ -200,6 +183,5 @@ def test_rows_come_in_the_order_asked(part_of: list[int], data: st.DataObject) -
     for parts_each in (1, 2, 3):
         held, owners = partition.held(parts_each), partition.machines(parts_each)
         answers = [RowAnswers([parts[p] for p in own], ranges) for own, ranges in held]
-        caller = InProcess({"values": list(answers)})
-        found = ask_rows(caller, owners, "values", np.array(nodes, np.int64))
+        found = ask_rows(InProcess({"values": [*answers]}), owners, "values", np.array(nodes, int))
         np.testing.assert_array_equal(found, values[nodes])

@@ -1,4 +1,4 @@
-"""A task that the core does not know: it trains, evaluates, resumes and is judged as any other."""
+"""A task that the core does not know trains and is judged as any other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from gnntrain import metrics
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.loading.loader import Loader, SeedPlan
+from gnntrain.loading.loader import SeedPlan
 from gnntrain.metrics import Metric, get_metric, metric
 from gnntrain.models import SAGE
 from gnntrain.tasks import Column, Columns, NodeTask, Task
-from gnntrain.training.checkpoint import load_checkpoint
-from gnntrain.training.evaluation import Evaluator, SampledEvaluator
+from gnntrain.training.evaluation import SampledEvaluator
 from gnntrain.training.trainer import Trainer
 from tests.evaluators import layerwise
 from tests.graphs import stored
@@ -37,7 +36,7 @@ def _root_error() -> Iterator[None]:
     metrics._REGISTERED.pop("root_error")
 
 
-class NodeRegression(NodeTask):
+class FeatureSum(NodeTask):
     """Predicts the sum of a node's features."""
 
     def __init__(self, graph: StoredGraph) -> None:
@@ -70,67 +69,41 @@ class NodeRegression(NodeTask):
         return []
 
 
-def loader_of(graph: StoredGraph, task: Task, kind: str, split: str = "train") -> Loader:
-    is_training = split == "train"
-    plan = SeedPlan(task.examples(split), 8, shuffle=is_training, redraw=is_training)
-    if kind == "full":
-        return full_loader(graph, plan, targets=task.targets)
-    return cpu_loader(graph, plan, (-1, -1), targets=task.targets, threads=0)
-
-
-def trainer_of(graph: StoredGraph, folder: Path, kind: str, exact: bool, epochs: int) -> Trainer:
-    task: Task = NodeRegression(graph)
-    context = DistributedContext()
-    evaluator: Evaluator
-    if exact:
-        evaluator = layerwise(graph, folder, context, task=task)
-    else:
-        loaders = {split: loader_of(graph, task, "", split) for split in ("train", "val", "test")}
-        evaluator = SampledEvaluator(task, loaders, context)
-    torch.manual_seed(0)
-    return Trainer(
-        SAGE(graph.num_features, task.num_outputs, hidden_channels=8, dropout=0),
-        loader_of(graph, task, kind),
-        evaluator,
-        task=task,
-        config=TrainerConfig(epochs=epochs, lr=0.02),
-        checkpoints=folder,
-    )
-
-
 @pytest.mark.parametrize("kind", ["neighbor", "full"])
-def test_another_task_trains_and_its_best_epoch_has_the_least_error(
+def test_the_best_epoch_has_the_least_error_and_both_evaluators_judge_alike(
     tmp_path: Path, kind: str
 ) -> None:
     graph = stored(tmp_path / "store")
-    result = trainer_of(graph, tmp_path, kind, exact=True, epochs=12).fit()
+    task: Task = FeatureSum(graph)
+    torch.manual_seed(0)
+    model = SAGE(graph.num_features, task.num_outputs, hidden_channels=8, dropout=0)
+    plan, targets = SeedPlan(task.examples("train"), 8), task.targets
+    exact = layerwise(graph, tmp_path, task=task)
+    trainer = Trainer(
+        model,
+        full_loader(graph, plan, targets=targets)
+        if kind == "full"
+        else cpu_loader(graph, plan, (-1, -1), targets=targets, threads=0),
+        exact,
+        task=task,
+        config=TrainerConfig(epochs=12, lr=0.02),
+    )
+    result = trainer.fit()
     errors = [record.metrics["val"]["root_error"] for record in result.records]
     assert result.records[-1].train_loss < 0.8 * result.records[0].train_loss
     assert result.best_epoch == 1 + errors.index(min(errors))
     assert result.best["val"]["root_error"] == min(errors) < errors[0]
-    assert load_checkpoint(tmp_path / "best.pt")["best_epoch"] == result.best_epoch
 
-
-def test_both_evaluators_judge_it_alike(tmp_path: Path) -> None:
-    graph = stored(tmp_path / "store")
-    exact = trainer_of(graph, tmp_path, "full", exact=True, epochs=1)
-    sampled = trainer_of(graph, tmp_path, "full", exact=False, epochs=1)
-    wanted = exact.evaluator.evaluate(exact.model)
-    found = sampled.evaluator.evaluate(exact.model)
-    for split in ("train", "val", "test"):
-        assert found[split] == pytest.approx(wanted[split], rel=1e-5)
-
-
-def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    graph = stored(tmp_path / "store")
-    for name in ("whole", "half"):
-        (tmp_path / name).mkdir()
-    whole = trainer_of(graph, tmp_path / "whole", "neighbor", exact=True, epochs=4)
-    whole.fit()
-    trainer_of(graph, tmp_path / "half", "neighbor", exact=True, epochs=2).fit()
-    again = trainer_of(graph, tmp_path / "half", "neighbor", exact=True, epochs=4)
-    again.load_state(load_checkpoint(tmp_path / "half" / "last.pt"))
-    again.fit()
-    losses = [[record.train_loss for record in one.result.records] for one in (whole, again)]
-    assert losses[0] == losses[1]
-    assert again.result.best == whole.result.best
+    loaders = {
+        split: cpu_loader(
+            graph,
+            SeedPlan(task.examples(split), 8, shuffle=False, redraw=False),
+            (-1, -1),
+            targets=targets,
+            threads=0,
+        )
+        for split in ("train", "val", "test")
+    }
+    found = SampledEvaluator(task, loaders, DistributedContext()).evaluate(model)
+    for split, wanted in exact.evaluate(model).items():
+        assert found[split] == pytest.approx(wanted, rel=1e-5)

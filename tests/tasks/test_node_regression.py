@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from gnntrain.data.graph import AnyArray
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.tasks import NodeRegression
 from tests.examples import examples
 from tests.graphs import random_graph, stored

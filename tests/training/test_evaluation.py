@@ -1,10 +1,12 @@
+"""Exact evaluation equals the model computed on the whole graph at once, wherever that lies."""
+
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,177 +15,282 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import NODE, Graph
+from gnntrain.config import FeaturesConfig
+from gnntrain.data.graph import Graph
+from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
-from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.exchange import open_exchange
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.owners import NodeOwners
+from gnntrain.distributed.owners import equal_ranges
 from gnntrain.distributed.shared import SharedFile
-from gnntrain.errors import RunError
-from gnntrain.loading.features import in_place
+from gnntrain.errors import Interrupted, RunError
+from gnntrain.loading.features import rows_of
 from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import FullGraphLoader, SeedPlan
-from gnntrain.loading.shared import ROWS, ShardedFeatures, answers_of
-from gnntrain.models import GNN, build_model
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.shared import SharedGraph
+from gnntrain.models import GNN, HeteroGNN
 from gnntrain.tasks import NodeClassification
-from gnntrain.training import buffers
+from gnntrain.tasks import base as tasks
+from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SampledEvaluator
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.graph_access import balanced_range, chunks
+from gnntrain.training.graph_access import balanced_range, chunks, edges_before
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.disks import full_disk
 from tests.evaluators import layerwise
 from tests.examples import examples
 from tests.graphs import random_graph, stored
+from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
 from tests.loading.graphs import cpu_loader
+from tests.training.inference_cases import (
+    ONE_TYPE,
+    TYPED,
+    assert_close,
+    each_of_one_type,
+    each_variant,
+    exchange_of,
+    full_forward,
+    make_model,
+    parts_evaluator,
+)
 
-VARIANTS: list[dict[str, Any]] = [
-    {"name": "sage", "aggregator": "mean", "norm": "batch"},
-    {"name": "sage", "aggregator": "max", "jk": "max"},
-    {"name": "sage", "aggregator": "sum", "residual": True},
-    {"name": "gcn", "norm": "layer", "jk": "cat"},
-    {"name": "gat", "heads": 2, "residual": True},
-    {"name": "gatv2", "heads": 2, "jk": "cat"},
-    {"name": "gin", "norm": "batch"},
-    {"name": "mlp"},
-]
-VARIANT_NAMES = ["-".join(str(value) for value in variant.values()) for variant in VARIANTS]
-
-
-MACHINES = [(0, 0, 1), *(pytest.param(m, marks=pytest.mark.slow) for m in ((0, 1), (0, 1, 2)))]
-"""The machine of each rank; (0, 0, 1) has both ranks of one machine and ranks of two."""
-
-
-def make_model(store: Graph, variant: dict[str, Any], num_layers: int = 3) -> GNN:
-    torch.manual_seed(0)
-    config = SimpleNamespace(**(DEFAULTS[variant["name"]] | SCAFFOLD | variant))
-    config.num_layers = num_layers
-    model = build_model(config, store.num_features, store.num_outputs)
-    assert isinstance(model, GNN)
-    return model.eval()
+Graphs = dict[str, StoredGraph]
+CASES: dict[str, list[dict[str, Any]]] = {"one": ONE_TYPE, "typed": TYPED}
+NUM_PARTS = 5
 
 
-SCAFFOLD: dict[str, Any] = {
-    "hidden_channels": 8,
-    "dropout": 0.5,
-    "input_dropout": 0.5,
-    "norm": "none",
-    "activation": "relu",
-    "residual": False,
-    "jk": "none",
-}
-ATTENTION = {"heads": 2, "output_heads": 2, "attention_dropout": 0.5, "negative_slope": 0.2}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "sage": {"aggregator": "mean", "root_weight": True, "normalize": False},
-    "gcn": {},
-    "gat": ATTENTION,
-    "gatv2": ATTENTION,
-    "gin": {"train_eps": True, "mlp_layers": 2},
-    "mlp": {},
-}
+def write_graphs(folder: Path) -> Graphs:
+    """A graph of one type with weights and a typed one, each whole and in random unequal parts."""
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    data = {"one": random_graph(edge_weight=weights), "typed": random_hetero_data()}
+    graphs = {}
+    for kind, given_data in data.items():
+        graph = graphs[kind] = stored(folder / kind / "store", given_data)
+        numbers, shares = np.arange(NUM_PARTS, dtype=np.uint8), [0.5, 0.2, 0.1, 0.1, 0.1]
+        part_of = np.random.default_rng(2).choice(
+            numbers, sum(graph.schema.num_nodes.values()), p=shares
+        )
+        if kind == "typed":
+            part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]  # one part has no venue
+        write_parts(folder / kind / "parts", graph, part_of, NUM_PARTS, "random")
+    return graphs
 
 
-def full_forward(store: StoredGraph, model: GNN) -> torch.Tensor:
-    """All layers for all nodes at once."""
-    plan = SeedPlan(np.arange(store.num_nodes), 1)
-    loader = FullGraphLoader(
-        GraphTensors.of(store, model.needs),
-        in_place(store),
-        plan,
-        num_layers=model.num_layers,
-        needs=model.needs,
-    )
-    (batch,) = loader
-    with torch.no_grad():
-        logits: torch.Tensor = OnBatch(model)(batch)
-    return logits
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    return write_graphs(tmp_path_factory.mktemp("graphs"))
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
-def test_layerwise_inference_in_small_chunks_equals_the_full_graph_forward(
-    tmp_path: Path, variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, variant)
-    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 7 * store.num_features)
-    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
-    logits = layerwise(store, tmp_path).infer(model).logits
-    torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+def of(graphs: Graphs, variant: dict[str, Any]) -> StoredGraph:
+    return graphs["typed" if variant in TYPED else "one"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+@each_variant
 @pytest.mark.parametrize("num_layers", [1, 3])
-def test_the_last_layer_makes_the_logits_of_the_embeddings(
-    tmp_path: Path, variant: dict[str, Any], num_layers: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("memory_limit", [2**30, 0], ids=["in-memory", "on-disk"])
+def test_inference_in_small_chunks_equals_the_full_graph_forward(
+    graphs: Graphs,
+    tmp_path: Path,
+    variant: dict[str, Any],
+    num_layers: int,
+    memory_limit: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, variant, num_layers)
+    graph = of(graphs, variant)
+    model = make_model(graph, variant, num_layers)
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 7 * 8)
     monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
-    found = layerwise(store, tmp_path).infer(model, embed=True)
-    rows = found.embeddings
+    found = layerwise(graph, tmp_path, memory_limit=memory_limit).infer(model)
+    assert_close(found.logits, full_forward(graph, model))
+    assert not list(tmp_path.iterdir())
+
+
+@each_variant
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_the_last_layer_makes_the_outputs_of_the_embeddings(
+    tmp_path: Path, variant: dict[str, Any], num_layers: int
+) -> None:
+    """Of typed graphs without edges: then a layer reads the target alone."""
+    is_typed = variant in TYPED
+    graph: Graph = stored(tmp_path / "store")
+    graph = hetero_graph(random_hetero_data(edges={})) if is_typed else graph
+    model = make_model(graph, variant, num_layers)
+    found = layerwise(graph, tmp_path).infer(model, embed=True)
+    rows, last = found.embeddings, num_layers - 1
     rows = rows.whole() if isinstance(rows, LazyFeatures) else rows
     assert rows is not None
-    assert rows.shape == (store.num_nodes, model.embedding_channels)
-    edges = GraphTensors.of(store, model.needs).only_edges
-    block = replace(edges.in_edges(0, store.num_nodes), norm=edges.norm)
+    assert rows.shape == (len(graph.nodes[graph.target]), model.embedding_channels)
     with torch.no_grad():
-        if model.jk == "none":
-            expected = model.layer(num_layers - 1, rows, block)
+        if isinstance(model, HeteroGNN):
+            total = model.conv(last).finish("paper", None, rows)
+            expected = model.update(last, "paper", total, rows)
+        elif model.jk == "none":
+            edges = GraphTensors.of(graph, model.needs).only_edges
+            block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
+            expected = model.layer(last, rows, block)
         else:
             expected = model.lin(rows)
-    torch.testing.assert_close(found.logits, expected, rtol=1e-5, atol=1e-5)
+    assert_close(found.logits, expected)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
-def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
-    tmp_path: Path, variant: dict[str, Any]
+def test_a_target_without_features_is_embedded_by_its_table(tmp_path: Path) -> None:
+    data = random_hetero_data()
+    data.nodes["paper"].features = None
+    graph = hetero_graph(data)
+    model = make_model(graph, TYPED[0], num_layers=1)
+    found = layerwise(graph, tmp_path).infer(model, embed=True)
+    assert_close(found.logits, full_forward(graph, model))
+    assert isinstance(model, HeteroGNN)
+    assert isinstance(found.embeddings, torch.Tensor)
+    assert torch.equal(found.embeddings, model.tables["paper"].weight)
+
+
+class AskedRows:
+    """Rows that are asked for, as those of other machines."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = LazyFeatures(rows)
+
+    def select(self, nodes: torch.Tensor) -> LazyFeatures:
+        return LazyFeatures(self._rows.select(nodes).whole())
+
+
+@each_variant
+@pytest.mark.parametrize("how", ["gathered", "asked for", "in half precision"])
+def test_rows_that_are_not_read_in_place_as_they_are(
+    graphs: Graphs,
+    tmp_path: Path,
+    variant: dict[str, Any],
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, variant)
+    graph, features = of(graphs, variant), None
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
+    if how == "gathered":
+        monkeypatch.setattr(LayerwiseEvaluator, "_is_here", lambda *_: False)
+    elif how == "asked for":
+        nodes = {t: found for t, found in graph.nodes.items() if found.num_features}
+        features = {t: AskedRows(rows_of(found)) for t, found in nodes.items()}
+    else:
+        halved = {
+            t: replace(found, features=found.features.astype(np.float16), feature_dtype="float16")
+            for t, found in graph.nodes.items()
+        }
+        graph = replace(graph, nodes=halved)
+    model = make_model(graph, variant)
+    found = layerwise(graph, tmp_path, features=features).infer(model).logits
+    assert_close(found, full_forward(graph, model))
+
+
+@each_of_one_type
+def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
+    graphs: Graphs, variant: dict[str, Any]
+) -> None:
+    graph, model = graphs["one"], make_model(graphs["one"], variant)
+    assert isinstance(model, GNN)
     fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
-    plan = SeedPlan(np.arange(store.num_nodes), 9)
-    expected = full_forward(store, model)
-    batches = cpu_loader(store, plan, fan_outs, needs=model.needs, threads=0)
-    for batch in batches:
+    plan, expected = SeedPlan(np.arange(graph.num_nodes), 9), full_forward(graph, model)
+    for batch in cpu_loader(graph, plan, fan_outs, needs=model.needs, threads=0):
         with torch.no_grad():
-            found = OnBatch(model)(batch)
-        torch.testing.assert_close(
-            found, expected[batch.n_id[: batch.batch_size]], rtol=1e-5, atol=1e-5
-        )
+            assert_close(OnBatch(model)(batch), expected[batch.n_id[: batch.batch_size]])
 
 
-def test_half_precision_features_are_evaluated_in_float32(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store", feature_dtype="bfloat16")
-    model = make_model(store, VARIANTS[0])
-    logits = layerwise(store, tmp_path).infer(model).logits
-    torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
+class Noted(SharedBuffers):
+    """Notes the bytes that are held."""
+
+    announced = most = 0
+
+    def begin(self, num_bytes: int) -> None:
+        self.announced = num_bytes
+
+    def matrix(self, name: str, num_rows: int, num_columns: int) -> torch.Tensor:
+        made = super().matrix(name, num_rows, num_columns)
+        self.most = max(self.most, sum(m.nbytes for m in self._matrices.values()))
+        return made
 
 
-def test_activations_beyond_the_memory_limit_go_to_disk_and_leave_nothing(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, VARIANTS[3])
-    scratch_dir = tmp_path / "scratch"
-    scratch_dir.mkdir()
-    logits = layerwise(store, scratch_dir, memory_limit=0).infer(model).logits
-    torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
-    assert not list(scratch_dir.iterdir())
-
-
-def test_evaluation_leaves_the_model_in_the_mode_it_was(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, VARIANTS[0]).train()
-    layerwise(store, tmp_path).evaluate(model)
+@each_variant
+def test_no_more_memory_is_held_than_was_announced(
+    graphs: Graphs, tmp_path: Path, variant: dict[str, Any]
+) -> None:
+    graph, noted = of(graphs, variant), Noted(DistributedContext(), tmp_path, 2**30)
+    model = make_model(graph, variant).train()
+    ours = layerwise(graph, noted)
+    ours.evaluate(model)
+    assert 0 < noted.most <= noted.announced
+    assert noted._matrices == {}
     assert model.training
 
 
-WAYS = ("all", "one", "on device", "on host")
+def test_types_that_the_outputs_do_not_depend_on_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = hetero_graph(random_hetero_data(reverse=False))
+    model = make_model(graph, TYPED[0])
+    computed: list[tuple[int, str]] = []
+    update: Any = model.update
+
+    def noted(i: int, node_type: str, out: torch.Tensor, h_dst: torch.Tensor) -> torch.Tensor:
+        if len(out):
+            computed.append((i, node_type))
+        rows: torch.Tensor = update(i, node_type, out, h_dst)
+        return rows
+
+    monkeypatch.setattr(model, "update", noted)
+    assert_close(layerwise(graph, tmp_path).infer(model).logits, full_forward(graph, model))
+    assert "venue" not in {t for _, t in computed}
+    assert (2, "author") not in computed
+
+
+def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
+    graphs: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = make_model(graphs["one"], ONE_TYPE[0])  # 5 features, 8 hidden channels
+    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 64)
+    rows: list[int] = []
+    update = model.update
+
+    def noted(i: int, out: torch.Tensor, h_dst: torch.Tensor) -> Any:
+        rows.append(len(out))
+        return update(i, out, h_dst)
+
+    monkeypatch.setattr(model, "update", noted)
+    layerwise(graphs["one"], tmp_path).infer(model)
+    assert max(rows) == 64 // 8
+
+
+def test_a_stop_request_ends_the_evaluation(graphs: Graphs, tmp_path: Path) -> None:
+    context = DistributedContext()
+    context.control.request_stop(15)
+    with pytest.raises(Interrupted):
+        layerwise(graphs["typed"], tmp_path, context).evaluate(
+            make_model(graphs["typed"], TYPED[0])
+        )
+
+
+def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
+    data = random_graph()
+    data.splits = {**data.splits, "val": np.array([], np.int64)}
+    store = stored(tmp_path / "store", data)
+    model = make_model(store, ONE_TYPE[0])
+    assert layerwise(store, tmp_path).evaluate(model)["val"] == {}
+    assert sampled(store, model, (2, 2, 2))["val"] == {}
+
+
+# Ranks and machines
+
+MACHINES = [
+    (0, 0, 1),  # both ranks of one machine and ranks of two
+    *(pytest.param(m, marks=pytest.mark.slow) for m in ((0, 0, 0), (0, 1), (0, 1, 2))),
+]
+WHOLE = ("all", "one", "on device", "on host")
 """Who computes, and where all ranks keep the layers."""
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
-    store = StoredGraph.open(folder / "store")
-    answers: dict[str, Any] = {}
+    graph_access._MAX_GATHERED_NUMBERS, tasks._MAX_SLICE_NUMBERS = 200, 18
+    small_chunks: dict[str, Any] = {"_MAX_CHUNK_NUMBERS": 56, "_MAX_CHUNK_EDGES": 20}
     host = SharedBuffers(context, folder, 2**30)
     places: dict[str, SharedBuffers] = {
         "all": host,
@@ -191,196 +298,113 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
         "on device": DeviceBuffers(context, folder, 2**30, free=2**40),
         "on host": DeviceBuffers(context, folder, 2**30, free=1000),
     }
-    for name, scratch in places.items():
-        evaluator = layerwise(store, scratch, context, all_ranks=name != "one")
-        answers[name] = []
-        for variant in VARIANTS:
-            model = make_model(store, variant)
-            answers[name].append((evaluator.infer(model).logits.clone(), evaluator.evaluate(model)))
+    answers: dict[Any, Any] = {}
+    for kind, variants in CASES.items():
+        graph = StoredGraph.open(folder / kind / "store")
+        evaluators = {
+            n: layerwise(graph, at, context, all_ranks=n != "one") for n, at in places.items()
+        }
+        with exchange_of(context) as exchange:
+            # The rows of other machines are not to be read in this machine's store.
+            nodes = {}
+            for t, found in graph.nodes.items():
+                starts = equal_ranges(len(found), context.num_machines).starts
+                local = slice(*starts[context.machine : context.machine + 2])
+                rows = np.full_like(found.features, np.nan)
+                rows[local] = found.features[local]
+                nodes[t] = replace(found, features=rows)
+            sharded = replace(graph, nodes=nodes)
+            rows_of_all = SharedGraph(sharded, exchange, context, in_parts=False)
+            features = rows_of_all.features(FeaturesConfig(cache_ratio=0.1), lambda _: [])
+            evaluators["sharded"] = layerwise(sharded, host, context, features=features)
+            for name, evaluator in evaluators.items():
+                for i, variant in enumerate(variants):
+                    model = make_model(graph, variant)
+                    logits = evaluator.infer(model).logits.clone()
+                    answers[kind, name, i] = logits, evaluator.evaluate(model)
+            context.barrier()
+        with exchange_of(context) as exchange, patch.multiple(buffers, **small_chunks):
+            parts, evaluator = parts_evaluator(folder / kind / "parts", exchange, context)
+            originals = [part.originals[parts.target] for part in parts.opened]
+            answers[kind] = torch.from_numpy(np.concatenate(originals))
+            for i, variant in enumerate(variants):
+                model = make_model(parts, variant)
+                logits = evaluator.outputs(model)[0].clone()
+                answers[kind, "parts", i] = logits, evaluator.evaluate(model)
+            context.barrier()
+    store = StoredGraph.open(folder / "one" / "store")
     answers["sampled"] = sampled(store, decided_model(store), (2, 2, 2), 5, context)
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.fixture(scope="module")
-def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredGraph, list[Any]]:
-    """A store, and each rank's answers: all in one launch, since ranks take long to start."""
-    folder = tmp_path_factory.mktemp("ranks")
-    store = stored(folder / "store")
-    return store, evaluated(folder, LaunchPlan(3, "cpu", 1, 60))
-
-
-def evaluated(folder: Path, plan: LaunchPlan) -> list[Any]:
-    """Each rank's answers for the store in `folder`."""
-    launch(evaluate_rank, folder, plan, folder)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(plan.world_size)]
-
-
 @pytest.mark.parametrize("machines", MACHINES, ids=str)
-def test_machines_together_give_what_one_gives(tmp_path: Path, machines: tuple[int, ...]) -> None:
-    store = stored(tmp_path / "store")
-    alone = layerwise(store, tmp_path)
-    by_rank = evaluated(tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines))
-    for i, variant in enumerate(VARIANTS):
-        model = make_model(store, variant)
-        expected, metrics = full_forward(store, model), alone.evaluate(model)
-        for machine, answers in zip(machines, by_rank, strict=True):
-            for who in WAYS:
-                logits, found = answers[who][i]
-                assert found == metrics
-                if who != "one" or machine == 0:
-                    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
-                else:
-                    assert logits.shape == (0, store.num_outputs)
-    sampled_alone = sampled(store, decided_model(store), (2, 2, 2), 1000)
-    assert all(answers["sampled"] == sampled_alone for answers in by_rank)
-
-
-def evaluate_sharded(context: DistributedContext, folder: Path) -> None:
-    """With the rows of other machines as NaN in this machine's store."""
-    store = StoredGraph.open(folder / "store")
-    machines = range(context.num_machines)
-    owned = [rank_range(store.num_nodes, machine, len(machines)) for machine in machines]
-    own = owned[context.machine]
-    rows = np.full_like(store.features, np.nan)
-    rows[own] = store.features[own]
-    store = replace(store, nodes={NODE: replace(store.only_nodes, features=rows)})
-    owners = NodeOwners(np.array([0, *(part.stop for part in owned)]))
-    ranks = [context.ranks_of(machine) for machine in machines]
-    answers: dict[str, Any] = {}
-    with open_exchange(context, owners=ranks, host=context.host, timeout=60) as exchange:
-        exchange.serve(ROWS, answers_of([rows[own]]))
-        cached, local_rows = np.array([3, 50]), torch.from_numpy(rows[own])
-        features = ShardedFeatures(
-            [local_rows], own.start, local_rows, cached, owners, exchange, context
-        )
-        for who, all_ranks in (("all", True), ("one", False)):
-            evaluator = layerwise(
-                store,
-                folder,
-                context,
-                all_ranks=all_ranks,
-                features=features,
-            )
-            models = [make_model(store, variant) for variant in VARIANTS]
-            answers[who] = [
-                (evaluator.infer(model).logits.clone(), evaluator.evaluate(model))
-                for model in models
-            ]
-    torch.save(answers, folder / f"{context.rank}.pt")
-
-
-@pytest.mark.parametrize("machines", MACHINES, ids=str)
-def test_machines_ask_each_other_for_feature_rows_that_they_do_not_read(
+def test_machines_together_give_what_one_gives_and_all_know_it(
     tmp_path: Path, machines: tuple[int, ...]
 ) -> None:
-    store = stored(tmp_path / "store")
-    launch(evaluate_sharded, tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines), tmp_path)
-    for rank, machine in enumerate(machines):
-        answers = torch.load(tmp_path / f"{rank}.pt")
-        for i, variant in enumerate(VARIANTS):
-            model = make_model(store, variant)
-            metrics = layerwise(store, tmp_path).evaluate(model)
-            for who in ("all", "one") if machine == 0 else ("all",):
-                logits, found = answers[who][i]
-                assert found == metrics
-                expected = full_forward(store, model)
-                torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    graphs = write_graphs(tmp_path)
+    launch(evaluate_rank, tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines), tmp_path)
+    by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(machines))]
+    for kind, graph in graphs.items():
+        originals = torch.cat([answers[kind] for answers in by_rank])
+        assert set(originals.tolist()) == set(range(len(graph.nodes[graph.target])))
+        for i, variant in enumerate(CASES[kind]):
+            model = make_model(graph, variant)
+            expected, metrics = (
+                full_forward(graph, model),
+                layerwise(graph, tmp_path).evaluate(model),
+            )
+            for machine, answers in zip(machines, by_rank, strict=True):
+                for who in (*WHOLE, "sharded", "parts"):
+                    logits, found = answers[kind, who, i]
+                    assert found == metrics
+                    if who == "one" and machine != 0:
+                        assert logits.shape == (0, graph.num_outputs)
+                        continue
+                    assert_close(logits, expected[answers[kind]] if who == "parts" else expected)
+    alone = sampled(graphs["one"], decided_model(graphs["one"]), (2, 2, 2), 1000)
+    assert all(answers["sampled"] == alone for answers in by_rank)
 
 
-@pytest.mark.parametrize("who", WAYS)
-def test_ranks_together_give_what_one_gives_and_all_know_it(
-    tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]], who: str
-) -> None:
-    store, by_rank = three_ranks
-    alone = layerwise(store, tmp_path)
-    for i, variant in enumerate(VARIANTS):
-        model = make_model(store, variant)
-        metrics = alone.evaluate(model)
-        for answers in by_rank:
-            logits, found = answers[who][i]
-            torch.testing.assert_close(logits, full_forward(store, model), rtol=1e-5, atol=1e-5)
-            assert found == metrics
+# Sampled evaluation
 
 
 def sampled(
     store: StoredGraph,
-    model: GNN,
+    model: GNN | HeteroGNN,
     fan_outs: tuple[int, ...],
     batch_size: int = 4,
     context: DistributedContext | None = None,
 ) -> Any:
     context = context or DistributedContext()
-    loaders = {
-        split: cpu_loader(
-            store,
-            SeedPlan(
-                store.split(split),
-                batch_size,
-                context.rank,
-                context.world_size,
-                shuffle=False,
-                redraw=False,
-            ),
-            fan_outs,
-            needs=model.needs,
-            threads=0,
-        )
-        for split in ("train", "val", "test")
-    }
+    ranks, keys = (context.rank, context.world_size), {"shuffle": False, "redraw": False}
+    loaders = {}
+    for split in ("train", "val", "test"):
+        plan = SeedPlan(store.split(split), batch_size, *ranks, **keys)
+        loaders[split] = cpu_loader(store, plan, fan_outs, needs=model.needs, threads=0)
     return SampledEvaluator(NodeClassification(store), loaders, context).evaluate(model)
 
 
-def test_sampled_evaluation_over_all_neighbours_equals_the_exact_one(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, VARIANTS[0])
-    assert sampled(store, model, (-1, -1, -1)) == layerwise(store, tmp_path).evaluate(model)
-
-
-def decided_model(store: StoredGraph) -> GNN:
+def decided_model(store: StoredGraph) -> GNN | HeteroGNN:
     """A model whose answers change with its neighbours."""
-    model = make_model(store, VARIANTS[2])
+    model = make_model(store, ONE_TYPE[2])
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return model
 
 
-def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_shared_out(
-    tmp_path: Path, three_ranks: tuple[StoredGraph, list[Any]]
+def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_exact_over_all_neighbours(
+    graphs: Graphs, tmp_path: Path
 ) -> None:
-    store, by_rank = three_ranks
-    model = decided_model(store)
-    alone = sampled(store, model, (2, 2, 2), 1000)
-    assert sampled(store, model, (2, 2, 2), 3) == alone
-    assert alone != layerwise(store, tmp_path).evaluate(model)
-    for answers in by_rank:
-        assert answers["sampled"] == alone
+    store, model = graphs["one"], decided_model(graphs["one"])
+    exact, alone = (
+        layerwise(store, tmp_path).evaluate(model),
+        sampled(store, model, (2, 2, 2), 1000),
+    )
+    assert sampled(store, model, (2, 2, 2), 3) == alone != exact
+    assert sampled(store, model, (-1, -1, -1)) == exact
 
 
-def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = stored(tmp_path / "store")
-    model = make_model(store, VARIANTS[0])  # 5 features, 8 hidden channels
-    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 64)
-    rows: list[int] = []
-    update = model.update
-
-    def noted(i: int, out: torch.Tensor, h_dst: torch.Tensor) -> torch.Tensor:
-        rows.append(len(out))
-        return update(i, out, h_dst)
-
-    monkeypatch.setattr(model, "update", noted)
-    layerwise(store, tmp_path).infer(model)
-    assert max(rows) == 64 // 8
-
-
-def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
-    data = random_graph()
-    data.splits = {**data.splits, "val": np.array([], np.int64)}
-    store = stored(tmp_path / "store", data)
-    model = make_model(store, VARIANTS[0])
-    assert layerwise(store, tmp_path).evaluate(model)["val"] == {}
-    assert sampled(store, model, (2, 2, 2))["val"] == {}
+# Cuts and memory
 
 
 @examples(50)
@@ -394,20 +418,27 @@ def test_ranks_and_chunks_cut_the_nodes_without_gap_or_overlap(
     degrees: list[int], world_size: int, max_edges: int, max_rows: int
 ) -> None:
     indptr = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)]).astype(np.int64)
-    ranges = [balanced_range(indptr, rank, world_size) for rank in range(world_size)]
-    cuts = [cut for a, b in ranges for cut in chunks(indptr, a, b, max_rows, max_edges)]
-    assert [node for a, b in cuts for node in range(a, b)] == list(range(len(degrees)))
+    before, num_nodes = lambda node: int(indptr[node]), len(degrees)
+    ranges = [balanced_range(before, num_nodes, rank, world_size) for rank in range(world_size)]
+    cuts = [cut for a, b in ranges for cut in chunks(before, a, b, max_rows, max_edges)]
+    assert [node for a, b in cuts for node in range(a, b)] == list(range(num_nodes))
     for a, b in cuts:
         assert b - a <= max_rows
         assert b - a == 1 or indptr[b] - indptr[a] <= max_edges
 
 
+def test_the_in_edges_of_all_types_are_counted() -> None:
+    graph = hetero_graph()
+    into = [graph.edges[edge] for edge in graph.schema.into("paper")]
+    before = edges_before(graph, "paper")
+    assert before(SIZES["paper"]) == sum(map(len, into))
+    assert before(5) == sum(int(edges.indptr[5]) for edges in into)
+
+
 def test_ranks_get_equal_work_though_a_hub_comes_first() -> None:
     indptr = np.concatenate([[0], np.cumsum([1000] + [1] * 1000)]).astype(np.int64)
-    work = []
-    for rank in range(4):
-        a, b = balanced_range(indptr, rank, 4)
-        work.append(int(indptr[b] - indptr[a]) + 16 * (b - a))
+    ranges = [balanced_range(lambda node: int(indptr[node]), 1001, rank, 4) for rank in range(4)]
+    work = [int(indptr[b] - indptr[a]) + 16 * (b - a) for a, b in ranges]
     assert max(work) < 1.3 * min(work)
 
 

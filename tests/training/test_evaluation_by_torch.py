@@ -15,14 +15,13 @@ from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import rows_of
-from gnntrain.models import GNN
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.simulated_device import present
-from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, make_model
+from tests.training.inference_cases import ONE_TYPE, each_of_one_type, make_model
 
 PLENTY, LITTLE = 2**40, 1_000
 
@@ -54,7 +53,7 @@ def evaluator(
     [(PLENTY, True), (LITTLE, True), (LITTLE, False)],
     ids=["all-on-device", "layers-on-host", "all-on-host"],
 )
-@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+@each_of_one_type
 def test_logits_and_embeddings_are_the_cpus(
     store: StoredGraph,
     tmp_path: Path,
@@ -79,17 +78,17 @@ def test_logits_and_embeddings_are_the_cpus(
 def test_metrics_are_the_cpus_and_the_memory_is_given_back(
     store: StoredGraph, tmp_path: Path, sim: torch.device
 ) -> None:
-    model = make_model(store, VARIANTS[1])
+    model = make_model(store, ONE_TYPE[1])
     expected = layerwise(store, tmp_path).evaluate(model)
     ours = evaluator(store, tmp_path, sim, free=PLENTY)
     found = ours.evaluate(model.to(sim))
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
         assert found[split] == pytest.approx(metrics)
-    assert ours.buffers._matrices == {}
+    assert ours.access.buffers._matrices == {}
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=VARIANT_NAMES)
+@each_of_one_type
 def test_evaluation_takes_no_more_than_the_memory_that_is_free(
     tmp_path: Path, variant: dict[str, Any]
 ) -> None:
@@ -100,7 +99,7 @@ def test_evaluation_takes_no_more_than_the_memory_that_is_free(
     for free in (8 << 20, 2 << 20):
         with present(total_memory=PLENTY) as module:
             device = torch.device("sim", 0)
-            model: GNN = make_model(store, variant).to(device)
+            model = make_model(store, variant).to(device)
             ours = evaluator(store, tmp_path, device, free=free, resident=False)
             before = module.memory_allocated(device)
             module.reset_peak_memory_stats(device)

@@ -26,7 +26,7 @@ from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.compute.devices import on_each_device
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
-from tests.training.test_evaluation import VARIANT_NAMES, VARIANTS, make_model
+from tests.training.inference_cases import ONE_TYPE, make_model, name_of
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -71,14 +71,14 @@ def evaluator(
 
 
 # Every variant with one type of rows; the first with both.
-BOTH = [(variant, "float32") for variant in VARIANTS] + [(VARIANTS[0], "bfloat16")]
+BOTH = [(variant, "float32") for variant in ONE_TYPE] + [(ONE_TYPE[0], "bfloat16")]
 
 
 @on_each_device
 @pytest.mark.parametrize("room", [PLENTY, LITTLE], ids=["resident", "host"])
 @pytest.mark.parametrize("features", ["resident", "cached", "staged"])
 @pytest.mark.parametrize(
-    ("variant", "store"), BOTH, indirect=["store"], ids=[*VARIANT_NAMES, "in-half"]
+    ("variant", "store"), BOTH, indirect=["store"], ids=[*map(name_of, ONE_TYPE), "in-half"]
 )
 def test_logits_are_the_hosts(
     store: StoredGraph,
@@ -109,7 +109,7 @@ def test_logits_are_the_hosts(
 def test_edges_on_the_device_are_the_stores(
     store: StoredGraph, tmp_path: Path, device: str, room: int
 ) -> None:
-    model = make_model(store, VARIANTS[3])  # takes weights and norms
+    model = make_model(store, ONE_TYPE[3])  # takes weights and norms
     expected = layerwise(store, tmp_path).infer(model).logits
     place = torch.device(device)
     graph = GraphTensors.of(store, model.needs, place)
@@ -122,14 +122,14 @@ def test_edges_on_the_device_are_the_stores(
 def test_metrics_are_the_hosts_and_the_memory_is_given_back(
     store: StoredGraph, tmp_path: Path, device: str
 ) -> None:
-    model = make_model(store, VARIANTS[0])
+    model = make_model(store, ONE_TYPE[0])
     expected = layerwise(store, tmp_path).evaluate(model)
     ours = evaluator(store, tmp_path, device, room=PLENTY)
     found = ours.evaluate(model.to(device))
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
         assert found[split] == pytest.approx(metrics)
-    assert ours.buffers._matrices == {}
+    assert ours.access.buffers._matrices == {}
 
 
 def test_layers_beyond_the_memory_limit_go_to_disk(
@@ -143,7 +143,7 @@ def test_layers_beyond_the_memory_limit_go_to_disk(
             super().__init__(num_bytes, directory)
 
     monkeypatch.setattr(shared, "SharedFile", Noted)
-    model = make_model(store, VARIANTS[0])
+    model = make_model(store, ONE_TYPE[0])
     expected = layerwise(store, tmp_path).infer(model).logits
     found = evaluator(store, tmp_path, "cpu", room=LITTLE, memory_limit=100).infer(model).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -15,11 +15,12 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.models import GNN, SAGE, AnyModel
 from gnntrain.training import serving
-from gnntrain.training.evaluation import SplitMetrics
+from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.serving import (
     ServedEvaluator,
     packed_weights,
     serve_evaluations,
+    served_evaluator,
     unpack_weights,
 )
 from tests.distributed.exchanges import exchanges
@@ -53,7 +54,7 @@ def model(value: float) -> GNN:
     return made
 
 
-class Evaluating:
+class Evaluating(Evaluator):
     """An evaluator that answers with a weight."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
@@ -77,7 +78,7 @@ def with_server(
         serving = pool.submit(
             serve_evaluations, model(0.0), Evaluating(before), server, DistributedContext(), 1
         )
-        with ServedEvaluator(trainer, DistributedContext()) as evaluator:
+        with served_evaluator(trainer, DistributedContext()) as evaluator:
             found = train(evaluator)
         serving.result(20)
     return found
@@ -123,7 +124,7 @@ def test_servers_end_by_the_signal_that_ended_training() -> None:
         )
         for trainer in trainers:
             assert not serving.done()
-            with pytest.raises(Interrupted), ServedEvaluator(trainer, DistributedContext()):
+            with pytest.raises(Interrupted), served_evaluator(trainer, DistributedContext()):
                 raise Interrupted(signal.SIGHUP)
         with pytest.raises(Interrupted) as caught:
             serving.result(20)

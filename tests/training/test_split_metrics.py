@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain import metrics
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.metrics import DEFAULT_METRICS, metric

@@ -27,6 +27,7 @@ from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import CheckpointWriter, State, load_checkpoint
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
@@ -36,7 +37,7 @@ from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
 
-class Scripted:
+class Scripted(Evaluator):
     """An evaluator that gives a fixed validation metric at each call."""
 
     def __init__(self, values: list[float] | None = None) -> None:

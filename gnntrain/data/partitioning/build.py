@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from gnntrain.data.arrays import HEADER_BYTES
+from gnntrain.data.array_folder import HEADER_BYTES
 from gnntrain.data.graph import (
     EDGE,
     NODE,
@@ -25,7 +25,7 @@ from gnntrain.data.partitioned_graph import Method, PartitionedGraph
 from gnntrain.data.partitioning.assign import assign, refuse_metis, refuse_number
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_place import free_bytes
+from gnntrain.data.stores import free_bytes
 from gnntrain.errors import UserError
 from gnntrain.jit import jit
 

@@ -14,7 +14,14 @@ import numpy as np
 
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder, fsync_folder
-from gnntrain.data.arrays import ArrayWriter, write_array
+from gnntrain.data.array_folder import (
+    ArrayMeta,
+    ArrayWriter,
+    map_array,
+    with_checksums,
+    write_array,
+    write_seal,
+)
 from gnntrain.data.graph import (
     SPLITS,
     AnyArray,
@@ -24,27 +31,15 @@ from gnntrain.data.graph import (
     index_dtype,
 )
 from gnntrain.data.partitioned_graph import (
-    PARTITION_FILE,
-    PARTITION_FORMAT,
-    PARTITION_VERSION,
     Method,
     PartitionedGraph,
     PartitionMeta,
     PartMeta,
     part_folder,
-    read_partition,
 )
 from gnntrain.data.partitioning.assign import PartIndex
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import (
-    ArrayMeta,
-    Folder,
-    map_array,
-    with_checksums,
-    write_description,
-    write_seal,
-)
-from gnntrain.data.target_scale import TargetScale
+from gnntrain.data.targets import TargetScale
 
 _CHUNK_BYTES = 1 << 24
 _CHUNK_EDGES = 1 << 18
@@ -108,8 +103,8 @@ def _write(
     num_train = np.bincount(parts_of[store.target][store.split("train")], minlength=num_parts)
     has_classes = store.task != "continuous"
     meta = PartitionMeta(
-        format=PARTITION_FORMAT,
-        version=PARTITION_VERSION,
+        format=PartitionMeta.FORMAT,
+        version=PartitionMeta.VERSION,
         made_by=f"gnntrain {__version__}",
         dataset=store.dataset,
         task=store.task,
@@ -141,13 +136,10 @@ def _write(
             )
             for number, part in enumerate(folders)
         ),
-        digest="",
-    )
-    write_description(folder / PARTITION_FILE, meta)
-    meta = read_partition(folder)  # with its digest
-    write_seal(folder, meta)
+    ).write(folder)
+    write_seal(folder, meta.arrays, meta.digest)
     for part, described in zip(folders, meta.parts, strict=True):
-        write_seal(part, Folder(described.arrays, meta.digest))
+        write_seal(part, described.arrays, meta.digest)
         fsync_folder(part)
     fsync_folder(folder)
 

@@ -121,11 +121,7 @@ def _trimmed(column: pa.Array) -> pa.Array:
 
 
 def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad: BadRows) -> Table:
-    """Files of edges as one table.
-
-    Raises:
-        UserError: One cannot be read, has one column only, or other columns than the first.
-    """
+    """Files of edges as one table."""
     usual = _HEADER_NAMES.union(_RELATION_NAMES)
     if spec.edge_type is not None:
         usual = _HEADER_NAMES.union(*map(_called, spec.edge_type[::2]))
@@ -152,11 +148,7 @@ def _called(node_type: NodeType) -> tuple[str, ...]:
 
 
 def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
-    """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them.
-
-    Raises:
-        UserError: They are not one value an edge each, or cannot be ids or weights.
-    """
+    """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
     weights = {name: arrays[name] for name in arrays if name in (spec.weight, *WEIGHT_ARRAYS)}
     others = {name: array for name, array in arrays.items() if name not in weights}
     pairs = pick(others, PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
@@ -190,18 +182,7 @@ def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
 def edge_source(
     table: Table, spec: EdgeSpec, indexes: Mapping[NodeType, NodeIndex], *, weighted: bool
 ) -> EdgeSource:
-    """The columns of a table of edges.
-
-    Args:
-        table: The table.
-        spec: Its specification.
-        indexes: The nodes of the types that have a table.
-        weighted: Whether weights are read.
-
-    Raises:
-        UserError: It has no column of a name that is asked for, or does not say which columns are
-            which.
-    """
+    """The columns of a table of edges; `indexes` are the nodes of the types that have a table."""
     names, edge_type = [name.lower() for name in table.names], spec.edge_type
 
     def column(word: str, usual: Sequence[str] = ()) -> int | None:
@@ -275,13 +256,9 @@ def edge_source(
 
 
 class IdCollector:
-    """The ids of node types that have no table: those at the ends of edges.
+    """The ids of node types that have no table: those at the ends of edges."""
 
-    Args:
-        decimal: Decimal mark of ids that are texts.
-    """
-
-    def __init__(self, decimal: str = ".") -> None:
+    def __init__(self, decimal: str) -> None:
         self._decimal = decimal
         # By type, and whether they are fields of a text, which may be numbers.
         self._parts: dict[tuple[NodeType, bool], list[pa.Array]] = {}
@@ -319,14 +296,7 @@ def collect_ids(
     node_types: Collection[NodeType],
     collector: IdCollector,
 ) -> None:
-    """Add the ids at the ends of a table's edges.
-
-    Args:
-        source: The table.
-        wanted: The node types whose ids are asked for.
-        node_types: All node types.
-        collector: Takes the ids.
-    """
+    """Add the ids at the ends of a table's edges, of the node types that are wanted."""
     table = source.columns.table
     at_ends = {end: source.types_at(end, node_types) for end in _ENDS}
     # Of several types without a column of types, an id tells none.
@@ -343,11 +313,7 @@ def collect_ids(
 
 
 class EdgeLists:
-    """Collects edges by type.
-
-    Args:
-        indexes: The nodes of each type.
-    """
+    """Collects edges by type."""
 
     def __init__(self, indexes: Mapping[NodeType, NodeIndex]) -> None:
         self.indexes = indexes
@@ -379,12 +345,7 @@ class EdgeLists:
 
 
 def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
-    """Read a table of edges, a batch of rows at a time, as many as nodes.
-
-    Raises:
-        UserError: The file cannot be read; or an id is there in several node types, and no column
-            says which is meant.
-    """
+    """Read a table of edges, a batch of rows at a time, as many as nodes."""
     edge_type, columns, indexes = source.spec.edge_type, source.columns, lists.indexes
     table, has_weight = columns.table, bool(columns.numbers)
     candidates: Candidates = {
@@ -516,15 +477,7 @@ def _why_unknown(source: EdgeSource, candidates: Candidates, record: Record) -> 
 def read_foreign_key(
     rows: Rows, column: str, edge_type: EdgeType, lists: EdgeLists, bad: BadRows
 ) -> None:
-    """Read a column of a node table that names a node of another type; an empty field is no edge.
-
-    Args:
-        rows: The nodes, in the order of their numbers.
-        column: The column's name.
-        edge_type: Type of the edges.
-        lists: Takes the edges.
-        bad: Takes the rows with an unknown node.
-    """
+    """Read a column of nodes that names a node of another type; an empty field is no edge."""
     table, index, ids = rows.source.table, lists.indexes[edge_type[2]], foreign_ids(rows, column)
     nodes = index.find(ids, table.decimal)
     unknown = (nodes < 0) & ids.is_valid().to_numpy(zero_copy_only=False)

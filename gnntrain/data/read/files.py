@@ -19,12 +19,12 @@ from pathlib import Path
 
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
-from gnntrain.config.problems import nearest
+from gnntrain.config.problems import did_you_mean
+from gnntrain.data.array_folder import digest_of
 from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import EDGE, JSON, NODE, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
-from gnntrain.data.store_meta import digest_of
-from gnntrain.data.store_place import stores_folder
+from gnntrain.data.stores import stores_folder
 from gnntrain.data.tables import BadRows
 from gnntrain.errors import UserError
 from gnntrain.paths import file_names, is_folder
@@ -40,13 +40,7 @@ _MISSING_HINTS = {
 
 
 class FilesBuilder:
-    """Builds a graph from the user's files.
-
-    Args:
-        config: The files and how they are read.
-        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
-        preprocessing: What makes the features of the model that predicts, of a typed graph by node
-            type; None: it is learnt from the files.
+    """Builds a graph from the user's files; `labelled`, `preprocessing`: see `read_graph`.
 
     Raises:
         UserError: Files are not given or not there, or a schema has mistakes.
@@ -69,7 +63,7 @@ class FilesBuilder:
             self._spec = read_schema(path, config)
             # Below the schema's own folder, if no other is given.
             folder = path.parent if config.root is None else Path(config.root)
-            self._paths = _found(self._spec, folder, labelled=labelled)
+            self._paths = _files_of_schema(self._spec, folder, labelled=labelled)
             return
         if "data" in given:
             others = [role for role in given if role != "data"]
@@ -139,51 +133,43 @@ class FilesBuilder:
         )
 
 
-def _found(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[str, list[Path]]:
-    """The files of a schema by their places.
-
-    Raises:
-        UserError: Some are not there.
+def _files_of_schema(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[str, list[Path]]:
+    """The files of a schema by their places: those of a pattern in natural order, part-2 before
+    part-10.
     """
     problems: list[Problem] = []
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     tables = spec.files(labelled=False)
     for place, patterns in spec.files(labelled=labelled).items():
-        found[place] = []
+        files[place] = []
         for pattern in patterns:
-            paths = _matching(folder, pattern)
-            found[place] += paths
-            if paths:
+            path = (folder / Path(pattern).expanduser()).absolute()
+            if path.is_file():
+                files[place].append(path)
+                continue
+            # The folder's own signs mean nothing; a pattern with a root of its own replaces it.
+            wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
+            matches: list[Path] = []
+            if any(sign in pattern for sign in "*?["):
+                for match in Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor))):
+                    matches += [match] if match.is_file() else []
+            files[place] += sorted(matches, key=_natural_order)
+            if matches:
                 continue
             key = f"{place}.files" if place in tables else place
-            path = (folder / pattern).absolute()
             expected, near = f"a file in {path.parent}, but there is none", None
             if is_folder(path):
                 expected = f"a file, but this is a folder; write {pattern}/*.csv"
             elif not is_folder(path.parent):
                 expected = f"a file, but there is no folder {path.parent}"
             else:
-                near = nearest(path.name, file_names(path.parent))
-            hint = None if near is None else f"did you mean {near}?"
-            problems.append(Problem(key, pattern, expected, hint))
+                near = did_you_mean(path.name, file_names(path.parent))
+            problems.append(Problem(key, pattern, expected, near))
     if problems:
         raise spec.error(problems)
-    return found
+    return files
 
 
-def _matching(folder: Path, pattern: str) -> list[Path]:
-    """The file of that name, or the files that match a pattern: part-2 stands before part-10."""
-    path = (folder / Path(pattern).expanduser()).absolute()
-    if path.is_file():
-        return [path]
-    if not any(sign in pattern for sign in "*?["):
-        return []
-    # The folder's own signs mean nothing; a pattern with a root of its own replaces the folder.
-    wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
-    found = Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor)))
-
-    def natural(file: Path) -> list[tuple[int, str]]:
-        parts = re.split(r"(\d+)", str(file))
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
-
-    return sorted((file for file in found if file.is_file()), key=natural)
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

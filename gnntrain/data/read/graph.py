@@ -48,16 +48,17 @@ from gnntrain.data.read.edges import (
 )
 from gnntrain.data.read.features import (
     FeatureChoice,
-    choose_features,
+    NodeRows,
     describe_features,
     make_features,
+    read_nodes,
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
-from gnntrain.data.read.nodes import NodeIndex, nodes_by_type, read_nodes
+from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import table_in_memory
-from gnntrain.data.tables import BadRows, Columns, Rows, Table
+from gnntrain.data.tables import BadRows, Columns, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
@@ -66,23 +67,6 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, Sequence[Path] | Table | SplitArrays]
 """By the places of a `GraphSpec`: files, or tables and arrays in memory."""
-
-
-@dataclass(frozen=True)
-class _Nodes:
-    """The nodes of a type, read.
-
-    Attributes:
-        spec: What is said of them.
-        choice: The columns of features.
-        rows: A row a node.
-        index: From ids to numbers.
-    """
-
-    spec: NodeSpec
-    choice: FeatureChoice
-    rows: Rows
-    index: NodeIndex
 
 
 def read_graph(
@@ -126,12 +110,8 @@ class _Reader:
     Attributes:
         known: The preprocessing of a model by node type.
         tables: The tables by their places.
-        specs: What is said of each node type.
-        target: The node type to learn.
         labels: Columns of labels that are not in the nodes' table.
         split: Splits that are not in the nodes' table.
-        nodes: The nodes of each type.
-        edges: The tables of edges.
     """
 
     spec: GraphSpec
@@ -146,7 +126,7 @@ class _Reader:
     target: NodeType = NODE
     labels: Columns | None = None
     split: SplitSource | None = None
-    nodes: dict[NodeType, _Nodes] = field(default_factory=dict)
+    nodes: dict[NodeType, NodeRows] = field(default_factory=dict)
     edges: list[EdgeSource] = field(default_factory=list)
 
     @property
@@ -188,13 +168,14 @@ class _Reader:
         self.read_nodes_of_edges()
 
         chosen = self.nodes[target]
-        targets = no_targets(chosen.rows, chosen.index)
+        targets = no_targets(chosen)
         splits = Splits({name: np.empty(0, np.int64) for name in SPLITS}, "")
         metric = "auto"
         if labelled:
-            of_target = chosen.rows, chosen.index, learnt, options, bad
-            targets = read_targets(self.labels, *of_target, ask=not self.is_published)
-            splits = split_nodes(self.split, targets, *of_target, is_published=self.is_published)
+            targets = read_targets(self.labels, chosen, options, bad, ask=not self.is_published)
+            splits = split_nodes(
+                self.split, targets, chosen, options, bad, is_published=self.is_published
+            )
             metric, metrics = options.metric, metrics_for(targets.task)
             if metric not in ("auto", *metrics):
                 raise UserError(
@@ -218,15 +199,14 @@ class _Reader:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
                 data.features, data.preprocessing = make_features(
-                    of_type.rows, of_type.choice, train, of_type.spec, self.of_model(name)
+                    of_type, train, self.of_model(name)
                 )
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
             node_data[name] = data
         is_of_files = not isinstance(self.sources.get(learnt.place), Table)
         if labelled and is_of_files and targets.task in ("multiclass", "binary"):
-            categorical, train = chosen.choice.categorical, splits.nodes["train"]
-            warn_of_label_leaks(chosen.rows, categorical, targets.labels, train, learnt)
+            warn_of_label_leaks(chosen, targets.labels, splits.nodes["train"])
 
         summary = self.summary(node_data, edge_data)
         left_out = {**summary.left_out, **bad.left_out}
@@ -258,11 +238,7 @@ class _Reader:
         return (self.known or {}).get(name)
 
     def open_tables(self) -> None:
-        """Open all tables, but for arrays of splits and of edges.
-
-        Raises:
-            UserError: One cannot be read, or columns are named that are not there: all of them.
-        """
+        """Open all tables, but for arrays of splits and of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
         tables |= {
@@ -309,11 +285,7 @@ class _Reader:
             raise spec.error(problems)
 
     def find_types(self) -> dict[NodeType, Table]:
-        """Find the node types; the tables of those that have one.
-
-        Raises:
-            UserError: A type is in two tables, or one is named that is not there.
-        """
+        """Find the node types; the tables of those that have one."""
         spec, specs, labelled = self.spec, self.specs, self.labelled
         specs |= spec.nodes
         tables = {name: self.tables[part.place] for name, part in specs.items() if part.files}
@@ -376,12 +348,8 @@ class _Reader:
             hint = f"Set task.target to one of {', '.join(self.specs)}."
         raise UserError(f"{schema}: no node type has a label.", hint)
 
-    def nodes_of_table(self, name: NodeType, table: Table) -> _Nodes:
-        """The nodes of a type that has a table.
-
-        Raises:
-            UserError: The table cannot be read, or its columns are not known.
-        """
+    def nodes_of_table(self, name: NodeType, table: Table) -> NodeRows:
+        """The nodes of a type that has a table."""
         spec, of_model = self.specs[name], self.of_model(name)
         labels, split = (self.labels, self.split) if name == self.target else (None, None)
         is_learnt = name == self.target and self.labelled
@@ -399,11 +367,15 @@ class _Reader:
         columns = columns_of_nodes(
             table, spec, split_elsewhere=split_elsewhere, preprocessing=of_model
         )
-        required = not (self.is_typed or self.is_published)
-        choice = choose_features(
-            columns, spec, elsewhere, of_model, strict=self.labelled, required=required
+        choice, rows = read_nodes(
+            columns,
+            spec,
+            elsewhere,
+            of_model,
+            self.bad,
+            strict=self.labelled,
+            required=not (self.is_typed or self.is_published),
         )
-        choice, rows = read_nodes(choice, spec, self.bad, required=required)
         index = NodeIndex(
             rows.columns.get("id"),
             len(rows),
@@ -421,14 +393,10 @@ class _Reader:
             if word == "missing":
                 hint = f"Use {key}=zero, or fill in the missing values."
             raise UserError(f"{key}={shown(value)}: the model was trained without it.", hint)
-        return _Nodes(spec, choice, rows, index)
+        return NodeRows(spec, choice, rows, index)
 
     def read_nodes_of_edges(self) -> None:
-        """Add the nodes of the types that have no table: the ids at the ends of their edges.
-
-        Raises:
-            UserError: A type has none.
-        """
+        """Add the nodes of the types that have no table: the ids at the ends of their edges."""
         schema = self.spec.schema or Path()
         without = [name for name in self.specs if name not in self.nodes]
         collector = IdCollector(self.options.decimal)
@@ -450,7 +418,7 @@ class _Reader:
             columns = Columns(table, {"id": 0}, ())
             index = NodeIndex(ids, len(ids), kind=name, home=None)
             choice = FeatureChoice(columns, ())
-            self.nodes[name] = _Nodes(self.specs[name], choice, columns.read(), index)
+            self.nodes[name] = NodeRows(self.specs[name], choice, columns.read(), index)
         self.nodes = {name: self.nodes[name] for name in self.specs}
 
     def summary(
@@ -472,10 +440,8 @@ class _Reader:
                     of_ids += ", a pandas index"
             of_features = "none, learnt rows"
             if of_type.choice.order:
-                fitted = node_data[name].preprocessing
-                of_features = describe_features(
-                    of_type.rows, fitted, spec.missing, fitted=self.labelled
-                )
+                made_by = node_data[name].preprocessing
+                of_features = describe_features(of_type, made_by, fitted=self.labelled)
             ids.append(f"{name}: " * self.is_typed + of_ids)
             features.append(f"{name}: " * self.is_typed + of_features)
             prefix = f"{name}." * self.is_typed

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns_within
-from gnntrain.data.read.nodes import NodeIndex, utf8
+from gnntrain.data.read.features import NodeRows, widths_of
+from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import BadRows, Columns, Record, Rows
 from gnntrain.data.values import TEXT, BoolArray, number_of, to_categories
@@ -62,74 +63,48 @@ class Targets:
     phrase: str = ""
 
 
-def no_targets(rows: Rows, index: NodeIndex) -> Targets:
+def no_targets(nodes: NodeRows) -> Targets:
     """Targets of a graph to predict on only: no node has a label."""
-    labels = np.full(index.num_nodes, -1, np.int32)
-    return Targets(labels, 1, "multiclass", labels >= 0, rows)
+    labels = np.full(nodes.index.num_nodes, -1, np.int32)
+    return Targets(labels, 1, "multiclass", labels >= 0, nodes.rows)
 
 
 def read_targets(
-    given: Columns | None,
-    features: Rows,
-    index: NodeIndex,
-    spec: NodeSpec,
-    options: FilesConfig,
-    bad: BadRows,
-    *,
-    ask: bool = True,
+    given: Columns | None, nodes: NodeRows, options: FilesConfig, bad: BadRows, *, ask: bool = True
 ) -> Targets:
-    """Labels from a table of their own, or without one from columns of the nodes' table.
+    """Labels from the columns of a table of their own, or without one of the nodes' table.
 
     One column of texts or of whole numbers gives classes, numbered in sorted order; −1 means
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
-    `dataset.task=regression`, the columns are quantities.
-
-    Args:
-        given: The columns of the labels' own table.
-        features: The rows of the nodes' table.
-        index: The nodes.
-        spec: The names of the columns.
-        options: The task.
-        bad: Takes the bad rows.
-        ask: Whether labels that may be no classes are an error.
+    `dataset.task=regression`, the columns are quantities. `ask`: labels that may be no classes are
+    an error.
 
     Raises:
         UserError: The labels do not fit the task, or tell nothing apart; or whole numbers may be
             classes or a quantity.
     """
     if given is not None:
-        rows = index.locate(given.read(), bad)
+        rows = nodes.index.locate(given.read(), bad)
     else:
-        within = label_columns_within(features.source.table, spec, options)
-        rows = within.read_of(features)
-    if options.task == "regression":
-        targets = _quantities(rows, index, spec, bad)
-    elif "label" in rows.columns:
-        targets = _classes(rows, index, spec, options, bad, ask=ask)
+        within = label_columns_within(nodes.rows.source.table, nodes.spec, options)
+        rows = within.read_of(nodes.rows)
+    if "label" in rows.columns:
+        targets = _classes(rows, nodes, options, bad, ask=ask)
     else:
-        targets = _flags(rows, index, spec, options, bad)
+        targets = _numbers(rows, nodes, options, bad)
     num_missing = int((~targets.labelled).sum())
     if not num_missing:
         return targets
-    marks = rows.missing_marks
-    listed = ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
-    names = targets.class_names
-    if marks and names is not None and names.dtype.kind == "S":
+    listed = ", ".join(f"{mark}: {count:,}" for mark, count in rows.missing_marks.items())
+    if listed and targets.class_names is not None and targets.class_names.dtype.kind == "S":
         message = "%s: these labels are read as missing, not as classes: %s"
         _logger.warning(message, rows.path, listed)
-    phrase = f"; {num_missing:,} of {index.num_nodes:,} nodes have none"
-    phrase += f" ({listed})" if marks else ""
-    return replace(targets, phrase=targets.phrase + phrase)
+    phrase = f"{targets.phrase}; {num_missing:,} of {nodes.index.num_nodes:,} nodes have none"
+    return replace(targets, phrase=phrase + (f" ({listed})" if listed else ""))
 
 
 def _classes(
-    rows: Rows,
-    index: NodeIndex,
-    spec: NodeSpec,
-    options: FilesConfig,
-    bad: BadRows,
-    *,
-    ask: bool,
+    rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows, *, ask: bool
 ) -> Targets:
     """Classes from one column, which may also be binary labels."""
     if options.task == "multilabel":
@@ -137,15 +112,15 @@ def _classes(
             f"dataset.task=multilabel: {rows.path} has one column of labels.",
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
-    where = _where(rows, [rows.source.places["label"]])
-    column = rows.columns["label"]
+    where, column = _where(rows, [rows.source.places["label"]]), rows.columns["label"]
+    ask = ask and options.task == "auto"
     if column.type == TEXT:
-        has_label = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
-        if ask and options.task == "auto":
-            _ask_about_texts(column.filter(has_label), where, spec.label.key("column"))
+        has_label = ~rows.is_missing("label")
+        if ask:
+            _ask_about_texts(column.filter(has_label), where, nodes.spec.label.key("column"))
     else:
         values = column.fill_null(-1).to_numpy()
-        if ask and options.task == "auto":
+        if ask:
             _ask_about_numbers(values[values != -1], where)
         wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
         reason = "label {} is not a whole number from 0 on, or −1 for none"
@@ -153,7 +128,7 @@ def _classes(
         has_label = values[~wrong] != -1
     found = rows.columns["label"].filter(has_label).dictionary_encode()
     classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
-    labels = np.full(index.num_nodes, -1, np.int32)
+    labels = np.full(nodes.index.num_nodes, -1, np.int32)
     labels[rows.nodes[has_label]] = codes[found.indices.to_numpy()]
     if len(classes) < 2:
         bad.report()  # bad rows may be why
@@ -166,15 +141,79 @@ def _classes(
             f"dataset.task=binary: {rows.path} has {len(classes)} different labels.",
             "Set dataset.task=multiclass.",
         )
-    is_binary = len(classes) == 2 and options.task != "multiclass"
     names: AnyArray | None = None
     if classes.dtype == object:
         names = utf8(classes)
     elif (classes != np.arange(len(classes))).any():
         names = classes.astype(np.int64)
-    phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
+    is_binary = len(classes) == 2 and options.task != "multiclass"
     task: LabelKind = "binary" if is_binary else "multiclass"
+    phrase = f"{where}: {len(classes):,} classes ({first_names(classes.tolist())})"
     return Targets(labels, len(classes), task, labels >= 0, rows, names, phrase)
+
+
+def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) -> Targets:
+    """Several labels of 0 and 1, or quantities, from columns of numbers."""
+    columns, key = rows.source.names_of_numbers, nodes.spec.label.key("column")
+    is_quantity = options.task == "regression"
+    if not is_quantity and options.task not in ("auto", "multilabel"):
+        raise UserError(
+            f"dataset.task={options.task}: {rows.path} has {len(columns)} columns of labels.",
+            f"Say which one is meant with {key}.",
+        )
+    where = _where(rows, [*columns])
+    missing = np.asarray(rows.matrix != rows.matrix)  # NaN, of any type
+    if missing.any():
+        rows = rows.keep(np.asarray(~missing.all(axis=1)))
+    if is_quantity:
+        wrong = np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1)
+        expected, lacks = "a number", "no row has numbers for labels"
+        hint = f"Give the column of the quantity as {key}."
+    else:
+        wrong = ~np.isin(rows.matrix, (0, 1)).all(axis=1)
+        expected, lacks = "0 or 1", "no row has 0 or 1 in each of them"
+        hint = (
+            f"If only one column holds the labels, set {key}; if they are quantities, "
+            "task.type=node_regression."
+        )
+    if len(rows) and wrong.all():
+        raise UserError(f"{where}: {lacks}.", hint)
+
+    def reason(record: Record) -> str:
+        for place, name in columns.items():
+            number = number_of(record[place], rows.source.table.decimal)
+            is_right = is_quantity or number in (0, 1)
+            if number is None or abs(number) > _LARGEST or not is_right:
+                return f"label {name} is {record[place]!r} instead of {expected}"
+        return f"a label is not {expected}"
+
+    rows = rows.drop(np.asarray(wrong), bad, reason, "" if is_quantity else hint)
+    shape = nodes.index.num_nodes, len(columns)
+    labelled = np.zeros(len(nodes.rows), bool)
+    labelled[rows.nodes] = True
+    names = None  # where a name stands twice or all are places, which say nothing
+    if len({*columns.values()}) == len(columns) and not all(map(str.isdecimal, columns.values())):
+        names = utf8(np.array([*columns.values()], object))
+    if not is_quantity:
+        labels: AnyArray = np.zeros(shape, np.uint8)
+        labels[rows.nodes] = rows.matrix
+        phrase = f"{where}: {len(columns)} labels of 0 and 1"
+        return Targets(labels, len(columns), "multilabel", labelled, rows, names, phrase)
+    labels = np.full(shape, np.nan)
+    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
+    ranges = []
+    for name, values in zip(columns.values(), labels.T, strict=True):
+        known = values[~np.isnan(values)]
+        if not len(known) or known.min() == known.max():
+            bad.report()  # bad rows may be why
+            raise UserError(
+                f"{rows.path}: column {name} has less than two different numbers.",
+                f"There is nothing to tell apart; choose others as {key}.",
+            )
+        ranges.append(f"from {_number(known.min())} to {_number(known.max())}")
+    kind = "a quantity" if len(columns) == 1 else f"{len(columns)} quantities"
+    phrase = f"{where}: {kind}, {'; '.join(ranges)}"
+    return Targets(labels, len(columns), "continuous", labelled, rows, names, phrase)
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
@@ -223,136 +262,31 @@ def _ask_about_numbers(values: AnyArray, where: str) -> None:
         )
 
 
-def _flags(
-    rows: Rows, index: NodeIndex, spec: NodeSpec, options: FilesConfig, bad: BadRows
-) -> Targets:
-    """Several labels of 0 and 1."""
-    num_classes, key = len(rows.source.numbers), spec.label.key("column")
-    if options.task not in ("auto", "multilabel"):
-        raise UserError(
-            f"dataset.task={options.task}: {rows.path} has {num_classes} columns of labels.",
-            f"Say which one is meant with {key}.",
-        )
-    rows = _with_some_number(rows)
-    where = _where(rows, rows.source.numbers)
-    wrong = np.asarray(~np.isin(rows.matrix, (0, 1)).all(axis=1))
-    hint = (
-        f"If only one column holds the labels, set {key}; if they are quantities, "
-        "task.type=node_regression."
-    )
-    if len(rows) and wrong.all():
-        raise UserError(f"{where}: no row has 0 or 1 in each of them.", hint)
-    reason = _reason(rows, lambda number: number in (0, 1), "0 or 1")
-    rows = rows.drop(wrong, bad, reason, hint)
-    labels = np.zeros((index.num_nodes, num_classes), np.uint8)
-    labels[rows.nodes] = rows.matrix
-    labelled = np.zeros(index.num_nodes, bool)
-    labelled[rows.nodes] = True
-    phrase = f"{where}: {num_classes} labels of 0 and 1"
-    names = _names_of_numbers(rows)
-    return Targets(labels, num_classes, "multilabel", labelled, rows, names, phrase)
-
-
-def _quantities(rows: Rows, index: NodeIndex, spec: NodeSpec, bad: BadRows) -> Targets:
-    """Numbers to be predicted."""
-    key, columns = spec.label.key("column"), rows.source.numbers
-    where = _where(rows, columns)
-    rows = _with_some_number(rows)
-    wrong = np.asarray(np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1))
-    if len(rows) and wrong.all():
-        raise UserError(
-            f"{where}: no row has numbers for labels.",
-            f"Give the column of the quantity as {key}.",
-        )
-    reason = _reason(rows, lambda number: not abs(number) > _LARGEST, "a number")
-    rows = rows.drop(wrong, bad, reason)
-    labels = np.full((index.num_nodes, len(columns)), np.nan)
-    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
-    ranges = []
-    for place, values in zip(columns, labels.T, strict=True):
-        known = values[~np.isnan(values)]
-        if not len(known) or known.min() == known.max():
-            bad.report()  # bad rows may be why
-            name = rows.source.table.shown(place)
-            raise UserError(
-                f"{rows.path}: column {name} has less than two different numbers.",
-                f"There is nothing to tell apart; choose others as {key}.",
-            )
-        ranges.append(f"from {_number(known.min())} to {_number(known.max())}")
-    kind = "a quantity" if len(columns) == 1 else f"{len(columns)} quantities"
-    phrase = f"{where}: {kind}, {'; '.join(ranges)}"
-    labelled = np.asarray(~np.isnan(labels).all(axis=1))
-    names = _names_of_numbers(rows)
-    return Targets(labels, len(columns), "continuous", labelled, rows, names, phrase)
-
-
-def _with_some_number(rows: Rows) -> Rows:
-    """The rows with at least one label."""
-    missing = np.asarray(rows.matrix != rows.matrix)  # NaN, of any type
-    return rows.keep(np.asarray(~missing.all(axis=1))) if missing.any() else rows
-
-
-def _names_of_numbers(rows: Rows) -> AnyArray | None:
-    """Names of the columns; None where a name stands twice or all are places, which say nothing."""
-    names = list(rows.source.names_of_numbers.values())
-    is_named = len(set(names)) == len(names) and not all(name.isdecimal() for name in names)
-    return utf8(np.array(names, object)) if is_named else None
-
-
-def _reason(
-    rows: Rows, is_right: Callable[[float], bool], expected: str
-) -> Callable[[Record], str]:
-    """Why a row is bad: its first field that is not as expected."""
-    source = rows.source
-
-    def reason(record: Record) -> str:
-        for place, name in source.names_of_numbers.items():
-            number = number_of(record[place], source.table.decimal)
-            if number is None or not is_right(number):
-                return f"label {name} is {record[place]!r} instead of {expected}"
-        return f"a label is not {expected}"
-
-    return reason
-
-
 def _number(value: float) -> str:
     whole = float(value).is_integer() and abs(value) < 1e15
     return f"{int(value):,}" if whole else f"{value:,.6g}"
 
 
-def warn_of_label_leaks(
-    features: Rows,
-    categorical: Collection[int],
-    classes: AnyArray,
-    train: Int64Array,
-    spec: NodeSpec,
-) -> None:
-    """Warn of each column whose values and the classes of the training nodes are one to one.
-
-    Args:
-        features: The rows of the features file, in the order of the nodes.
-        categorical: Places of its columns of categories.
-        classes: int32 `[num_nodes]`.
-        train: The training nodes; of very many, the first are looked at.
-        spec: The nodes.
-    """
-    nodes = train[: max(1, _MOST_VALUES // max(1, features.matrix.shape[1]))]
-    known = classes[nodes]
+def warn_of_label_leaks(nodes: NodeRows, classes: AnyArray, train: Int64Array) -> None:
+    """Warn of each column whose values and the classes of the training nodes are one to one; of
+    very many nodes, the first are looked at."""
+    rows, table = nodes.rows, nodes.rows.source.table
+    train = train[: max(1, _MOST_VALUES // max(1, rows.matrix.shape[1]))]
+    known = classes[train]
     num_classes = len(np.unique(known))
-    if num_classes < 2 or len(nodes) < _NODES_A_CLASS * num_classes:
+    if num_classes < 2 or len(train) < _NODES_A_CLASS * num_classes:
         return
-    table, numbers = features.source.table, features.source.numbers
     # Columns of single numbers, and of categories.
-    values: dict[str, AnyArray] = {}
-    matrix, first = features.matrix[nodes], 0
-    for column, width in zip(numbers, features.widths, strict=True):
-        if width == 1:
-            values[table.shown(column)] = matrix[:, first]
-        first += width
-    for column in categorical:
-        codes = to_categories(features.columns[column]).indices.fill_null(-1)
-        values[table.shown(column)] = codes.to_numpy()[nodes]
-    for name, of_column in values.items():
+    matrix, widths = rows.matrix[train], widths_of(rows)
+    values = {
+        place: matrix[:, end - 1]
+        for (place, width), end in zip(widths.items(), accumulate(widths.values()), strict=True)
+        if width == 1
+    }
+    for place in nodes.choice.categorical:
+        codes = to_categories(rows.columns[place]).indices.fill_null(-1)
+        values[place] = codes.to_numpy()[train]
+    for place, of_column in values.items():
         different, codes = np.unique(of_column, return_inverse=True)
         if len(different) != num_classes:
             continue
@@ -360,8 +294,8 @@ def warn_of_label_leaks(
             _logger.warning(
                 "%s: column %s tells the class of every training node. If it is the label under "
                 "another name, leave it out with %s=[%s].",
-                features.path,
-                name,
-                spec.key("ignore"),
-                name,
+                rows.path,
+                table.shown(place),
+                nodes.spec.key("ignore"),
+                table.shown(place),
             )

@@ -26,9 +26,6 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
             `node_id`, `node` or `nid`, or else whose first one, holds the ids; or an array (npy,
             npz, pt) of ids.
         store: The graph.
-
-    Raises:
-        UserError: The file cannot be read, or names nodes that are none.
     """
     if path.suffix.lower() == ".txt":  # an id may hold blanks and commas
         try:
@@ -43,6 +40,8 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
         bad = BadRows("error", str(path))
         ids = id_column([path], bad).read().columns["id"]
         bad.report()
+    if not len(ids):
+        raise UserError(f"{path} names no node.", "Give one id a line.")
     own = None if store.node_ids is None else to_plain(from_numpy(store.node_ids))
     index = NodeIndex(own, len(store.target_nodes))
     nodes = index.find(ids)
@@ -60,6 +59,4 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
             f"({', '.join(shown)}{more}).",
             f"The graph's nodes are {index.shown()}.{names_column}",
         )
-    if not len(nodes):
-        raise UserError(f"{path} names no node.", "Give one id a line.")
     return nodes

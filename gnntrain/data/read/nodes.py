@@ -1,4 +1,4 @@
-"""The rows that define nodes, and from the user's own node ids to 0 … num_nodes − 1."""
+"""From the user's own node ids to 0 … num_nodes − 1, and tables of several node types."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ from gnntrain.config.graph_spec import TYPE_NAMES, NodeColumns, NodeSpec, node_s
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.read.columns import find_id, named_column, place_of
-from gnntrain.data.read.features import (
-    FeatureChoice,
-    drop_bad_values,
-    refuse_text_columns,
-    resolve_indices,
-)
 from gnntrain.data.tables import BadRows, Columns, Rows, Table, listed
 from gnntrain.data.values import (
     TEXT,
@@ -51,6 +45,9 @@ class NodeIndex:
         home: What defines the nodes, for messages; None: the edges, which can name no other node.
         decimal: Decimal mark of ids that are texts.
         id_key: The key that names their column.
+
+    Attributes:
+        hint: The hint for an unknown node; "" where none can be unknown, only missing.
     """
 
     def __init__(
@@ -64,11 +61,14 @@ class NodeIndex:
         id_key: str = "dataset.id_column",
     ) -> None:
         self.num_nodes = num_nodes
-        self._id_key = id_key
-        self._kind, self._home = kind, home
+        self._id_key, self._kind = id_key, kind
         self._ids = None if ids is None or _count_from_0(ids) else ids
         keys = self._ids if self._ids is None else _keys(self._ids, decimal)
         self._keys = None if keys is None or _count_from_0(keys) else keys
+        self.home = home or "the edges"
+        nodes = "nodes" if kind == "node" else f"nodes of type {kind}"
+        defines = f"{self.home.replace('the ', 'The ', 1)} defines the {nodes} ({self.shown()})"
+        self.hint = f"{defines}; no other file may add any." if home else ""
 
     @property
     def num_hashed(self) -> int:
@@ -86,20 +86,6 @@ class NodeIndex:
         """The first ids, for messages."""
         first = range(self.num_nodes)[:3] if self._ids is None else self._ids[:3].to_pylist()
         return ", ".join(map(str, first)) + (", …" if self.num_nodes > 3 else "")
-
-    @property
-    def home(self) -> str:
-        """What defines the nodes."""
-        return self._home or "the edges"
-
-    @property
-    def hint(self) -> str:
-        """The hint for an unknown node; "" where none can be unknown, only missing."""
-        if self._home is None:
-            return ""
-        home = self.home.replace("the ", "The ", 1)
-        nodes = "nodes" if self._kind == "node" else f"nodes of type {self._kind}"
-        return f"{home} defines the {nodes} ({self.shown()}); no other file may add any."
 
     def unknown(self, text: str) -> str:
         """Why a row with an unknown node is bad: its id, and the one that may be meant."""
@@ -187,47 +173,6 @@ def utf8(texts: AnyArray) -> AnyArray:
     """Texts as a store keeps them: bytes of one length, as long as the longest needs."""
     encoded: AnyArray = np.char.encode(texts.astype(str), "utf-8")
     return encoded
-
-
-def read_nodes(
-    choice: FeatureChoice, spec: NodeSpec, bad: BadRows, *, required: bool = True
-) -> tuple[FeatureChoice, Rows]:
-    """The rows of a table that define a node: an id of its own and usable values.
-
-    Args:
-        choice: The columns.
-        spec: The nodes.
-        bad: Takes the bad rows.
-        required: Whether there must be features.
-
-    Raises:
-        UserError: There are no features or no rows; or rows are bad, and are to be errors or,
-            without ids, cannot be left out.
-    """
-    nodes = choice.columns.read()
-    path = nodes.path
-    if "id" in nodes.columns:
-        hint = (
-            f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
-            "are then the nodes 0, 1, 2, …."
-        )
-        nodes = nodes.drop(nodes.is_missing("id"), bad, "the node id is missing", hint)
-        nodes = drop_repeated(nodes, nodes.columns["id"], bad, hint)
-    choice, nodes = resolve_indices(choice, nodes, spec, required=required)
-    refuse_text_columns(nodes, spec)
-    # Without ids a row's place is its node: none can be left out.
-    strict = bad if "id" in nodes.columns else BadRows("error", bad.source)
-    nodes = drop_bad_values(nodes, choice, spec, strict)
-    strict.report()
-    bad.report()
-    if "id" not in nodes.columns and len(nodes) < nodes.end:
-        raise UserError(
-            f"{path} has bad rows and no node ids.",
-            "Correct it or give it node ids: left out, they would move the rows behind them.",
-        )
-    if not len(nodes):
-        raise UserError(f"{path} has no rows.", "Give it a row of numbers a node.")
-    return choice, nodes
 
 
 def nodes_by_type(

@@ -25,14 +25,14 @@ from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import ArrayTable, densified, edges_of
-from gnntrain.data.conversions import dgl_hint, networkx_hint
+from gnntrain.data.array_folder import canonical_json
+from gnntrain.data.conversions import LIBRARY_HINTS
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.read.splits import SplitArrays
-from gnntrain.data.store_meta import canonical_json
 from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
 from gnntrain.errors import UserError
@@ -245,11 +245,7 @@ def _read(
 def _node_tables(
     spec: NodeSpec, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
 ) -> tuple[NodeSpec, dict[str, Table | SplitArrays]]:
-    """The nodes of a type as a table of features, one of labels, and arrays of splits.
-
-    Raises:
-        UserError: An array is missing, or is of a type or a shape that it cannot have.
-    """
+    """The nodes of a type as a table of features, one of labels, and arrays of splits."""
     path = Path(arrays.source)
     x_name, x = arrays.take(*_FEATURES)
     if x is not None and (x.ndim != 2 or x.dtype.kind not in "biuf"):
@@ -290,11 +286,7 @@ def _node_tables(
 
 
 def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: str) -> ArrayTable:
-    """Labels as a table: one column of classes, or a matrix of flags or quantities.
-
-    Raises:
-        UserError: They are of a type or a shape that labels cannot have.
-    """
+    """Labels as a table: one column of classes, or a matrix of flags or quantities."""
     if y.ndim not in (1, 2) or len(y) != num_nodes:
         hint = f"Give it a row a node: there are {num_nodes:,}."
         raise arrays.wrong(name, y, "[num_nodes]", hint)
@@ -317,11 +309,7 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
 
 
 def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
-    """Edges as a table of both ends and weights, if there are some of these names.
-
-    Raises:
-        UserError: An array is missing, or is of a type or a shape that it cannot have.
-    """
+    """Edges as a table of both ends and weights, if there are some of these names."""
     name, ends = arrays.take(*PAIR_ARRAYS)
     if ends is None:
         hint = "Give edge_index of shape [2, num_edges]; without edges: [2, 0]."
@@ -366,12 +354,7 @@ def _is_typed(attributes: Mapping[Any, Any]) -> bool:
 def _by_type(
     attributes: Mapping[Any, Any], source: str
 ) -> tuple[dict[NodeType, _Arrays], dict[EdgeType, _Arrays]]:
-    """The arrays of each type; node types are also those that only edges name.
-
-    Raises:
-        UserError: A name is no type; there are no edges; or one names a type that is like another,
-            and perhaps misspelt.
-    """
+    """The arrays of each type; node types are also those that only edges name."""
     if not _is_typed(attributes):
         arrays = _arrays(attributes, source)
         return {NODE: arrays}, {EDGE: arrays}
@@ -431,11 +414,7 @@ def _attributes(given: object, source: str) -> Mapping[Any, Any]:
 
 
 def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
-    """The attributes of the one graph that an object is or holds, under its own names.
-
-    Raises:
-        UserError: It holds several graphs, or is something else.
-    """
+    """The attributes of the one graph that an object is or holds, under its own names."""
     if hasattr(given, "get_idx_split"):  # a data set of OGB
         return {**_as_given(given[0], source), **given.get_idx_split()}
     num_graphs = 1
@@ -468,20 +447,15 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
     if isinstance(given, list | tuple | Dataset):
         return _as_given(given[0], source)
     kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    hints = {"networkx": networkx_hint, "dgl": dgl_hint}
-    hint = hints.get(kind.partition(".")[0])
+    hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
     raise UserError(
         f"{source} is a {kind.removeprefix('builtins.')}.",
-        hint() if hint else "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index).",
+        LIBRARY_HINTS.get(kind.partition(".")[0], hint),
     )
 
 
 def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) -> _Arrays:
-    """The attributes that are arrays; sparse ones become an edge index, or dense.
-
-    Raises:
-        UserError: Columns of pandas are not in one order, or an adjacency matrix is not sparse.
-    """
+    """The attributes that are arrays; sparse ones become an edge index, or dense."""
     indices = {
         name: value.index
         for name, value in attributes.items()

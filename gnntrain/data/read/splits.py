@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import Arrays, ArrayTable, is_array_file, load_all
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
-from gnntrain.data.read.columns import id_column, ignored_columns, named_split, split_places
+from gnntrain.data.read.columns import (
+    id_column,
+    ignored_columns,
+    named_split,
+    split_places,
+)
+from gnntrain.data.read.features import NodeRows
 from gnntrain.data.read.labels import Targets
 from gnntrain.data.read.nodes import NodeIndex
 from gnntrain.data.summary import split_sizes
 from gnntrain.data.tables import BadRows, Columns, Rows
-from gnntrain.data.targets import check_split_number, draw_split, random_split
+from gnntrain.data.targets import check_split_number
 from gnntrain.data.values import TEXT
 from gnntrain.errors import UserError
 
@@ -44,12 +49,8 @@ _NUM_BINS = 10
 
 @dataclass(frozen=True)
 class SplitArrays:
-    """Masks, or lists of nodes, by the names of `SPLIT_ARRAYS`.
-
-    Attributes:
-        path: Their file, or what the object that has them is called.
-        arrays: Masks are `[num_nodes]` or `[num_nodes, num_splits]`.
-    """
+    """Masks `[num_nodes]` or `[num_nodes, num_splits]`, or lists of nodes, by the names of
+    `SPLIT_ARRAYS`; `path` is their file, or what the object that has them is called."""
 
     path: Path
     arrays: Arrays
@@ -61,12 +62,7 @@ SplitSource = Columns | SplitArrays | Mapping[str, Sequence[Path]]
 
 @dataclass(frozen=True)
 class Splits:
-    """The nodes of the splits.
-
-    Attributes:
-        nodes: Sorted node ids of "train", "val" and "test".
-        phrase: See `DataSummary.split`.
-    """
+    """Sorted node ids of "train", "val" and "test", and the phrase for `DataSummary.split`."""
 
     nodes: Mapping[str, Int64Array]
     phrase: str
@@ -75,9 +71,7 @@ class Splits:
 def split_nodes(
     given: SplitSource | None,
     targets: Targets,
-    features: Rows,
-    index: NodeIndex,
-    spec: NodeSpec,
+    nodes: NodeRows,
     options: FilesConfig,
     bad: BadRows,
     *,
@@ -87,30 +81,25 @@ def split_nodes(
 
     A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
     truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
-    masks `[num_nodes, num_splits]`, or a drawn split.
-
-    Args:
-        given: The split file or files, if there are some.
-        targets: The labels.
-        features: The rows of the nodes' table.
-        index: The nodes.
-        spec: The names of the columns.
-        options: How splits are drawn, or chosen.
-        bad: Takes the bad rows.
-        is_published: Whether drawn splits are those of `random_split`.
+    masks `[num_nodes, num_splits]`, or a drawn split: of a data set that `is_published`, one of
+    `random_split`.
 
     Raises:
         UserError: The file cannot be read, or `dataset.split` asks for another split than the
             only one that is given.
     """
+    index = nodes.index
     split_of = np.full(index.num_nodes, -1, np.int8)
-    number = options.split if isinstance(options.split, int) else 0
+    number = options.split if isinstance(options.split, int) else None
     if isinstance(given, SplitArrays):
-        origin = _assign_arrays(given, number, targets, index, split_of, bad)
+        arrays, origin = _arrays_by_split(given, number or 0)
+        for split, (name, array) in arrays.items():
+            rows = _rows_of_array(given.path, name, array, index, bad)
+            _assign_rows(rows, split, targets, split_of, bad)
     elif isinstance(given, Mapping):
         for split, paths in given.items():
-            arrays = load_all(paths) if is_array_file(paths[0]) else {}
-            mask = next((array for array in arrays.values() if array.dtype == np.bool_), None)
+            found = load_all(paths) if is_array_file(paths[0]) else {}
+            mask = next((array for array in found.values() if array.dtype == np.bool_), None)
             if mask is None:
                 rows = index.locate(id_column(paths, bad).read(), bad)
             else:
@@ -118,85 +107,70 @@ def split_nodes(
             _assign_rows(rows, split, targets, split_of, bad)
         origin = f"files {', '.join(path.name for paths in given.values() for path in paths)}"
     else:
-        rows_of_columns = _rows_of_columns(given, targets, features, index, spec, bad)
-        if rows_of_columns is None:
-            return _drawn(targets, number, options, is_published=is_published)
-        origin = _origin(rows_of_columns, spec, options)
+        of_columns = _rows_of_columns(given, targets, nodes, number, bad)
+        if of_columns is None:
+            return _drawn(targets, number or 0, options, is_published=is_published)
+        rows, origin = of_columns
         # A split file without ids has a row for every node, also for those of no split.
-        must_have_name = given is not None and "id" in rows_of_columns.columns
-        _assign_columns(rows_of_columns, targets, split_of, bad, must_have_name=must_have_name)
-    nodes = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
+        must_have_name = given is not None and "id" in rows.columns
+        _assign_columns(rows, targets, split_of, bad, must_have_name=must_have_name)
+    splits = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
     fields = type(options).model_fields
     unused = [key for key in _KEYS_OF_DRAWN if getattr(options, key) != fields[key].default]
     without_use = f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
-    return Splits(nodes, f"{origin}{without_use}: {split_sizes(nodes)}")
+    return Splits(splits, f"{origin}{without_use}: {split_sizes(splits)}")
 
 
 def _rows_of_columns(
-    given: Columns | None,
-    targets: Targets,
-    features: Rows,
-    index: NodeIndex,
-    spec: NodeSpec,
-    bad: BadRows,
-) -> Rows | None:
-    """Rows with columns of splits, from the first table that has some.
+    given: Columns | None, targets: Targets, nodes: NodeRows, number: int | None, bad: BadRows
+) -> tuple[Rows, str] | None:
+    """Rows with columns of splits, from the first table that has some, and what they are called.
 
     Raises:
-        UserError: A column that is named is in none; or there are names and masks, or masks without
-            one to train on.
+        UserError: A column that is named is in none; or there are names and masks, masks without
+            one to train on, or one split alone where one is chosen by its number.
     """
+    spec, source = nodes.spec, nodes.rows.source.table
     if given is not None:
-        return index.locate(given.read(), bad)
-    if targets.rows.columns.keys() & {*_ROLES}:
+        rows = nodes.index.locate(given.read(), bad)
+    elif targets.rows.columns.keys() & {*_ROLES}:
         rows = targets.rows
     else:
-        table, named = features.source.table, spec.split.columns
-        is_there = named is None or named_split(table, spec)
-        places = split_places(table, spec, ignored_columns(table, spec)) if is_there else {}
-        if not places:
-            if named is None:
-                return None
+        named = spec.split.columns
+        is_there = named is None or named_split(source, spec)
+        places = split_places(source, spec, ignored_columns(source, spec)) if is_there else {}
+        if not places and named is not None:
             raise UserError(
                 f"{spec.split.key('column')}={named[0]}: no file has such a column.",
                 "Give the name of a column of the labels or the features file.",
             )
-        rows = Columns(table, places).read_of(features)
-    source = rows.source
-    found = {r: source.table.shown(source.places[r]) for r in _ROLES if r in source.places}
-    shown = " and ".join(found.values())
+        if not places:
+            return None
+        rows = Columns(source, places).read_of(nodes.rows)
+    table, of_role = rows.source.table, rows.source.places
+    found = {role: table.shown(of_role[role]) for role in _ROLES if role in of_role}
+    names = [*found.values()]
     if "split" in found and len(found) > 1:
         raise UserError(
-            f"{rows.path} says the split twice: in its columns {shown}.",
+            f"{rows.path} says the split twice: in its columns {' and '.join(names)}.",
             f"Set {spec.split.key('column')}={found['split']}, or name it in {spec.key('ignore')}.",
         )
     if not found.keys() & {"split", "train"}:
         raise UserError(
-            f"{rows.path} has {shown}, but no train_mask.", "Add the mask of the training nodes."
+            f"{rows.path} has {' and '.join(names)}, but no train_mask.",
+            "Add the mask of the training nodes.",
         )
-    return rows
-
-
-def _origin(rows: Rows, spec: NodeSpec, options: FilesConfig) -> str:
-    """The source of the split.
-
-    Raises:
-        UserError: `dataset.split` is a number, but there is one split alone.
-    """
-    table, places = rows.source.table, rows.source.places
-    names = [table.shown(places[role]) for role in _ROLES if role in places]
     kind = "column" if len(names) == 1 else "columns"
-    found = f"{kind} {', '.join(names)} of {rows.path.name}{table.note}"
+    origin = f"{kind} {', '.join(names)} of {rows.path.name}{table.note}"
     arrays = table.arrays if isinstance(table, ArrayTable) else {}
     widths = {arrays[name].shape[1] for name in names if name in arrays and arrays[name].ndim == 2}
-    number = options.split if isinstance(options.split, int) else None
     if number is not None and not widths:
         raise UserError(
-            f"dataset.split={number}: the split is given, by {found}.",
+            f"dataset.split={number}: the split is given, by {origin}.",
             "Leave dataset.split out to use it. With "
             f"{spec.key('ignore')}=[{','.join(names)}], a split is drawn.",
         )
-    return found + (f", number {number or 0} of {min(widths)}" if widths else "")
+    return rows, origin + (f", number {number or 0} of {min(widths)}" if widths else "")
 
 
 def _assign_columns(
@@ -213,6 +187,8 @@ def _assign_columns(
         wrong = ~rows.is_missing("split") & (codes < 0)
         rows = rows.drop(wrong, bad, "split {} is none of train, val, test", role="split")
         codes = codes[~wrong]
+        unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
+        rows = rows.drop(unlabelled, bad, "node in split {} has no label", role="split")
     else:
         masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
         for mask in masks:
@@ -225,10 +201,7 @@ def _assign_columns(
         flags = flags[:, ~shared]
         split_codes = np.array([_MASKS.index(mask) for mask in masks])
         codes = np.where(flags.any(axis=0), split_codes[flags.argmax(axis=0)], -1)
-    unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
-    if "split" in rows.columns:
-        rows = rows.drop(unlabelled, bad, "node in split {} has no label", role="split")
-    else:
+        unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
         rows = rows.drop(unlabelled, bad, "the node is in a split and has no label")
     split_of[rows.nodes] = codes[~unlabelled]
 
@@ -241,19 +214,15 @@ def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
     return codes
 
 
-def _assign_arrays(
-    given: SplitArrays,
-    number: int,
-    targets: Targets,
-    index: NodeIndex,
-    split_of: AnyArray,
-    bad: BadRows,
-) -> str:
-    """Put the nodes of masks, or of lists of nodes, into their splits.
+def _arrays_by_split(
+    given: SplitArrays, number: int
+) -> tuple[dict[str, tuple[str, AnyArray]], str]:
+    """The mask of truth values, or list of nodes, of each split and its name; and what they are
+    called together.
 
     Raises:
-        UserError: There are none of the training nodes, or no split of this number; or a mask is of
-            another length or has other values than 0 and 1.
+        UserError: There are none of the training nodes, or no split of this number; or a mask has
+            other values than 0 and 1.
     """
     path, arrays = given.path, given.arrays
     names = {
@@ -269,6 +238,7 @@ def _assign_arrays(
     # A mask of one column stands beside masks of several for all of them.
     widths = {arrays[name].shape[1] for name in names.values() if arrays[name].ndim == 2} - {0, 1}
     check_split_number(str(path), number, range(min(widths, default=1)))
+    found = {}
     for split, name in names.items():
         array = arrays[name]
         if array.ndim == 2 and array.shape[1]:
@@ -280,10 +250,9 @@ def _assign_arrays(
                     "Give true or false for each node.",
                 )
             array = np.asarray(array != 0)
-        rows = _rows_of_array(path, name, array, index, bad)
-        _assign_rows(rows, split, targets, split_of, bad)
+        found[split] = name, array
     which = f", number {number} of {min(widths)}" if widths else ""
-    return f"arrays {', '.join(names.values())} of {path.name}{which}"
+    return found, f"arrays {', '.join(names.values())} of {path.name}{which}"
 
 
 def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows) -> Rows:
@@ -349,3 +318,46 @@ def _drawn(targets: Targets, number: int, options: FilesConfig, *, is_published:
     ratio = "/".join(f"{100 * share:g}" for share in options.split_ratio)
     how = f"drawn at random{within}: {ratio}, seed {options.split_seed}, number {number}"
     return Splits(splits, f"{how}; {split_sizes(splits)}")
+
+
+def random_split(nodes: Int64Array, number: int) -> dict[str, Int64Array]:
+    """Share out `nodes` at random, 60 % train, 20 % val, 20 % test, sorted.
+
+    The split with a given number is always the same: NumPy's PCG64, seeded with the number.
+    """
+    order = np.random.default_rng(number).permutation(nodes)
+    first = round(0.6 * len(nodes))
+    second = first + round(0.2 * len(nodes))
+    parts = np.split(order, [first, min(second, len(nodes))])
+    return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+
+
+def draw_split(
+    nodes: Int64Array,
+    ratio: Sequence[float],
+    seed: int,
+    number: int,
+    strata: AnyArray | None = None,
+) -> dict[str, Int64Array]:
+    """Share out `nodes` at random, sorted: the split with a given number, of all with one seed.
+
+    The shares of train, val and test, `ratio`, are exact but for rounding: to one node in all, to
+    two in each of the strata. With `strata`, `[len(nodes)]`, they are the same within each group of
+    nodes with one value.
+    """
+    order = np.random.default_rng([seed, number]).permutation(len(nodes))
+    ends = np.array([len(nodes)])
+    if strata is not None:
+        order = order[np.argsort(strata[order], kind="stable")]
+        ends = np.append(np.flatnonzero(np.diff(strata[order])) + 1, len(nodes))
+    # Rounded over all groups before, so that the errors of many small groups do not add up.
+    train = np.floor(ratio[0] / sum(ratio) * ends + 0.5)
+    rest = max(ratio[1] + ratio[2], 1e-300)
+    val = np.floor(ratio[1] / rest * (ends - train) + 0.5)
+    begins = np.append(0, ends[:-1])
+    first = begins + np.diff(train, prepend=0)
+    second = first + np.diff(val, prepend=0)
+    place = np.arange(len(nodes))
+    group = np.searchsorted(ends, place, side="right")
+    part = (place >= first[group]).astype(int) + (place >= second[group])
+    return {name: np.sort(nodes[order[part == code]]) for code, name in enumerate(SPLITS)}

@@ -42,9 +42,6 @@ def read_whole_graph(
         config: Name, task, metric, split, and what else makes a graph of it.
         labelled: False: for a graph to predict on; labels and splits are not read.
         preprocessing: What makes the features of a model that was trained on another graph.
-
-    Raises:
-        UserError: The file cannot be read, holds anything else, or its graph has a mistake.
     """
     from gnntrain.data.read.objects import graph_of_object
 
@@ -65,21 +62,12 @@ def read_whole_graph(
 
 
 def load_saved(path: Path) -> Any:
-    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values.
-
-    Raises:
-        UserError: It is something else, damaged, or does not fit in memory.
-    """
+    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
     from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
     from torch_geometric.data import Data, EdgeAttr, HeteroData, TensorAttr
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
-    from torch_geometric.data.storage import (
-        BaseStorage,
-        EdgeStorage,
-        GlobalStorage,
-        NodeStorage,
-    )
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
     attributes = (DataEdgeAttr, DataTensorAttr, EdgeAttr, EdgeLayout, TensorAttr)
     parts = (BaseStorage, GlobalStorage, NodeStorage, EdgeStorage)
@@ -94,13 +82,11 @@ def load_saved(path: Path) -> Any:
         raise unreadable(path, error) from error
     except Exception as error:  # zipfile and torch stumble over damage in many ways
         # torch's own advice is to load it unsafely.
-        found = f"{path} is damaged, or torch.save did not write it."
+        found = "is damaged, or torch.save did not write it."
         if (named := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
-            found = (
-                f"{path} holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
-            )
+            found = f"holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
         hint = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
-        raise UserError(found, hint) from error
+        raise UserError(f"{path} {found}", hint) from error
     finally:
         clear_safe_globals()
         add_safe_globals(allowed_before)

@@ -17,17 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data import store_meta
+from gnntrain.data import array_folder
+from gnntrain.data.array_folder import digest_of
 from gnntrain.data.graph import NODE, SPLITS, GraphData
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph, PartitionError
 from gnntrain.data.partitioning import writing
 from gnntrain.data.partitioning.writing import write_parts
 from gnntrain.data.store import StoredGraph
-from gnntrain.data.store_meta import digest_of
-from gnntrain.data.target_scale import TargetScale
-from tests.data.oracles import graphs, small_graph
+from gnntrain.data.targets import TargetScale
+from tests.data.oracles import graphs, small_graph, typed_graphs
 from tests.data.partitioning.oracles import assert_same_graph, cut_edges, stored
-from tests.data.test_hetero_store import typed_graphs
 from tests.examples import examples
 from tests.hetero_graphs import random_hetero_data
 
@@ -127,7 +126,7 @@ def test_nothing_is_left_where_writing_ends_early(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(writing, "write_description", fail)
+    monkeypatch.setattr(writing, "write_seal", fail)
     with pytest.raises(type(error)):
         write_parts(tmp_path / "out" / "parts", store, np.zeros(12, np.uint8), 1, "random")
     assert not any((tmp_path / "out").iterdir())
@@ -163,13 +162,13 @@ def path(originals: Path, tmp_path: Path) -> Path:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by the name of each folder whose checksums are computed."""
     folders: list[str] = []
-    real = store_meta.checksums
+    real = array_folder.checksums
 
     def noted(files: list[Path]) -> list[str]:
         folders.append(files[0].parent.name)
         return real(files)
 
-    monkeypatch.setattr(store_meta, "checksums", noted)
+    monkeypatch.setattr(array_folder, "checksums", noted)
     return folders
 
 

@@ -1,0 +1,226 @@
+"""The folder of the graph stores: locks, leftovers of killed builds, foreign files, removal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from gnntrain.atomic_io import fsync_folder
+from gnntrain.config import DatasetConfig
+from gnntrain.data.array_folder import SEAL_FILE
+from gnntrain.data.store import META_FILE, StoreMeta
+from gnntrain.errors import RunError, TransientError, UserError
+from gnntrain.paths import user_cache
+
+# Where a folder cannot be made, some file systems say that it is not there.
+_REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT),
+)
+_LEFTOVER = re.compile(r"\.(.+)\.building-\d+-[0-9a-f]+")
+_ARRAY_FILE = re.compile(
+    r"(indptr|indices|edge_weight|gcn_norm|labels|class_names|split_(train|val|test)"
+    r"|(features|node_ids)(_[0-9]+)?)\.npy"  # without a number in formats before 3
+)
+
+
+def stores_folder(dataset: DatasetConfig) -> Path:
+    """The folder of all stores."""
+    return Path(dataset.store_dir or user_cache("dataset.store_dir") / "stores")
+
+
+# The place of a store that is built
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the store at `path`, after waiting for another holder."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path.parent, path.name)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def clear_place(path: Path) -> None:
+    """Prepare the place of a store whose lock this process holds.
+
+    Temporary folders of builders that died are removed.
+
+    Raises:
+        UserError: A file or folder at `path` is no store: it is not touched.
+    """
+    if path.exists():
+        foreign = _foreign_names(path) if path.is_dir() else [path.name]
+        is_empty = path.is_dir() and not any(path.iterdir())
+        if foreign or not (is_empty or (path / META_FILE).exists()):
+            what = f"it holds {', '.join(foreign[:5])}" if foreign else f"it has no {META_FILE}"
+            raise UserError(
+                f"{path} is not a graph store ({what}), so it is not replaced",
+                "Move it away, or set dataset.store_dir to another directory",
+            )
+    for leftover in path.parent.glob(".*.building-*"):
+        name = leftover.name[1:].rpartition(".building-")[0]
+        with contextlib.suppress(Timeout, OSError):  # of a builder at work
+            # Nobody holds the lock of a builder that died; that of our own store is ours.
+            lock = None if name == path.name else _lock(path.parent, name).acquire(timeout=0)
+            with lock or contextlib.nullcontext():
+                shutil.rmtree(leftover)
+
+
+@contextmanager
+def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
+    """Turn errors of the disk into UserError and RunError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_full(path, needed) from error
+        if error.errno in _REFUSED:
+            raise UserError(
+                f"the graph store cannot be written to {path.parent} ({error.strerror})",
+                "Set dataset.store_dir to a directory you may write to",
+            ) from error
+        raise
+
+
+def disk_full(path: Path, needed: int) -> RunError:
+    return TransientError(
+        f"not enough disk space for the graph store {path}: "
+        f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
+        "Free some space there, or set dataset.store_dir to a directory on another disk",
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def temporary_sibling(path: Path) -> Path:
+    return path.with_name(f".{path.name}.building-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def move_into_place(building: Path, path: Path) -> None:
+    """Replace the store at `path`, whose lock this process holds."""
+    replaced = temporary_sibling(path)
+    if path.exists():
+        path.rename(replaced)
+    building.rename(path)
+    fsync_folder(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _lock(folder: Path, name: str) -> FileLock:
+    """The lock for building or removing the store `name` in `folder`."""
+    return FileLock(folder / f".{name}.lock")
+
+
+def _foreign_names(folder: Path) -> list[str]:
+    """The files in a folder that do not belong to a store, of any version of its format."""
+    return [
+        name
+        for name in sorted(entry.name for entry in folder.iterdir())
+        if name != META_FILE and not name.startswith(SEAL_FILE) and not _ARRAY_FILE.fullmatch(name)
+    ]
+
+
+# Stores that are there
+
+
+class StoreInUse(Exception):
+    """A process builds or reads the store."""
+
+
+@dataclass(frozen=True)
+class FoundStore:
+    """A store on disk, or the leftover of a killed build.
+
+    Attributes:
+        path: Its folder.
+        name: Name of the store, also of a leftover.
+        dataset: Name of the data set; empty where it is not known.
+        num_bytes: Bytes of its files.
+        last_used: When a command last opened it, in seconds since 1970; of a leftover: when it
+            was written.
+        is_leftover: Whether it was never finished.
+        is_of_object: Whether its graph was given in Python: nobody else can build it again.
+    """
+
+    path: Path
+    name: str
+    dataset: str
+    num_bytes: int
+    last_used: float
+    is_leftover: bool = False
+    is_of_object: bool = False
+
+
+def find_stores(folder: Path) -> list[FoundStore]:
+    """The stores and leftovers in a folder, the last used first; of other folders nothing."""
+    try:
+        paths = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:  # no store was built yet
+        return []
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # removed meanwhile, or not ours to read
+            if not _foreign_names(path) and (store := _store_at(path)) is not None:
+                found.append(store)
+    return sorted(found, key=lambda store: (-store.last_used, store.path.name))
+
+
+def _store_at(path: Path) -> FoundStore | None:
+    """The store in a folder without other files; None where it is none."""
+    leftover = _LEFTOVER.fullmatch(path.name)
+    try:
+        meta = json.loads((path / META_FILE).read_bytes())  # also that of another version
+    except (OSError, ValueError, RecursionError):
+        meta = None
+    meta = meta if isinstance(meta, dict) else {}
+    if leftover is None and meta.get("format") != StoreMeta.FORMAT:
+        return None
+    identity = meta.get("identity")
+    return FoundStore(
+        path,
+        name=path.name if leftover is None else leftover[1],
+        dataset=str(meta.get("dataset", "")),
+        num_bytes=sum(file.stat().st_size for file in path.iterdir()),
+        last_used=path.stat().st_mtime,
+        is_leftover=leftover is not None,
+        is_of_object=leftover is None and isinstance(identity, dict) and "content" in identity,
+    )
+
+
+def remove_store(store: FoundStore) -> None:
+    """Remove a store or a leftover whole.
+
+    Raises:
+        StoreInUse: A process builds or reads it.
+        OSError: The file system refuses.
+    """
+    try:
+        with _lock(store.path.parent, store.name).acquire(timeout=0):
+            removed = store.path
+            if not store.is_leftover:
+                with (store.path / META_FILE).open("r+b") as meta:  # NFS locks no other
+                    fcntl.flock(meta, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Renamed first: no process can open a half-removed store.
+                    removed = store.path.rename(temporary_sibling(store.path))
+            shutil.rmtree(removed)
+    except (Timeout, BlockingIOError):
+        raise StoreInUse from None

@@ -1,0 +1,307 @@
+"""The folder of stores: what is built again, what is never touched, other processes, a full disk,
+and what removing a store may touch."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnntrain.data import array_folder, build
+from gnntrain.data.build import needed_bytes, open_or_build, store_name, write_store
+from gnntrain.data.graph import JSON, GraphData, PrepareOptions
+from gnntrain.data.store import StoredGraph
+from gnntrain.data.stores import StoreInUse, find_stores, locked, remove_store
+from gnntrain.errors import RunError, UserError
+from tests.data.oracles import Rows, small_graph
+from tests.graphs import stored
+
+IDENTITY: dict[str, JSON] = {"dataset": "sm/all", "seed": 1}
+PLAIN = PrepareOptions()
+NAME = store_name(IDENTITY, PLAIN)
+LONG_AGO = 1_500_000_000.0
+
+
+def opened(cache: Path, builder: Callable[[], GraphData] = small_graph) -> tuple[bool, str]:
+    result = open_or_build(cache, lambda: IDENTITY, PLAIN, builder)
+    np.testing.assert_array_equal(result.store.labels, small_graph().labels)
+    return result.built, result.reason
+
+
+def never(*_: object) -> Any:
+    raise AssertionError("this must not be called")
+
+
+def folders(cache: Path) -> list[Path]:
+    return [entry for entry in cache.iterdir() if entry.is_dir()]
+
+
+# Opened or built
+
+
+def test_the_second_run_opens_what_the_first_built_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert opened(tmp_path / "new" / "cache") == (True, "built: none was there")
+    monkeypatch.setattr(build, "locked", never)
+    assert opened(tmp_path / "new" / "cache", never) == (False, "opened")
+
+
+def test_the_name_follows_identity_and_options() -> None:
+    assert NAME.startswith("sm_all-")
+    assert len(NAME) == len("sm_all-") + 12
+    others = {
+        store_name(IDENTITY | {"seed": 2}, PLAIN),
+        store_name(IDENTITY, PrepareOptions(add_self_loops=True)),
+        store_name(IDENTITY, PrepareOptions(feature_dtype="float16")),
+    }
+    assert len(others - {NAME}) == 3
+
+
+def test_a_damaged_store_is_rebuilt_with_the_reason(tmp_path: Path) -> None:
+    opened(tmp_path)
+    os.truncate(tmp_path / NAME / "indices.npy", 130)
+    was_built, reason = opened(tmp_path)
+    assert was_built
+    assert reason.startswith("rebuilt: indices.npy")
+    assert opened(tmp_path, never) == (False, "opened")
+
+
+def test_a_store_of_other_data_under_the_same_name_is_rebuilt(tmp_path: Path) -> None:
+    other = open_or_build(tmp_path, lambda: {"dataset": "b"}, PLAIN, lambda: small_graph(seed=5))
+    other.store.path.rename(tmp_path / NAME)
+    was_built, reason = opened(tmp_path)
+    assert was_built
+    assert reason.startswith("rebuilt: ")
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "features_0.npy"])
+def test_a_directory_that_is_no_store_is_never_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / name).write_text("years of work")
+    with pytest.raises(UserError, match="is not a graph store"):
+        opened(tmp_path, never)
+    with pytest.raises(UserError, match="is not a graph store"):
+        write_store(tmp_path / NAME, small_graph(), PLAIN, IDENTITY)
+    assert (tmp_path / NAME / name).read_text() == "years of work"
+
+
+def test_a_store_with_a_foreign_file_in_it_is_opened_but_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    assert opened(tmp_path) == (True, "built: none was there")  # an empty folder is filled
+    (tmp_path / NAME / "notes.txt").write_text("mine")
+    assert opened(tmp_path, never) == (False, "opened")
+    (tmp_path / NAME / "labels.npy").unlink()
+    with pytest.raises(UserError, match=r"it holds notes\.txt"):
+        opened(tmp_path)
+
+
+def test_a_cache_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="graph store") as caught:
+        opened(tmp_path / "file" / "cache")
+    assert "dataset.store_dir" in str(caught.value.hint)
+
+
+def test_too_little_disk_space_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "free_bytes", lambda _: 1000)
+    with pytest.raises(RunError, match=r"[0-9,]+ bytes are needed, [0-9,]+ are free"):
+        opened(tmp_path)
+    assert folders(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, RunError),
+        (errno.EDQUOT, RunError),
+        (errno.EROFS, UserError),
+        (errno.ENOENT, UserError),
+    ],
+)
+def test_a_disk_that_fails_in_the_middle_leaves_nothing_behind(
+    tmp_path: Path, number: int, kind: type[Exception]
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(kind):
+        opened(tmp_path, lambda: small_graph(features=Rows(np.ones((12, 5)), fail)))
+    assert folders(tmp_path) == []
+    with pytest.raises(OSError, match=os.strerror(number)):  # errors of the builder are its own
+        opened(tmp_path, lambda: fail(0))  # type: ignore[arg-type,return-value]
+
+
+def test_an_estimate_of_the_disk_space_is_close(tmp_path: Path) -> None:
+    data = small_graph(3000, 20_000, symmetric=True, edge_weight=np.ones(20_000, dtype=np.float32))
+    options = PrepareOptions(add_self_loops=True)
+    store = write_store(tmp_path / "store", data, options, IDENTITY)
+    needed = needed_bytes(data, options)
+    assert store.num_bytes <= needed < 1.3 * store.num_bytes + 2**17
+
+
+def start_building(cache: Path, log: Path, seconds: float) -> BaseProcess:
+    """Start a process that opens or builds the store; it notes in `log` that it builds."""
+    process = get_context("spawn").Process(target=_build_slowly, args=(cache, log, seconds))
+    process.start()
+    return process
+
+
+def _build_slowly(cache: Path, log: Path, seconds: float) -> None:
+    def builder() -> GraphData:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        features = Rows(small_graph().target_nodes.features, lambda _: time.sleep(seconds))
+        return small_graph(features=features)
+
+    open_or_build(cache, lambda: IDENTITY, PLAIN, builder)
+
+
+def test_of_two_processes_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    processes = [start_building(tmp_path / "cache", log, 0.5) for _ in range(2)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(log.read_text().split()) == 1
+
+
+def test_what_a_killed_builder_left_is_swept_and_what_is_being_built_is_kept(
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / "cache"
+    process = start_building(cache, tmp_path / "log", 60.0)
+    for _ in range(3000):
+        if found := find_stores(cache):
+            break
+        time.sleep(0.01)
+    (leftover,) = found
+    assert (leftover.is_leftover, leftover.name) == (True, NAME)
+    with pytest.raises(StoreInUse):
+        remove_store(leftover)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    for name in (NAME, "other-0123456789ab"):
+        shutil.copytree(leftover.path, cache / f".{name}.building-1-abcd")
+    remove_store(leftover)
+    assert not leftover.path.exists()
+    assert opened(cache) == (True, "built: none was there")
+    assert folders(cache) == [cache / NAME]
+
+
+# Found and removed
+
+
+def old_store(path: Path) -> Path:
+    """A store that nobody uses, last used long ago."""
+    stored(path)
+    gc.collect()
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    return path
+
+
+def test_stores_are_found_with_size_name_and_time_the_last_used_first(tmp_path: Path) -> None:
+    old, new = old_store(tmp_path / "old"), old_store(tmp_path / "new")
+    os.utime(new, (LONG_AGO + 60, LONG_AGO + 60))
+    first, second = find_stores(tmp_path)
+    assert (first.path, second.path) == (new, old)
+    assert (second.dataset, second.last_used) == ("random", LONG_AGO)
+    assert second.num_bytes == sum(file.stat().st_size for file in old.iterdir())
+    assert find_stores(tmp_path / "nowhere") == []
+    # Opening a store is a use, also of one that cannot be written; listing is none.
+    StoredGraph.open(old, check=False)
+    assert find_stores(tmp_path)[1].last_used == LONG_AGO
+    old.chmod(0o500)
+    try:
+        assert StoredGraph.open(old).num_nodes == 60
+    finally:
+        old.chmod(0o700)
+    StoredGraph.open(old)
+    assert find_stores(tmp_path)[0].last_used > time.time() - 60
+
+
+def test_what_is_no_store_is_not_found(tmp_path: Path) -> None:
+    (old_store(tmp_path / "with_notes") / "notes.txt").write_text("mine")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "meta.json").write_text('{"format": "another"}')
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "meta.json").write_text("[")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(old_store(tmp_path / "elsewhere" / "store"))
+    (tmp_path / "meta.json").write_text('{"format": "gnntrain-store"}')
+    assert find_stores(tmp_path) == []
+
+
+def test_a_damaged_store_of_another_version_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    other, path = old_store(tmp_path / "other"), old_store(tmp_path / "store")
+    before = sorted(other.iterdir())
+    (path / "indices.npy").unlink()
+    (path / "meta.json").write_text('{"format": "gnntrain-store", "version": 99}')
+    remove_store(next(store for store in find_stores(tmp_path) if store.name == "store"))
+    assert {path.name for path in tmp_path.iterdir()} - {".store.lock", ".other.lock"} == {"other"}
+    assert sorted(other.iterdir()) == before
+
+
+def test_a_store_is_kept_while_it_is_built_verified_or_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = old_store(tmp_path / "store")
+    (path / "indices.npy").touch()  # so that it is verified again
+    (found,) = find_stores(tmp_path)
+    real = array_folder.verify
+
+    def verify_while_cleaning(*arguments: Any) -> None:
+        with pytest.raises(StoreInUse):
+            remove_store(found)
+        real(*arguments)
+
+    monkeypatch.setattr(array_folder, "verify", verify_while_cleaning)
+    copy = pickle.loads(pickle.dumps(StoredGraph.open(path)))
+    gc.collect()
+    with pytest.raises(StoreInUse):
+        remove_store(found)
+    assert copy.num_edges == len(copy.indices)
+    del copy
+    gc.collect()
+    with locked(path), pytest.raises(StoreInUse):
+        remove_store(found)
+    remove_store(found)
+    assert not path.exists()
+
+
+def test_a_store_that_another_process_reads_is_kept(tmp_path: Path) -> None:
+    path = old_store(tmp_path / "store")
+    (found,) = find_stores(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from gnntrain.data.store import StoredGraph\n"
+        "graph = StoredGraph.open(Path(sys.argv[1])); print('open', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, path], stdin=PIPE, stdout=PIPE, text=True
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "open\n"
+        with pytest.raises(StoreInUse):
+            remove_store(found)
+        reader.communicate("\n")
+    remove_store(found)
+    assert not path.exists()
