@@ -93,28 +93,22 @@ class PyGSampler(Sampler):
                 "Give each seed once, or use sampler.backend=numba.",
             )
         inputs = NodeSamplerInput(None, nodes, input_type=target if self._has_types else None)
-        with seeded(key.seed, key.epoch, key.step, *nodes[:1].tolist()), _one_thread():
+        with _repeatable(key.seed, key.epoch, key.step, *nodes[:1].tolist()):
             drawn = self._sampler.sample_from_nodes(inputs)
-        return sample_of(drawn, self._edges, num_seeds_of(seeds), self._num_hops)
+        return _sample_of(drawn, self._edges, num_seeds_of(seeds), self._num_hops)
 
 
-def sample_of(
+def _sample_of(
     drawn: SamplerOutput | HeteroSamplerOutput,
     edges: FusedCSC,
     num_seeds: Mapping[NodeType, int],
     num_hops: int,
 ) -> Sample:
-    """The sample that one of PyG's samplers drew.
+    """The sample that one of PyG's samplers drew: edges of a type by destination, nodes of a type
+    numbered as they are found. No seed occurs twice.
 
     Each node draws once, when it is found; later hops use the same edges again, as PyG's trimmed
     models do: the blocks of all hops are views of one CSC.
-
-    Args:
-        drawn: As pyg-lib and torch-sparse fill it: edges of a type by destination, nodes of a type
-            numbered as they are found. No seed occurs twice.
-        edges: The graph that was drawn from.
-        num_seeds: See `Sample`.
-        num_hops: Number of hops.
     """
     if isinstance(drawn, SamplerOutput):  # of one type, for which PyG has no names
         (node_type,), (edge_type,) = edges.num_nodes, edges.edge_types
@@ -197,20 +191,17 @@ def require_pyg_backend() -> None:
 
 
 @contextmanager
-def seeded(*key: int) -> Iterator[None]:
-    """Seed torch's CPU generator by `key` inside the block, and restore it after."""
+def _repeatable(*key: int) -> Iterator[None]:
+    """Seed torch's CPU generator by `key`, and keep torch to one thread; restore both after.
+
+    pyg-lib's threads draw from one generator, in any order.
+    """
     seed = np.random.SeedSequence([part % 2**64 for part in key]).generate_state(1, np.uint64)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(seed[0]))
-        yield
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: pyg-lib's threads draw from one generator, in any order."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(seed[0]))
+            yield
     finally:
         torch.set_num_threads(num_threads)
