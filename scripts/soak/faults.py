@@ -99,10 +99,13 @@ def fill_disk_and_kill(target: Target) -> bool:
 
 
 def damage_last(target: Target) -> bool:
-    """`kill -9` of the command, and `last.pt` is not what was written."""
+    """`kill -9` of the command, and `last.pt` is not what was written.
+
+    A run that had completed before the signal came does not go on, so its file is left alone.
+    """
     kill_parent(target)
-    target.parent.wait()
-    damage(target.run / "checkpoints" / "last.pt", target.dice)
+    if target.parent.wait() != 0:
+        damage(target.run / "checkpoints" / "last.pt", target.dice)
     return True
 
 
