@@ -215,11 +215,11 @@ class OwnedRows(FeatureSource):
         owners: NodeOwners,
         exchange: Exchange,
         call: str,
-        cache: tuple[Int64Array, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.local, self.call, self._nodes = local, call, nodes
-        self._owners, self._exchange, self._cache = owners, exchange, cache
+        self._owners, self._exchange = owners, exchange
+        self.cache: tuple[Int64Array, Tensor] | None = None
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         assert nodes is not None
@@ -229,9 +229,9 @@ class OwnedRows(FeatureSource):
         is_far = (wanted < self._nodes.start) | (wanted >= self._nodes.stop)
         here = np.flatnonzero(~is_far)
         out[here] = self.local[wanted[here] - self._nodes.start]
-        if self._cache is not None and len(self._cache[0]):
+        if self.cache is not None and len(self.cache[0]):
             # By bisection: a hash table would be made anew for each layer, and take memory.
-            cached, rows = self._cache
+            cached, rows = self.cache
             slots = np.searchsorted(cached, wanted).clip(max=len(cached) - 1)
             hits = np.flatnonzero(cached[slots] == wanted)
             out[hits] = rows[slots[hits]]
@@ -243,11 +243,6 @@ class OwnedRows(FeatureSource):
     def ask(self, nodes: Int64Array) -> Tensor:
         """The rows of `nodes` as their owners answer."""
         return as_tensor(ask_rows(self._exchange, self._owners, self.call, nodes))
-
-    def with_cache(self, nodes: Int64Array, rows: Tensor) -> OwnedRows:
-        """The same rows, with those of some nodes of other machines at hand."""
-        given = self.local, self._nodes, self._owners, self._exchange, self.call
-        return OwnedRows(*given, (nodes, rows))
 
 
 class OwnedParts(GraphAccess):
@@ -275,7 +270,6 @@ class OwnedParts(GraphAccess):
         self._shared, self._exchange = shared, exchange
         self._served: set[str] = set()
         self._dropped: set[str] = set()
-        self._caches: dict[str, Tensor] = {}
         self._cached_nodes: dict[NodeType, Int64Array] = {}
 
     def norm(self, nodes: Tensor | None) -> Tensor:
@@ -297,20 +291,19 @@ class OwnedParts(GraphAccess):
         return OwnedRows(matrix, self.nodes[node_type], owners, self._exchange, call)
 
     def cached(self, node_type: NodeType, rows: Rows) -> Rows:
-        if not isinstance(rows, OwnedRows):
+        if not isinstance(rows, OwnedRows) or rows.cache is not None:
             return rows
-        nodes, call, width = self.cached_nodes(node_type), rows.call, rows.local.shape[1]
-        if call not in self._caches:
-            matrix, context = self.buffers.matrix(f"cached {call}", len(nodes), width), self.context
-            ranks = context.machine_ranks
-            share = rank_range(len(nodes), context.rank - ranks[0], len(ranks))
-            step = most_gathered(width)
-            for start in range(share.start, share.stop, step):
-                some = slice(start, min(start + step, share.stop))
-                matrix[some] = rows.ask(nodes[some])
-            context.machine_barrier()
-            self._caches[call] = matrix
-        return rows.with_cache(nodes, self._caches[call])
+        nodes, width, context = self.cached_nodes(node_type), rows.local.shape[1], self.context
+        matrix = self.buffers.matrix(f"cached {rows.call}", len(nodes), width)
+        ranks = context.machine_ranks
+        share = rank_range(len(nodes), context.rank - ranks[0], len(ranks))
+        step = most_gathered(width)
+        for start in range(share.start, share.stop, step):
+            some = slice(start, min(start + step, share.stop))
+            matrix[some] = rows.ask(nodes[some])
+        context.machine_barrier()
+        rows.cache = nodes, matrix
+        return rows
 
     def cached_nodes(self, node_type: NodeType) -> Int64Array:
         """The nodes of other machines that most in-edges of this machine's nodes come from, as many
@@ -342,15 +335,13 @@ class OwnedParts(GraphAccess):
 
     def drop(self, name: str) -> None:
         call = f"evaluation/{name}"
-        if self._caches.pop(call, None) is not None:
-            self.buffers.release(f"cached {call}")
+        self.buffers.release(f"cached {call}")
         if call in self._served:
             self._dropped.add(call)
 
     def end(self) -> None:
         self._withdraw(self._served.copy())
         self._dropped.clear()
-        self._caches.clear()
 
     def _withdraw(self, calls: set[str]) -> None:
         for call in calls:

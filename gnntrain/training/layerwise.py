@@ -32,11 +32,8 @@ Stages = Sequence[Sequence[EdgeType]]
 class OneTypeModel:
     """A `GNN` with the interface of a `HeteroGNN`: a model of one node type and one edge type.
 
-    All layers of a model without edges are computed as one, unless their outputs are kept.
-
-    Attributes:
-        states, embeddings: Of jumping knowledge, by the machine's nodes: the states, and the input
-            of `lin` where it is kept.
+    All layers of a model without edges are computed as one, unless their outputs are kept. Of
+    jumping knowledge it holds the states and, where it is kept, the input of `lin`.
     """
 
     def __init__(self, model: GNN, schema: GraphSchema, embed: bool) -> None:
@@ -310,9 +307,8 @@ class LayerwiseEvaluator(Evaluator):
                     )
                     for stage in stages
                 )
-                total, nodes = None, self._rows_of(node_type, view.a, view.b)
-                if stages:
-                    total = reduce(torch.add, messages)
+                nodes = self._rows_of(node_type, view.a, view.b)
+                total = reduce(torch.add, messages) if stages else None
                 if totals is not None:
                     assert total is not None
                     if number > 0:
@@ -436,22 +432,18 @@ class LayerwiseEvaluator(Evaluator):
     def _needed(self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool) -> int:
         """Bytes of the matrices that exist at the same time, at most."""
 
-        def size(node_type: NodeType, width: int) -> int:
-            return 4 * len(self.access.nodes[node_type]) * width
+        def size(key: SourceKey, width: int) -> int:
+            return 4 * len(self.access.nodes[_node_type(key)]) * width
 
         projected = filter(model.is_projected, model.node_types_after(-1))
-        before = sum(size(t, model.hidden_channels) for t in projected)
-        most = 0
+        most, before = 0, sum(size(t, model.hidden_channels) for t in projected)
         for layer in layers:
-            sources = {key: size(_node_type(key), width) for key, width in layer.sources.items()}
+            sources = {key: size(key, width) for key, width in layer.sources.items()}
             # Rows of an edge type's own are held for one pass, those of a node type for the layer.
-            own = [
-                sum(sources[edge] for edge in chain(*stages) if edge in sources)
-                for t in layer.node_types
-                for stages in layer.passes[t]
-            ]
+            passes = chain(*layer.passes.values())
+            own = (sum(sources.get(edge, 0) for edge in chain(*stages)) for stages in passes)
             shared = sum(held for key, held in sources.items() if isinstance(key, str))
-            totals = [size(t, width) for t, width in layer.totals.items()]
+            totals = (size(t, width) for t, width in layer.totals.items())
             after = sum(size(t, layer.out_channels) for t in layer.node_types)
             held = shared + max(own, default=0) + max(totals, default=0)
             most, before = max(most, before + after + held), after

@@ -154,13 +154,12 @@ class ModuleEvaluator(Evaluator):
     ) -> Iterator[Tensor]:
         """The outputs of a plan's seeds, batch by batch, from these rows of all nodes or the
         graph's features."""
-        device, sources = self._context.device, None
-        if rows is not None:
-            source: FeatureSource = InPlaceFeatures(LazyFeatures(rows), device)
-            if devices.is_gpu(device):
-                source = CopiedFeatures(rows, device)
-            sources = {self._graph.target: source}
-        for batch in self._loaders.loader(plan, (-1,) * hops, sources):
+        device, sources = self._context.device, dict[NodeType, FeatureSource]()
+        if rows is not None and devices.is_gpu(device):
+            sources[self._graph.target] = CopiedFeatures(rows, device)
+        elif rows is not None:
+            sources[self._graph.target] = InPlaceFeatures(LazyFeatures(rows), device)
+        for batch in self._loaders.loader(plan, (-1,) * hops, sources or None):
             yield compute(batch.to(device)).float().cpu()
 
     def _layers(self, model: PlainModel) -> Sequence[Layer]:
