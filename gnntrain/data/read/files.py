@@ -40,11 +40,7 @@ _MISSING_HINTS = {
 
 
 class FilesBuilder:
-    """Builds a graph from the user's files; `labelled`, `preprocessing`: see `read_graph`.
-
-    Raises:
-        UserError: Files are not given or not there, or a schema has mistakes.
-    """
+    """Builds a graph from the user's files; `labelled`, `preprocessing`: see `read_graph`."""
 
     def __init__(
         self,
@@ -95,11 +91,7 @@ class FilesBuilder:
         return [path for paths in self._paths.values() for path in paths]
 
     def identity(self) -> dict[str, JSON]:
-        """Paths and contents of the files, and how they are read.
-
-        Raises:
-            UserError: A file is not there.
-        """
+        """Paths and contents of the files, and how they are read."""
         excluded = {*DatasetConfig.model_fields, *_ROLES, "schema"}
         made_by = self._preprocessing
         return {
@@ -115,11 +107,7 @@ class FilesBuilder:
         }
 
     def build(self) -> GraphData:
-        """Read the files.
-
-        Raises:
-            UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
-        """
+        """Read the files."""
         from gnntrain.data.read.graph import read_graph
         from gnntrain.data.read.whole_files import read_whole_graph
 

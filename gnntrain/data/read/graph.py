@@ -104,11 +104,8 @@ def read_graph(
 class _Reader:
     """Reads one graph, see `read_graph`; the methods stand in the order of the reading.
 
-    Attributes:
-        known: The preprocessing of a model by node type.
-        tables: The tables by their places.
-        labels: Columns of labels that are not in the nodes' table.
-        split: Splits that are not in the nodes' table.
+    `known` is the preprocessing of a model by node type; `labels` and `split` are those that are
+    not in the nodes' table.
     """
 
     spec: GraphSpec
@@ -195,9 +192,8 @@ class _Reader:
             if of_type.choice.order:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
-                data.features, data.preprocessing = make_features(
-                    of_type, train, self.of_model(name)
-                )
+                of_model = (self.known or {}).get(name)
+                data.features, data.preprocessing = make_features(of_type, train, of_model)
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
             node_data[name] = data
@@ -230,17 +226,11 @@ class _Reader:
         assert not isinstance(source, Table | SplitArrays)
         return source
 
-    def of_model(self, name: NodeType) -> Preprocessing | None:
-        """The preprocessing of the model's features of a node type."""
-        return (self.known or {}).get(name)
-
     def open_tables(self) -> None:
         """Open all tables, but for arrays of splits and of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
-        tables |= {
-            place: table for place, table in self.sources.items() if isinstance(table, Table)
-        }
+        tables |= {place: one for place, one in self.sources.items() if isinstance(one, Table)}
         problems: list[Problem] = []
 
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
@@ -347,7 +337,7 @@ class _Reader:
 
     def nodes_of_table(self, name: NodeType, table: Table) -> NodeRows:
         """The nodes of a type that has a table."""
-        spec, of_model = self.specs[name], self.of_model(name)
+        spec, of_model = self.specs[name], (self.known or {}).get(name)
         labels, split = (self.labels, self.split) if name == self.target else (None, None)
         is_learnt = name == self.target and self.labelled
         if is_learnt and labels is None and not isinstance(table, ArrayTable):
