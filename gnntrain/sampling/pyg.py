@@ -13,7 +13,7 @@ import torch_geometric.typing
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler.base import HeteroSamplerOutput
 
-from gnntrain.data.graph import Edges, EdgeType, FusedCSC, Graph, Nodes, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, FusedEdges, Graph, Nodes, NodeType
 from gnntrain.data.pyg_graph import PyGGraph
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
@@ -156,8 +156,7 @@ def shared_graph(edges: FusedCSC) -> PyGGraph:
     if graph is None:
         sizes = edges.num_nodes.items()
         nodes = {name: Nodes(np.empty((size, 0), np.float32)) for name, size in sizes}
-        by_type = {name: Edges(*edges.part(i)) for i, name in enumerate(edges.edge_types)}
-        graph = _shared[key] = PyGGraph(Graph(nodes, by_type))
+        graph = _shared[key] = PyGGraph(Graph(nodes, FusedEdges(edges)))
     return graph
 
 
