@@ -61,19 +61,12 @@ _logger = logging.getLogger("gnntrain")
 
 @dataclass(frozen=True)
 class OpenedStore:
-    """An open store, and whether it was built.
-
-    Attributes:
-        store: The store.
-        built: Whether it was built just now.
-        reason: "opened", "built: none was there", "rebuilt: …" with the error.
-        seconds: Time it took.
-    """
+    """An open store, and whether it was built."""
 
     store: StoredGraph
-    built: bool
-    reason: str
-    seconds: float
+    built: bool  # just now
+    reason: str  # "opened", "built: none was there", "rebuilt: …" with the error
+    seconds: float  # to open or build it
 
 
 def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:

@@ -118,22 +118,6 @@ def test_to_undirected_is_that_of_pyg(tmp_path: Path, is_typed: bool) -> None:
         np.testing.assert_allclose([t[2] for t in triples], of_pyg[order], rtol=1e-6)
 
 
-def test_edges_may_be_any_columns_of_any_integers(tmp_path: Path) -> None:
-    src, dst = small_graph().only_edges
-    table = np.stack([src, dst], axis=1)
-    expected = stored_edges(built(tmp_path / "a", small_graph()))
-    for pair in ((table[:, 0], table[:, 1]), (src.astype(">i4"), dst.astype(np.uint8))):
-        data = small_graph(src=pair[0], dst=pair[1])
-        assert stored_edges(built(tmp_path / "b", data)) == expected
-
-
-def test_a_graph_without_edges_is_stored(tmp_path: Path) -> None:
-    none = np.empty(0, dtype=np.int64)
-    store = built(tmp_path, small_graph(src=none, dst=none))
-    assert (store.num_edges, len(store.indices)) == (0, 0)
-    assert store.gcn_norm.tolist() == [1.0] * 12
-
-
 def test_numbers_beyond_32_bits() -> None:
     """Of edges, which are cut into blocks and need disk space, and of nodes, in the key by which
     edges are sorted."""
