@@ -34,7 +34,8 @@ def aged(path: Path, seconds: float = 86400.0) -> Path:
 
 
 def opened(folder: Path) -> OpenedStore:
-    return prepare_store(FilesConfig(**paths(folder), store_dir=str(folder / "stores")))
+    keys = {**paths(folder), "store_dir": str(folder / "stores")}
+    return prepare_store(FilesConfig.model_validate(keys))
 
 
 def paths(folder: Path) -> dict[str, str]:
