@@ -113,19 +113,10 @@ def test_a_hub_of_a_million_in_edges_is_drawn_from_alike(device: str) -> None:
 
 
 @on_each_device
-def test_a_batch_may_have_more_nodes_than_the_graph(device: str) -> None:
-    """Repeated seeds count as often as they are given."""
-    ring = csc(4, [1, 2, 3, 0], [0, 1, 2, 3])
-    assert_same_draws(ring, [2, 1, -1], [0, 0, 0, 1, 0], device)
-
-
-@on_each_device
 def test_several_programs_share_a_hop(device: str) -> None:
     """More edges and nodes than one program of any kernel takes."""
-    graph = random_csc(3000, 40_000)
-    seeds = [*range(0, 3000, 2), 0, 2]
     for fan_outs in ([4, 2], [-1]):
-        assert_same_draws(graph, fan_outs, seeds, device)
+        assert_same_draws(random_csc(1500, 12_000), fan_outs, [*range(1200), 0, 2], device)
 
 
 @on_each_device
@@ -173,30 +164,23 @@ def test_pinned_host_memory_is_read_over_the_bus(device: str) -> None:
 
 
 @on_each_device
-def test_a_used_sampler_gives_what_a_fresh_one_gives(device: str) -> None:
+def test_a_used_sampler_gives_what_a_fresh_one_gives(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an error in the middle of a batch."""
     graph = random_csc(300, 4000)
     used = gpu_sampler(graph, [5, 4], device, edge_ids=True)
     expected = cpu_sampler(graph, [5, 4], edge_ids=True)
     rng = np.random.default_rng(0)
-    for step in range(5):
-        seeds = torch.from_numpy(rng.integers(0, 300, rng.integers(0, 60)))
+    for step in range(4):
+        if step == 2:
+            monkeypatch.setattr(gpu, "MAX_LOCAL", 200)
+            with pytest.raises(RunError, match="one hop"):
+                used.sample(seeds_of(torch.arange(9, 39)), KEY)
+            monkeypatch.undo()
+        seeds = seeds_of(torch.from_numpy(rng.integers(0, 300, rng.integers(0, 60))))
         key = SampleKey(0, 0, step)
-        assert_equal(used.sample(seeds_of(seeds), key), expected.sample(seeds_of(seeds), key))
-
-
-@on_each_device
-def test_an_error_in_the_middle_of_a_batch_leaves_the_next_one_right(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = random_csc(300, 4000)
-    sampler = gpu_sampler(graph, [5, 4], device)
-    sampler.sample(seeds_of(torch.arange(9)), KEY)
-    monkeypatch.setattr(gpu, "MAX_LOCAL", 200)
-    with pytest.raises(RunError, match="one hop"):
-        sampler.sample(seeds_of(torch.arange(9, 39)), KEY)
-    monkeypatch.undo()
-    expected = cpu_sampler(graph, [5, 4]).sample(seeds_of(torch.arange(50)), KEY)
-    assert_equal(sampler.sample(seeds_of(torch.arange(50)), KEY), expected)
+        assert_equal(used.sample(seeds, key), expected.sample(seeds, key))
 
 
 @on_a_gpu
@@ -235,7 +219,7 @@ def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: b
 @on_each_device
 def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
     sampler = gpu_sampler(csc(0, [], []), [3, -1], device)
-    assert sampler.sample(seeds_of(torch.empty(0, dtype=torch.int64)), KEY).nodes[NODE].numel() == 0
+    assert sampler.sample(seeds_of([]), KEY).nodes[NODE].numel() == 0
     with pytest.raises(UserError, match="1 of 1"):
         sampler.sample(seeds_of(torch.zeros(1, dtype=torch.int64, device=device)), KEY)
 
@@ -243,32 +227,25 @@ def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
 @on_each_device
 def test_tensors_that_are_no_csc_are_refused(device: str) -> None:
     indptr, indices = (torch.from_numpy(array).to(device) for array in random_csc(50, 300))
-    with pytest.raises(UserError, match=r"\b300\b.*\b299 edges"):
-        sampler_on(indptr, indices[:-1], [3])
-    with pytest.raises(UserError, match="over nothing"):
-        sampler_on(indptr[:0], indices, [3])
-    with pytest.raises(UserError, match="float32"):
-        sampler_on(indptr, indices.float(), [3])
+    for wrong, said in (
+        ((indptr, indices[:-1]), r"\b300\b.*\b299 edges"),
+        ((indptr[:0], indices), "over nothing"),
+        ((indptr, indices.float()), "float32"),
+    ):
+        with pytest.raises(UserError, match=said):
+            sampler_on(*wrong, [3])
 
 
-KERNELS = {
-    "register_seeds",
-    "count_edges",
-    "draw_by_row",
-    "draw_by_edge",
-    "draw_with_twins",
-    "claim",
-    "mark",
-    "number",
-    "forget",
-}
+KERNELS = (
+    "register_seeds count_edges draw_by_row draw_by_edge draw_with_twins claim mark number forget"
+)
 
 
 @pytest.mark.slow
 @interpreted
 def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Launch] = []
-    for name in KERNELS:
+    for name in KERNELS.split():
         kernel = getattr(triton_kernels, name)
         monkeypatch.setattr(triton_kernels, name, Recorded(name, kernel, launches))
     indptr, indices = random_csc(50, 300)
@@ -288,7 +265,7 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
     )
     assert done.returncode == 0, done.stderr
     found = [Compiled(*values) for values in json.loads(done.stdout)]
-    assert {(one.kernel, one.target) for one in found} == set(product(KERNELS, TARGETS))
+    assert {(one.kernel, one.target) for one in found} == set(product(KERNELS.split(), TARGETS))
     assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
     assert max(one.local for one in found) == 0
 
@@ -345,13 +322,11 @@ def test_a_padded_draw_begins_with_what_is_drawn(
 @on_each_device
 def test_padded_sizes_depend_on_the_number_of_seeds_alone(device: str) -> None:
     sampler = gpu_sampler(random_csc(100, 700), [3, 2], device)
-    shapes = set()
+    keys = sampler.hop_keys(KEY).to(device)
     for start in (0, 50):
-        keys = sampler.hop_keys(KEY).to(device)
         padded = sampler.sample_padded(torch.arange(start, start + 5).to(device), keys)
         sizes = [(block.num_dst, block.num_src, block.num_edges) for block in blocks_of(padded)]
-        shapes.add(tuple(sizes))
-    assert shapes == {((5, 20, 15), (20, 60, 40))}
+        assert sizes == [(5, 20, 15), (20, 60, 40)]
 
 
 @on_each_device
