@@ -216,12 +216,13 @@ def _choose_features(
         # The columns of a file without names must be as many as the model was trained on. An
         # array's columns may be the numbers of a table's lists.
         known = preprocessing.columns
-        if len(order) not in (len(known), sum(max(1, column.width) for column in known)):
+        of_categories = [column.name for column in known if column.categories is not None]
+        num_numbers = len(known) if of_categories else sum(max(1, c.width) for c in known)
+        if len(order) not in (len(known), num_numbers):
             raise UserError(
                 f"The model takes {len(known)} columns of features; {table.path} has {len(order)}.",
                 "Give the columns it was trained on, in the same order or with the same names.",
             )
-        of_categories = [column.name for column in known if column.categories is not None]
         if of_categories and isinstance(table, ArrayTable):
             raise UserError(
                 f"The model was trained on categories of {first_names(of_categories)}; "
