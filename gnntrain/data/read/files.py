@@ -17,13 +17,15 @@ import re
 from glob import escape
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
+
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_folder import digest_of
 from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import EDGE, JSON, NODE, GraphData
-from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
+from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.stores import stores_folder
 from gnntrain.data.tables import BadRows
 from gnntrain.errors import UserError
@@ -102,7 +104,7 @@ class FilesBuilder:
             "options": self.config.model_dump(mode="json", exclude=excluded),
             "split": self.config.split if isinstance(self.config.split, int) else None,
             "labelled": self._labelled,
-            "preprocessing": None if made_by is None else digest_of(plain_json(made_by)),
+            "preprocessing": None if made_by is None else digest_of(to_jsonable_python(made_by)),
             "reading": _READING,
         }
 

@@ -23,7 +23,7 @@ from gnntrain.data.graph import (
     NodeType,
 )
 from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.read.columns import (
     columns_of_nodes,
     label_columns,
@@ -44,7 +44,6 @@ from gnntrain.data.read.edges import (
     read_foreign_key,
 )
 from gnntrain.data.read.features import (
-    FeatureChoice,
     NodeRows,
     describe_features,
     make_features,
@@ -92,11 +91,17 @@ def read_graph(
     Raises:
         UserError: A file cannot be read, or there are bad rows that are to be errors.
     """
+    if spec.schema is None and isinstance(preprocessing, Mapping):
+        raise UserError(
+            f"The model was trained on a typed graph; {bad.source} has one type.",
+            "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
+            "HeteroData.",
+        )
     known: Mapping[NodeType, Preprocessing] | None = None
-    if spec.schema is not None:
-        known = None if isinstance(preprocessing, Preprocessing) else preprocessing
-    elif (of_nodes := of_one_type(preprocessing, bad.source)) is not None:
-        known = {NODE: of_nodes}
+    if isinstance(preprocessing, Mapping):
+        known = preprocessing
+    elif spec.schema is None and preprocessing is not None:
+        known = {NODE: preprocessing}
     return _Reader(spec, sources, options, bad, labelled, is_published, known).read()
 
 
@@ -189,7 +194,7 @@ class _Reader:
         node_data: dict[NodeType, NodeData] = {}
         for name, of_type in self.nodes.items():
             data = NodeData(of_type.index.num_nodes, ids=of_type.index.node_ids())
-            if of_type.choice.order:
+            if of_type.order:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
                 of_model = (self.known or {}).get(name)
@@ -356,22 +361,16 @@ class _Reader:
         columns = columns_of_nodes(
             table, spec, split_elsewhere=split_elsewhere, preprocessing=of_model
         )
-        choice, rows = read_nodes(
+        nodes = read_nodes(
+            name,
             columns,
             spec,
             elsewhere,
             of_model,
+            self.options,
             self.bad,
             strict=self.labelled,
             required=not (self.is_typed or self.is_published),
-        )
-        index = NodeIndex(
-            rows.columns.get("id"),
-            len(rows),
-            kind=name,
-            home=rows.path.name,
-            decimal=self.options.decimal,
-            id_key=spec.key("id"),
         )
         # A model that was trained without preprocessing says no statistics.
         for word in ("standardize", "categorical", "missing"):
@@ -382,7 +381,7 @@ class _Reader:
             if word == "missing":
                 hint = f"Use {key}=zero, or fill in the missing values."
             raise UserError(f"{key}={shown(value)}: the model was trained without it.", hint)
-        return NodeRows(spec, choice, rows, index)
+        return nodes
 
     def read_nodes_of_edges(self) -> None:
         """Add the nodes of the types that have no table: the ids at the ends of their edges."""
@@ -405,9 +404,8 @@ class _Reader:
                 )
             table = table_in_memory(schema, pa.table({"id": ids}))
             columns = Columns(table, {"id": 0}, ())
-            index = NodeIndex(ids, len(ids), kind=name, home=None)
-            choice = FeatureChoice(columns, ())
-            self.nodes[name] = NodeRows(self.specs[name], choice, columns.read(), index)
+            index = NodeIndex(ids, len(ids), name, None)
+            self.nodes[name] = NodeRows(self.specs[name], columns.read(), index)
         self.nodes = {name: self.nodes[name] for name in self.specs}
 
     def summary(
@@ -428,13 +426,13 @@ class _Reader:
                 if place is not None and is_pandas_index(own.table.names[place]):
                     of_ids += ", a pandas index"
             of_features = "none, learnt rows"
-            if of_type.choice.order:
+            if of_type.order:
                 made_by = node_data[name].preprocessing
                 of_features = describe_features(of_type, made_by, fitted=self.labelled)
             ids.append(f"{name}: " * self.is_typed + of_ids)
             features.append(f"{name}: " * self.is_typed + of_features)
             prefix = f"{name}." * self.is_typed
-            left_out |= {f"{prefix}{at}": why for at, why in of_type.choice.left_out.items()}
+            left_out |= {f"{prefix}{at}": why for at, why in of_type.left_out.items()}
         # Of the files of labels and splits.
         chosen = self.nodes[self.target]
         not_a_label = f"not a label, by its name or {chosen.spec.label.key('column')}"
