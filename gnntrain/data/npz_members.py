@@ -19,12 +19,6 @@ from numpy.lib import format as npy_format
 from gnntrain.data.graph import AnyArray
 
 _LOCAL_HEADER_BYTES = 30
-_READERS = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
-    # the same, in UTF-8 for the sake of field names, which are not read
-    (3, 0): npy_format.read_array_header_2_0,
-}
 
 
 class Header(NamedTuple):
@@ -36,17 +30,18 @@ class Header(NamedTuple):
 
 
 def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
-    """Read the header at the beginning of an npy file; the stream is then at the array.
+    """Read the header of an npy file of `num_bytes`; the stream is then at the array.
 
     Raises:
-        ValueError: The header is broken, tells of pickled objects, or of another size than
-            `num_bytes`, the file's with its header.
+        ValueError: The header is broken, tells of pickled objects, or of another size.
     """
     version = npy_format.read_magic(stream)
-    if version not in _READERS:
+    if version not in ((1, 0), (2, 0), (3, 0)):  # the last is as the second, in UTF-8
         raise ValueError(f"it has npy version {version}")
+    is_first = version == (1, 0)
+    read = npy_format.read_array_header_1_0 if is_first else npy_format.read_array_header_2_0
     try:
-        shape, fortran_order, dtype = _READERS[version](stream)
+        shape, fortran_order, dtype = read(stream)
     except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError("its header is broken") from error
     if dtype.hasobject:

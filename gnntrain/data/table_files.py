@@ -28,7 +28,7 @@ import re
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -232,7 +232,7 @@ class TextTable(Table):
         # A field within quotation marks that never close is long; Arrow has no limit either.
         csv.field_size_limit(sys.maxsize)
         with readable(path):
-            self._codec = _seen_codec(path) if encoding == "auto" else _checked_codec(encoding)
+            self._codec = _codec_of(path, encoding)
             with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
                 line = file.readline(_MAX_LINE_BYTES)
                 mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
@@ -318,7 +318,28 @@ class TextTable(Table):
             file.read(self._num_bytes_skipped)
             try:
                 if file.peek(1):
-                    batches = self._parsed(file, places, leave_out)
+                    names = [str(place) for place in places]
+                    batches = arrow_csv.open_csv(
+                        pa.PythonFile(file, "r"),
+                        # Rows are numbered only where one thread reads them.
+                        arrow_csv.ReadOptions(
+                            column_names=[str(place) for place in range(len(self.names))],
+                            block_size=_BLOCK_BYTES,
+                            use_threads=False,
+                        ),
+                        arrow_csv.ParseOptions(
+                            delimiter=self._delimiter,
+                            newlines_in_values=True,
+                            invalid_row_handler=leave_out,
+                        ),
+                        arrow_csv.ConvertOptions(
+                            include_columns=names or ["0"],  # no names: all columns
+                            column_types=dict.fromkeys(names, TEXT),
+                            strings_can_be_null=True,
+                            null_values=[""],
+                            check_utf8=False,
+                        ),
+                    )
                 following = next(batches, nothing)
                 while following is not None:
                     batch, following = following, next(batches, None)
@@ -350,40 +371,10 @@ class TextTable(Table):
                 with suppress(Exception):
                     deque(batches, maxlen=0)
 
-    def _parsed(
-        self, file: io.BufferedReader[Any], places: Sequence[int], leave_out: Callable[[Any], str]
-    ) -> Iterator[pa.RecordBatch]:
-        names = [str(place) for place in places]
-        reader: Iterator[pa.RecordBatch] = arrow_csv.open_csv(
-            pa.PythonFile(file, "r"),
-            # Rows are numbered only where one thread reads them.
-            arrow_csv.ReadOptions(
-                column_names=[str(place) for place in range(len(self.names))],
-                block_size=_BLOCK_BYTES,
-                use_threads=False,
-            ),
-            arrow_csv.ParseOptions(
-                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=leave_out
-            ),
-            arrow_csv.ConvertOptions(
-                include_columns=names or ["0"],  # no names: all columns
-                column_types=dict.fromkeys(names, TEXT),
-                strings_can_be_null=True,
-                null_values=[""],
-                check_utf8=False,
-            ),
-        )
-        return reader
-
     def _records(
         self, most_chars: int = 1 << 62, end: Sequence[str] = ()
     ) -> Iterator[tuple[int, Record]]:
-        """Line and fields of every row, by Python's reader: slow.
-
-        Args:
-            most_chars: Raise a ValueError with the line of a row that has more.
-            end: Lines that follow the file's.
-        """
+        """Line and fields of every row, by the csv module: slow; `end` follows the file."""
         line, length = self._first_line, 0
         with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
             file.buffer.read(self._num_bytes_skipped)
@@ -455,8 +446,18 @@ class _Blocks(io.RawIOBase):
         return size
 
 
-def _seen_codec(path: Path) -> str | None:
-    """The codec that a file's first bytes tell; None: UTF-8, or what contains ASCII as it does."""
+def _codec_of(path: Path, encoding: str) -> str | None:
+    """The codec of an encoding, or the one that the first bytes tell; None: UTF-8."""
+    if encoding != "auto":
+        try:
+            "".encode(encoding)
+            codecs.getincrementaldecoder(encoding)
+        except (LookupError, ValueError) as error:
+            raise UserError(
+                f"dataset.encoding={encoding}: Python knows no such encoding.",
+                "Set it to utf-8, utf-16, latin1, …, or leave dataset.encoding=auto.",
+            ) from error
+        return None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
     with pa.input_stream(str(path), compression="detect") as stream:
         start = stream.read(4096)
     for mark, codec in _CODECS_OF_MARKS:
@@ -466,19 +467,6 @@ def _seen_codec(path: Path) -> str | None:
     if 4 * len(zeros) < len(start) or len(set(zeros % 2)) != 1:
         return None
     return "utf-16-le" if zeros[0] % 2 else "utf-16-be"
-
-
-def _checked_codec(encoding: str) -> str | None:
-    """The codec of a name; None: UTF-8."""
-    try:
-        "".encode(encoding)
-        codecs.getincrementaldecoder(encoding)
-    except (LookupError, ValueError) as error:
-        raise UserError(
-            f"dataset.encoding={encoding}: Python knows no such encoding.",
-            "Set it to utf-8, utf-16, latin1, …, or leave dataset.encoding=auto.",
-        ) from error
-    return None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
 
 
 def _delimiter(

@@ -55,24 +55,14 @@ _logger = logging.getLogger("gnntrain")
 class Table:
     """Rows with named columns: of a file, or of several with the same columns, one after the other.
 
-    Args:
-        path: The file.
-        names: Names of the columns, each once.
-        stream: Reads the columns with these names, batch by batch.
-        note: Follows the file's name in messages.
-
-    Attributes:
-        files: The tables of several files; () for one file.
-        unit: What a row is called in messages: "line" (from 1) or "row" (from 0).
-        decimal: Decimal mark of the numbers.
-        heading: The fields of a text's first line that was not seen to be a header.
+    `stream` reads the columns with some names, batch by batch.
     """
 
-    unit: Literal["line", "row"] = "row"
+    unit: Literal["line", "row"] = "row"  # in messages; lines count from 1, rows from 0
     decimal: str = "."
-    heading: tuple[str, ...] = ()
-    note: str = ""
-    files: Sequence[Table] = ()
+    heading: tuple[str, ...] = ()  # a text's first line that was not seen to be a header
+    note: str = ""  # follows the file's name in messages
+    files: Sequence[Table] = ()  # the tables of several files
     _held: Batch | None = None
     _ends: Sequence[int] = ()
 
@@ -197,20 +187,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table and their uses.
-
-    Attributes:
-        table: The table.
-        places: The columns of ids, labels, split names and masks: their places in the table by
-            role.
-        numbers: Places of the columns of numbers.
-        others: Places of columns that are kept as they are written.
-    """
+    """Columns of a table, by their places in it, and their uses."""
 
     table: Table
     places: Mapping[Role, int]
     numbers: Sequence[int] = ()
-    others: Sequence[int] = ()
+    others: Sequence[int] = ()  # kept as they are written
 
     @property
     def names_of_numbers(self) -> dict[int, str]:
@@ -290,15 +272,13 @@ class Rows:
     """Rows of a table.
 
     Attributes:
-        source: What was read.
         columns: By role the columns that have one, null if missing; by place the `others`.
         matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing, infinite if not a
             number. (Arrays have their own type.)
-        rows: int64 `[num_rows]`: each row's number in the file.
+        rows: Each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
-        nodes: int64 `[num_rows]`: which node each row speaks of; empty until that is known.
-        exact: The columns of the matrix that float32 is too coarse for, in float64, by their places
-            in it.
+        nodes: Which node each row speaks of; empty until that is known.
+        exact: Columns of the matrix that float32 is too coarse for, by their places in it.
         widths: Columns of the matrix for each column of numbers, more than one for lists.
         missing_marks: Words that stand for a missing label, and how many times.
     """
@@ -377,21 +357,11 @@ def _concatenate(group: Sequence[Rows]) -> Rows:
 
 
 class BadRows:
-    """Collects bad rows over several files.
-
-    Args:
-        policy: "error": `report` raises with the first rows and the total. "skip": the rows
-            are left out and `report` warns with the same text.
-        source: What the rows are of; the key of the policy is told of `dataset=files` alone.
-
-    Attributes:
-        left_out: For the summary: the rows of each file that were left out, and why.
-    """
+    """Collects bad rows over several files; `source` is what they are of."""
 
     def __init__(self, policy: Literal["error", "skip"], source: str = "dataset=files") -> None:
-        self._policy = policy
-        self.source = source
-        self.left_out: dict[str, str] = {}
+        self._policy, self.source = policy, source
+        self.left_out: dict[str, str] = {}  # the rows of each file, and why, for the summary
         self._total: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()  # since the last report, as are the others
         self._shown: list[tuple[Path, int, str]] = []

@@ -78,15 +78,9 @@ def from_numpy(array: AnyArray) -> pa.Array:
 
 
 def to_plain(column: pa.Array, *, labels: bool = False) -> pa.Array:
-    """A column as int64 if its values are whole numbers, else as texts.
+    """A column as int64 if its values are whole numbers, else as texts; blanks and NaN are null.
 
-    Args:
-        column: Of any type that Arrow can write as text. Blank texts are missing, and so is NaN.
-        labels: Whether fractions stay float64, and the `MISSING_MARKS` and the text -1 are
-            missing, too.
-
-    Raises:
-        pa.ArrowException: The type cannot be written as text (lists, for example).
+    Of `labels`, fractions stay float64, and the `MISSING_MARKS` and the text -1 are null, too.
     """
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())
@@ -224,12 +218,9 @@ def to_floats(texts: pa.Array) -> pa.Array:
 def to_matrix(
     columns: Sequence[pa.Array], num_rows: int, widths: Sequence[int | None]
 ) -> tuple[Float32Array, list[int], Exact]:
-    """Columns of numbers side by side.
+    """Columns of numbers, of texts that are read so, or of lists of one length, side by side.
 
-    Args:
-        columns: Numbers, texts, which are read as numbers, or lists of numbers of one length.
-        num_rows: Length of every column.
-        widths: Numbers in a row of each column; None: as its first list has, 1 without a list.
+    `widths` are the numbers in a row of each column; None: as its first list has, or 1.
 
     Returns:
         float32 `[num_rows, num_numbers]`, NaN where a number is missing, infinite where a value

@@ -64,14 +64,10 @@ def edge_set(data: GraphData) -> set[tuple[int, int]]:
 
 
 def features_of(data: GraphData) -> npt.NDArray[np.float32]:
-    features = data.target_nodes.features
-    assert features is not None
-    whole = (
-        features
-        if isinstance(features, np.ndarray)
-        else features.rows(0, data.target_nodes.num_nodes)
-    )
-    return whole.astype(np.float32)
+    features: Any = data.target_nodes.features
+    is_array = isinstance(features, np.ndarray)
+    whole = features if is_array else features.rows(0, data.target_nodes.num_nodes)
+    return np.asarray(whole, np.float32)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -104,39 +100,20 @@ def test_cora_is_found_from_any_folder_above_it_and_has_its_public_split(below: 
     assert edge_set(data) == {(dst, src) for src, dst in edge_set(data)}
 
 
-@needs_cora
-def test_nothing_is_written_below_a_root_that_may_only_be_read(tmp_path: Path) -> None:
-    root = tmp_path / "raw data"
-    shutil.copytree(CORA, root / "Planetoid" / "cora" / "raw")
-    folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
-    for folder in folders:
-        folder.chmod(0o555)
-    before = tree(root)
-    try:
-        assert build("cora", root).target_nodes.num_nodes == 2708
-        assert tree(root) == before
-    finally:
-        for folder in folders:
-            folder.chmod(0o755)
-
-
 @needs_tolokers
 def test_tolokers_has_its_published_size_and_ten_splits() -> None:
     masks = np.load(TOLOKERS / "tolokers.npz")
     splits = []
-    for number in range(10):
+    for number in (0, 9):
         data = build("tolokers", SHARED, number)
-        assert (
-            data.target_nodes.num_nodes,
-            len(data.only_edges.src),
-            data.target_nodes.num_features,
-        ) == (11758, 1_038_000, 10)
+        nodes, edges = data.target_nodes, data.only_edges
+        assert (nodes.num_nodes, len(edges.src), nodes.num_features) == (11758, 1_038_000, 10)
         for name in ("train", "val", "test"):
             expected = np.flatnonzero(masks[f"{name}_masks"][number])
             assert data.splits[name].tolist() == expected.tolist()
         splits.append(tuple(data.splits["train"].tolist()))
     assert (data.task, data.metric, data.num_classes) == ("binary", "roc_auc", 2)
-    assert len(set(splits)) == 10
+    assert len(set(splits)) == 2
 
 
 @pytest.mark.parametrize(
@@ -247,14 +224,17 @@ def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(
 def test_what_pyg_writes_and_prints_on_the_way_is_gone_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    raw_layouts.write_gnn_benchmark(tmp_path / "raw", "amazon_electronics_photo.npz")
-    before, scratch = tree(tmp_path / "raw"), tmp_path / "scratch"
+    root = tmp_path / "raw data"
+    raw_layouts.write_gnn_benchmark(root / "raw", "amazon_electronics_photo.npz")
+    for folder in (root, root / "raw"):
+        folder.chmod(0o555)
+    before, scratch = tree(root), tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     monkeypatch.delitem(sys.modules, "pytest")  # where it is loaded PyG prints nothing
-    assert build("amazon_photo", tmp_path / "raw").target_nodes.num_nodes == 30
+    assert build("amazon_photo", root).target_nodes.num_nodes == 30
     assert capfd.readouterr() == ("", "")
-    assert tree(tmp_path / "raw") == before
+    assert tree(root) == before
     assert list(scratch.iterdir()) == []
 
 

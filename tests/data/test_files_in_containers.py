@@ -170,10 +170,8 @@ WHOLE: dict[str, tuple[str, Callable[[Graph, str], object]]] = {
         "graph.graphml",
         lambda made, _: run(LIBRARY_HINTS["networkx"], graph=made.networkx),
     ),
-    ".pkl": ("graph.graphml", lambda made, _: convert_pickle(made, "graph.pkl")),
     ".gpickle": ("graph.graphml", lambda made, _: convert_pickle(made, "graph.gpickle")),
     "of DGL": ("graph.npz", lambda made, _: run(LIBRARY_HINTS["dgl"], graph=DGLGraph(made))),
-    ".bin": ("graph.npz", lambda made, _: convert_dgl(made, "graph.bin")),
     ".dgl": ("graph.npz", lambda made, _: convert_dgl(made, "graph.dgl")),
 }
 
@@ -193,14 +191,6 @@ def test_networkx_files_in_which_label_has_another_meaning_are_converted(suffix:
     assert Path("graph.graphml").is_file()
 
 
-def of_sparse_tensor(made: Graph) -> Data:
-    data = Data(**{name: torch.from_numpy(array) for name, array in made.of_nodes.items()})
-    rows = torch.from_numpy(made.edge_index[[1, 0]])  # of adj_t, rows are targets
-    coo = torch.sparse_coo_tensor(rows, torch.ones(NUM_EDGES), (NUM_NODES, NUM_NODES))
-    data.adj_t = coo.to_sparse_csr()
-    return data
-
-
 def of_sparse_features(made: Graph) -> Data:
     data = made.data
     data.x, data.y = data.x.to_sparse(), data.y.unsqueeze(1)
@@ -209,10 +199,7 @@ def of_sparse_features(made: Graph) -> Data:
 
 OBJECTS: dict[str, Callable[[Graph], object]] = {
     "Data": lambda made: made.data,
-    "list": lambda made: [made.data],
     "dict of arrays": lambda made: made.arrays,
-    "dict of tensors": lambda made: made.data.to_dict(),
-    "adj_t": of_sparse_tensor,
     "sparse x, y of one column": of_sparse_features,
     "scipy": lambda made: {**made.of_nodes, "adj": made.adjacency, "x": sp.csr_array(made.x)},
 }

@@ -166,6 +166,7 @@ def test_latin_1_is_seen_where_nothing_is_utf_8_and_told(
     [
         (b"id,n\xe9\xc3\xa9\na,1\n", "auto", "line 1 is not UTF-8"),
         (b"id,number,note\na,1,\xc3\xa9\nb,2,\xe9\n", "auto", "line 3 is not UTF-8"),
+        (b"id,number,note\na,1,\xc3\xa9\nb\xe9\n", "auto", "line 3 is not UTF-8"),  # a bad row
         # No character of Windows' Latin-1.
         (b"id,number,note\na,1,\nb,2,\x81\n", "auto", "line 3 is not UTF-8"),
         (b"id,number\n" + b"a\xe9,1\n" * 99 + "é,2\n".encode(), "auto", "line 2 is not UTF-8"),
@@ -175,9 +176,10 @@ def test_latin_1_is_seen_where_nothing_is_utf_8_and_told(
     ],
 )
 def test_bytes_of_no_or_another_encoding_are_refused(
-    tmp_path: Path, content: bytes, encoding: str, word: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: bytes, encoding: str, word: str
 ) -> None:
     assert word in refusal(keys_of(tmp_path, content, encoding=encoding, ignore="note"))
+    assert capfd.readouterr().err == ""  # Arrow prints a traceback where a handler cannot be called
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import ClusterData
 
-from gnntrain.cli import main
 from gnntrain.config import FilesConfig
 from gnntrain.data.read import whole_files
 from gnntrain.errors import UserError
@@ -141,16 +140,6 @@ def test_it_is_refused_in_a_sentence_and_nothing_runs(tmp_path: Path, name: str)
         assert word in said
     assert not Path("ran").exists()
     assert not list(tmp_path.glob("cache/gnntrain/stores/*/meta.json"))
-
-
-def test_the_command_tells_it_and_exits_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    WRONG["evil.pt"](tmp_path / "evil.pt")
-    assert main(["prepare", "dataset=files", "dataset.data=evil.pt"]) == 2
-    told = capsys.readouterr().err
-    assert "evil.pt" in told
-    assert "Traceback" not in told
 
 
 def test_a_class_that_pyg_allows_would_run_without_the_shorter_list(tmp_path: Path) -> None:

@@ -168,11 +168,9 @@ def place_of(table: Table, key: str, wanted: str) -> int:
 
 
 def unknown_names(asked: Iterable[tuple[str, str]], tables: Sequence[Table]) -> list[Problem]:
-    """The names that are no column of any of the tables.
+    """The names or patterns, each with its key, that are no column of any of the tables.
 
-    Args:
-        asked: Names or patterns, each with its key.
-        tables: The tables; nothing is told if the first one holds arrays, which have no header.
+    Arrays have no header; nothing is told if the first table holds some.
     """
     if not tables or isinstance(tables[0], ArrayTable):
         return []
@@ -238,14 +236,7 @@ def columns_of_nodes(
     split_elsewhere: bool = False,
     preprocessing: Preprocessing | None = None,
 ) -> Columns:
-    """The nodes' table: ids, and as `numbers` all columns that hold neither labels nor splits.
-
-    Args:
-        table: The table.
-        spec: The names of its columns.
-        split_elsewhere: Whether another file says the split.
-        preprocessing: What the model was trained on that the graph is read for, if any.
-    """
+    """The nodes' table: ids, and as `numbers` all columns that hold neither labels nor splits."""
     if isinstance(table, ArrayTable):
         main = () if spec.features == () else table.main
         return Columns(table, find_id(table, spec, spec), main)
@@ -281,13 +272,9 @@ def find_id(
     own: NodeSpec | ColumnSpec,
     passed_over: Collection[int] = (),
 ) -> dict[Role, int]:
-    """The column of ids, if there is one.
+    """The column of ids, if there is one, of a table of nodes, their labels or their splits.
 
-    Args:
-        table: The table.
-        spec: The nodes.
-        own: What is said of this table: the same, or their labels or splits.
-        passed_over: Places of columns that are guessed to be none.
+    `own` is what is said of this table; columns that are `passed_over` are guessed to be none.
     """
     if own.id == NO_ID:
         return {}
@@ -378,8 +365,10 @@ def label_columns(
         places = split_places(table, spec, ignored)
     if not within:
         places |= find_id(table, spec, spec.label, ignored)
-    if isinstance(table, ArrayTable) and len(given) < 2:
-        labels = [] if within and table is features else list(table.main)
+    if within and table is features and isinstance(table, ArrayTable):
+        labels = []
+    elif isinstance(table, ArrayTable) and len(given) < 2:
+        labels = list(table.main)
     elif given:
         labels = [place_of(table, key, name) for name in given]
     else:

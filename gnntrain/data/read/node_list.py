@@ -21,11 +21,8 @@ _NUM_SHOWN = 3
 def read_nodes(path: Path, store: Graph) -> Int64Array:
     """The nodes that a file names, in its order.
 
-    Args:
-        path: Plain text (.txt) with an id a line; a table (CSV, TSV, Parquet) whose column `id`,
-            `node_id`, `node` or `nid`, or else whose first one, holds the ids; or an array (npy,
-            npz, pt) of ids.
-        store: The graph.
+    Plain text (.txt) has an id a line; a table (CSV, TSV, Parquet) has them in its column `id`,
+    `node_id`, `node` or `nid`, or else in its first one; an array (npy, npz, pt) is of ids.
     """
     if path.suffix.lower() == ".txt":  # an id may hold blanks and commas
         try:
@@ -43,20 +40,18 @@ def read_nodes(path: Path, store: Graph) -> Int64Array:
     if not len(ids):
         raise UserError(f"{path} names no node.", "Give one id a line.")
     own = None if store.node_ids is None else to_plain(from_numpy(store.node_ids))
-    index = NodeIndex(own, len(store.target_nodes))
+    index = NodeIndex(own, len(store.target_nodes), home="the graph")
     nodes = index.find(ids)
     wrong = np.flatnonzero(nodes < 0)
     if len(wrong):
-        shown = []
-        for row in wrong[:_NUM_SHOWN].tolist():
-            text = ids.take([row]).cast(TEXT)[0].as_py() or ""
-            other = index.written_otherwise(text)
-            shown.append(f"{text!r} in row {row + 1}" + (f", write {other!r}" if other else ""))
-        more = ", …" if len(wrong) > _NUM_SHOWN else ""
-        names_column = "" if wrong[0] else " If its first line names the column, write id there."
+        texts = ids.take(wrong[:_NUM_SHOWN]).cast(TEXT).to_pylist()
+        rows = [
+            f"row {row + 1}: {index.unknown(text or '')}"
+            for row, text in zip(wrong.tolist(), texts, strict=False)
+        ]
         raise UserError(
-            f"{path}: {len(wrong)} of its {len(nodes)} ids are no nodes of the graph "
-            f"({', '.join(shown)}{more}).",
-            f"The graph's nodes are {index.shown()}.{names_column}",
+            f"{path}: {len(wrong)} of its {len(nodes)} ids are no nodes of the graph: "
+            f"{'; '.join(rows)}{'; …' * (len(wrong) > _NUM_SHOWN)}.",
+            f"The graph's nodes are {index.shown()}. A first line that names the column says id.",
         )
     return nodes

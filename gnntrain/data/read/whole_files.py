@@ -33,15 +33,10 @@ def read_whole_graph(
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
 ) -> GraphData:
-    """The graph in a file.
+    """The graph in a file, see `read_graph`.
 
-    Args:
-        path: A pt file of a `Data` or `HeteroData`, of its `to_dict()`, or of what PyG's
-            `InMemoryDataset` keeps; an npz file of arrays by PyG's names; or GraphML, which is read
-            as a table of nodes and one of edges.
-        config: Name, task, metric, split, and what else makes a graph of it.
-        labelled: False: for a graph to predict on; labels and splits are not read.
-        preprocessing: What makes the features of a model that was trained on another graph.
+    A pt file holds a `Data` or `HeteroData`, its `to_dict()`, or what PyG's `InMemoryDataset`
+    keeps; an npz file arrays by PyG's names; GraphML is a table of nodes and one of edges.
     """
     from gnntrain.data.read.objects import graph_of_object
 
