@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from gnntrain.errors import UserError
@@ -49,3 +50,13 @@ def file_names(folder: str | Path) -> list[str]:
         return sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     except (OSError, ValueError):  # ValueError: a null byte
         return []
+
+
+def nearest_folder(path: Path) -> Path:
+    """The folder itself, or its nearest parent that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that are free where a folder is, or would be made."""
+    return shutil.disk_usage(nearest_folder(path)).free

@@ -575,10 +575,9 @@ def partition(
         method: How nodes are assigned to parts.
         data: See `train`. Train on the parts with `FilesConfig(name="data")`.
     """
-    from gnntrain.data.partitioning.build import partition, refuse_mistakes
+    from gnntrain.data.partitioning.build import partition
 
     store = prepare_store(config.dataset, data=data).store
-    refuse_mistakes(store, num_parts, Path(out), method)
     return partition(store, num_parts, Path(out), method)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gnntrain.data.graph import GraphData
-from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.partitioning.build import write_parts
 from tests.graphs import stored
 
 NUM_NODES = 3_000_000

@@ -12,7 +12,7 @@ import pytest
 
 from gnntrain.app import compose_config
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.partitioning.build import write_parts
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.run import prepare_store
 from gnntrain.run_graph import rank_graph

@@ -46,13 +46,13 @@ from gnntrain.data.stores import (
     clear_place,
     disk_errors,
     disk_full,
-    free_bytes,
     locked,
     move_into_place,
     temporary_sibling,
 )
 from gnntrain.data.summary import summary_of
 from gnntrain.errors import UserError
+from gnntrain.paths import free_bytes
 
 _MAX_TRIES = 3
 

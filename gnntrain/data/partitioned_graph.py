@@ -47,15 +47,10 @@ class PartitionError(UserError):
 
 
 class PartMeta(Meta):
-    """One part; its files are in the folder `part<number>`.
+    """One part, its nodes and edges of each type; its files are in the folder `part<number>`.
 
-    Attributes:
-        node_counts: Its nodes of each type.
-        edge_counts: Its edges of each type.
-        num_train: Its training nodes.
-        arrays: Its arrays. `indptr` and `indices` are those of a `FusedCSC`; features, ids and
-            original numbers of the node type at position i are `features_<i>`, `node_ids_<i>` and
-            `original_<i>`.
+    Of its `arrays`, `indptr` and `indices` are those of a `FusedCSC`; features, ids and original
+    numbers of the node type at position i are `features_<i>`, `node_ids_<i>` and `original_<i>`.
     """
 
     node_counts: tuple[int, ...]
@@ -73,7 +68,6 @@ class PartMeta(Meta):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all its arrays together."""
         return sum(array.bytes for array in self.arrays.values())
 
 
@@ -82,16 +76,8 @@ class PartitionMeta(GraphMeta):
 
     `arrays` are those of the whole graph, beside it: splits, names of classes, and `original_<i>`,
     the original numbers of the nodes of each type without features, since a model's rows for them
-    have the original order.
-
-    Attributes:
-        source: The content digest of the store that was partitioned.
-        method: How nodes were assigned to parts.
-        cut_edges: Edges whose ends lie in different parts.
-        class_counts: By split, its nodes of each class; None for quantities.
-        target_scale: The scale of quantities; None for classes.
-        target_ranges: By split, see `Graph.target_ranges`; None for classes.
-        parts: The parts, in the order of their nodes.
+    have the original order. `source` is the content digest of the store that was partitioned.
+    Class counts and target ranges are by split, where the graph has classes or quantities.
     """
 
     FILE = "partition.json"

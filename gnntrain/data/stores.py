@@ -22,10 +22,13 @@ from gnntrain.config import DatasetConfig
 from gnntrain.data.array_folder import SEAL_FILE
 from gnntrain.data.store import META_FILE, StoreMeta
 from gnntrain.errors import RunError, TransientError, UserError
-from gnntrain.paths import user_cache
+from gnntrain.paths import free_bytes, user_cache
 
 # ENOENT: where a folder cannot be made, some file systems say that it is not there.
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
+_REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT),
+)
 _LEFTOVER = re.compile(r"\.(.+)\.building-\d+-[0-9a-f]+")
 _ARRAY_FILE = re.compile(
     r"(indptr|indices|edge_weight|gcn_norm|labels|class_names|split_(train|val|test)"
@@ -81,31 +84,31 @@ def clear_place(path: Path) -> None:
 
 
 @contextmanager
-def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn errors of the disk into UserError and RunError."""
+def disk_errors(
+    path: Path, needed: int = 0, noun: str = "the graph store", key: str = "dataset.store_dir"
+) -> Iterator[None]:
+    """Turn errors of the disk into UserError and RunError; `key` says where to write."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise disk_full(path, needed) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise disk_full(path, needed, noun, key) from error
         if error.errno in _REFUSED:
             raise UserError(
-                f"the graph store cannot be written to {path.parent} ({error.strerror})",
-                "Set dataset.store_dir to a directory you may write to",
+                f"{noun} cannot be written to {path.parent} ({error.strerror})",
+                f"Set {key} to a directory you may write to",
             ) from error
         raise
 
 
-def disk_full(path: Path, needed: int) -> RunError:
+def disk_full(
+    path: Path, needed: int, noun: str = "the graph store", key: str = "dataset.store_dir"
+) -> RunError:
     return TransientError(
-        f"not enough disk space for the graph store {path}: "
+        f"not enough disk space for {noun} {path}: "
         f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
-        "Free some space there, or set dataset.store_dir to a directory on another disk",
+        f"Free some space there, or set {key} to a directory on another disk",
     )
-
-
-def free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 def temporary_sibling(path: Path) -> Path:

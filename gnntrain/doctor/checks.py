@@ -15,6 +15,7 @@ from gnntrain.config import Config
 from gnntrain.config.types import fan_outs_text
 from gnntrain.inventory import machine
 from gnntrain.limits import available_cores
+from gnntrain.paths import free_bytes
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check
@@ -225,7 +226,7 @@ def _folder(name: str, folder: Path, key: str) -> Check:
     hint = f"Choose another disk with {key}=DIR."
     if not machine.may_write(folder):
         return Check("problem", name, f"{shown_path(folder)} cannot be written", hint)
-    free = machine.free_bytes(folder)
+    free = free_bytes(folder)
     text = f"{format_bytes(free)} free: {shown_path(folder)}"
     return Check("note", name, text, hint) if free < _LITTLE_DISK else Check("ok", name, text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
@@ -12,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+from gnntrain.paths import nearest_folder
 
 
 def has_package(*modules: str) -> bool:
@@ -52,19 +53,6 @@ def cpu_flags() -> set[str]:
         return set()
     lines = (line.partition(":") for line in text.splitlines())
     return next((set(v.split()) for k, _, v in lines if k.strip() in ("flags", "Features")), set())
-
-
-def nearest_folder(path: Path) -> Path:
-    """The folder itself, or its nearest parent that exists."""
-    folder = path.absolute()
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder
-
-
-def free_bytes(path: Path) -> int:
-    """Bytes that are free where a folder is, or would be made."""
-    return shutil.disk_usage(nearest_folder(path)).free
 
 
 def may_write(path: Path) -> bool:

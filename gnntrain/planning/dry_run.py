@@ -27,11 +27,11 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
-from gnntrain.inventory.machine import nearest_folder
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel, HeteroGNN
 from gnntrain.models.plugin import PlainHeteroModel
+from gnntrain.paths import nearest_folder
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.evaluation import Evaluator, SplitMetrics

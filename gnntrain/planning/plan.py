@@ -16,8 +16,8 @@ from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.distributed.processes import refuse_unguarded_script, stopping_servers
 from gnntrain.errors import UserError
-from gnntrain.inventory.machine import free_bytes
 from gnntrain.limits import available_memory, total_memory
+from gnntrain.paths import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
 from gnntrain.planning.size import Unprepared, open_small_or_built
 from gnntrain.reporting.run_lookup import RUNS

@@ -12,7 +12,7 @@ from gnntrain.data.read.files import FilesBuilder
 from gnntrain.data.store import META_FILE
 from gnntrain.errors import UserError
 from gnntrain.inventory.datasets import known_size
-from gnntrain.inventory.machine import free_bytes
+from gnntrain.paths import free_bytes
 from gnntrain.reporting.tables import Section, pairs
 from gnntrain.reporting.text import format_bytes, shown_path
 from gnntrain.run_store import prepare_store, store_folder

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.partitioning.build import write_parts
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.loading.loader import SeedPlan

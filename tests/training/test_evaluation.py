@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph
-from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch

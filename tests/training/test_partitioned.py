@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.data.graph import NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.partitioning.writing import write_parts
+from gnntrain.data.partitioning.build import write_parts
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray

@@ -17,7 +17,6 @@ The cost's factor falls from pass to pass: a balanced start leaves room for exch
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -25,11 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnntrain.data.graph import Float64Array, Graph, Int64Array, IntArray
-from gnntrain.data.pair_draws import splitmix64
 from gnntrain.data.partitioned_graph import Method
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import RunError
 from gnntrain.jit import jit
-from gnntrain.limits import available_memory
 
 PartIndex = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -40,32 +37,24 @@ MAX_PARTS = 256
 SLACK = 1.1
 """A part's load may be that many times an equal share."""
 
-_METIS_BYTES_AN_EDGE = 130  # measured on graphs with edges both ways
-_METIS_BYTES_A_NODE = 200
-
 _NODES_AT_ONCE = 1 << 18  # Ctrl-C is noticed between two calls
 _FACTORS = (4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25)
 
 
 def assign(graph: Graph, num_parts: int, method: Method) -> PartIndex:
-    """The part of each node: uint8 `[num_nodes]`; every part has a node.
+    """The part of each node: uint8 `[num_nodes]`; each of the parts, at most `MAX_PARTS`, has one.
 
-    Args:
-        graph: The graph.
-        num_parts: Number of parts.
-        method: "metis" cuts few edges, and needs the graph several times over in memory;
-            "streaming" cuts more of them, in bounded memory; "random" deals the nodes out like
-            cards, by a hash.
+    "metis" cuts few edges, and needs the graph several times over in memory; "streaming" cuts more
+    of them, in bounded memory; "random" deals the nodes out like cards.
 
     Raises:
-        UserError: There are more parts than nodes, or than `MAX_PARTS`, or none.
         RunError: METIS failed, or the system has killed it.
     """
-    refuse_number(graph, num_parts)
-    part_of = np.zeros(graph.num_nodes, np.uint8)
-    if num_parts > 1 and method == "random":
-        deal_nodes(train_flags(graph), len(graph.split("train")), num_parts, part_of)
-    elif num_parts > 1:
+    if num_parts == 1:
+        return np.zeros(graph.num_nodes, np.uint8)
+    if method == "random":
+        part_of = _deal(graph, num_parts)
+    else:
         # METIS balances the in-edges; pymetis has no place for more than one weight a node. Then
         # nodes are moved until the other loads are balanced too.
         start = _by_metis(graph, num_parts) if method == "metis" else None
@@ -80,36 +69,21 @@ def assign(graph: Graph, num_parts: int, method: Method) -> PartIndex:
     return part_of
 
 
-def refuse_number(graph: Graph, num_parts: int) -> None:
-    """Raise a UserError unless the graph can be cut into so many parts."""
-    most = min(MAX_PARTS, graph.num_nodes)
-    if not 1 <= num_parts <= most:
-        nodes = f", which has {graph.num_nodes:,} nodes" if most < MAX_PARTS else ""
-        raise UserError(
-            f"{graph.dataset}{nodes} cannot be cut into {num_parts:,} parts",
-            f"Give --parts a number from 1 to {most}.",
-        )
-
-
-def refuse_metis(graph: Graph) -> None:
-    """Raise a UserError where pymetis is not installed, or the graph is too large for memory."""
-    if find_spec("pymetis") is None:
-        raise UserError(
-            "--method metis needs the package pymetis, which is not installed",
-            "Run `pip install 'gnntrain[partition]'`, or leave --method out.",
-        )
-    needed = graph.num_edges * _METIS_BYTES_AN_EDGE + graph.num_nodes * _METIS_BYTES_A_NODE
-    available = available_memory()
-    if needed > available:
-        raise UserError(
-            f"METIS needs about {needed / 2**30:,.1f} GiB of memory for {graph.dataset}; "
-            f"{available / 2**30:,.1f} GiB are free",
-            "Leave --method out: the streaming partitioner needs little memory.",
-        )
+def _deal(graph: Graph, num_parts: int) -> PartIndex:
+    """Deal the training nodes out like cards, then the others: each round gives every part a node,
+    in a random order. So parts differ by one node and by one training node at most."""
+    num_rounds = -(-graph.num_nodes // num_parts)
+    cards = np.tile(np.arange(num_parts, dtype=np.uint8), (num_rounds, 1))
+    np.random.default_rng(0).permuted(cards, axis=1, out=cards)
+    is_train, num_train = _train_flags(graph), len(graph.split("train"))
+    part_of = np.empty(graph.num_nodes, np.uint8)
+    part_of[is_train] = cards.ravel()[:num_train]
+    part_of[~is_train] = cards.ravel()[num_train : graph.num_nodes]
+    return part_of
 
 
 def _by_metis(graph: Graph, num_parts: int) -> PartIndex:
-    """The part of each node by METIS (Karypis & Kumar 1998): uint8 `[num_nodes]`.
+    """The part of each node by METIS (Karypis & Kumar 1998).
 
     METIS runs in a process of its own: it holds Python's lock and catches SIGTERM, so that a
     signal would end nothing before METIS itself ends.
@@ -156,23 +130,19 @@ def _send_parts(graph: Graph, num_parts: int, sender: Connection) -> None:
         sender.send_bytes(np.asarray(found.vertex_part).astype(np.uint8).tobytes())
 
 
-def train_flags(graph: Graph) -> Flags:
-    """Whether each node is a training node: bool `[num_nodes]`."""
+def _train_flags(graph: Graph) -> Flags:
     flags = np.zeros(graph.num_nodes, np.bool_)
     flags[graph.split("train")] = True
     return flags
 
 
 def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> PartIndex:
-    """The part of each node by Fennel: uint8 `[num_nodes]`.
+    """The part of each node by Fennel.
 
-    Args:
-        graph: The graph.
-        num_parts: Number of parts.
-        start: uint8 `[num_nodes]`, where to begin: nodes are moved until no load is too high, and
-            where fewer edges are cut. None: with the nodes one by one.
+    With `start`, nodes are moved from there until no load is too high, and where fewer edges are
+    cut; without, they are placed one by one.
     """
-    num_nodes, is_train = graph.num_nodes, train_flags(graph)
+    num_nodes, is_train = graph.num_nodes, _train_flags(graph)
     num_in_edges = np.diff(graph.indptr)
     most = np.array([1, num_in_edges.max(), 1])  # of one node, which must fit in
     totals = np.array([num_nodes, graph.num_edges, len(graph.split("train"))])
@@ -214,7 +184,7 @@ def place_nodes(
     Args:
         graph: indptr; sources; whether each node is a training node.
         nodes: The first node, and the one after the last.
-        part_of: uint8 `[num_nodes]`, is updated.
+        part_of: Is updated.
         loads: int64 `[3, num_parts]`, is updated: nodes, in-edges, training nodes of each part.
         limits: int64 `[3]`, the most that a part may have of each.
         scale: float64 `[3]`, one over an equal share of each; the factor of the penalty.
@@ -259,34 +229,3 @@ def place_nodes(
             loads[i, best] += own[i]
             root[i, best] = np.sqrt(loads[i, best] * unit[i])
         part_of[node] = best
-
-
-@jit
-def deal_nodes(is_train: Flags, num_train: int, num_parts: int, part_of: PartIndex) -> None:
-    """Deal nodes out to parts like cards: first the training nodes, then the others.
-
-    Each round gives every part a node, in an order that is a hash of the round's number. So parts
-    differ by one node and by one training node at most.
-
-    Args:
-        is_train: bool `[num_nodes]`.
-        num_train: How many nodes are training nodes.
-        num_parts: Number of parts.
-        part_of: uint8 `[num_nodes]`, receives the part of each node.
-    """
-    orders = np.empty((2, num_parts), np.uint8)
-    dealt = np.array([num_train, 0])  # of the others, of the training nodes
-    for node in range(len(is_train)):
-        kind = 1 if is_train[node] else 0
-        turn, place = divmod(dealt[kind], num_parts)
-        if place == 0 or dealt[0] == num_train:  # shuffle 0, 1, … (Fisher-Yates)
-            order = orders[kind]
-            for i in range(num_parts):
-                order[i] = i
-            stream_of_turn = np.uint64(turn) << np.uint64(8)  # of fewer than 256 numbers
-            for i in range(num_parts - 1, 0, -1):
-                number = splitmix64(np.uint64(0), stream_of_turn + np.uint64(i))
-                j = np.int64(number % np.uint64(i + 1))
-                order[i], order[j] = order[j], order[i]
-        part_of[node] = orders[kind, place]
-        dealt[kind] += 1

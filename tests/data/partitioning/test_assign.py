@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import Method
 from gnntrain.data.partitioning import assign as assigning
-from gnntrain.data.partitioning.assign import MAX_PARTS, SLACK, PartIndex, assign, stream
+from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign, stream
 from gnntrain.data.store import StoredGraph
-from gnntrain.errors import UserError
 from tests.data.oracles import graphs, small_graph
 from tests.data.partitioning.oracles import cut_edges, stored
 from tests.examples import examples
@@ -154,15 +153,3 @@ def test_a_pass_places_each_node_by_its_score(data: st.DataObject) -> None:
         slow_pass(store, expected, num_parts, 2.0, is_first=True)
         slow_pass(store, expected, num_parts, 0.7, is_first=False)
     assert found.tolist() == expected
-
-
-def test_a_number_of_parts_that_cannot_be(tmp_path: Path) -> None:
-    small = stored(tmp_path / "small", small_graph())
-    for num_parts in (0, -1, 13):
-        with pytest.raises(UserError, match="from 1 to 12"):
-            assign(small, num_parts, "random")
-    # No more parts than a byte counts.
-    store = stored(tmp_path / "store", small_graph(1000))
-    assert len(set(assign(store, MAX_PARTS, "random").tolist())) == MAX_PARTS
-    with pytest.raises(UserError):
-        assign(store, MAX_PARTS + 1, "random")

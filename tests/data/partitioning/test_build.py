@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,12 @@ import psutil
 import pytest
 from hypothesis import given
 
+from gnntrain.data import stores
 from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning import build
-from gnntrain.data.partitioning.assign import PartIndex, assign
+from gnntrain.data.partitioning.assign import MAX_PARTS, PartIndex, assign
 from gnntrain.data.partitioning.build import partition, union_of
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
@@ -76,6 +76,16 @@ def test_the_union_has_all_edges_of_all_types(data: GraphData) -> None:
         assert list(Path(folder).glob("tmp*")) == []
 
 
+def test_a_number_of_parts_that_cannot_be(tmp_path: Path, store: StoredGraph) -> None:
+    for num_parts in (0, -1, 201):
+        with pytest.raises(UserError, match="from 1 to 200"):
+            partition(store, num_parts, tmp_path / "parts", "random")
+    large = stored(tmp_path / "store", small_graph(1000))  # no more parts than a byte counts
+    assert partition(large, MAX_PARTS, tmp_path / "parts", "random").num_parts == MAX_PARTS
+    with pytest.raises(UserError):
+        partition(large, MAX_PARTS + 1, tmp_path / "more", "random")
+
+
 def test_a_folder_that_is_not_empty_stays(tmp_path: Path, store: StoredGraph) -> None:
     mine = tmp_path / "parts" / "mine.txt"
     mine.parent.mkdir()
@@ -95,7 +105,7 @@ def test_a_folder_that_appears_meanwhile_stays(
         return assign(graph, num_parts, method)
 
     monkeypatch.setattr(build, "assign", other_process_is_faster)
-    with pytest.raises(UserError, match="not an empty folder"):
+    with pytest.raises(UserError, match="Directory not empty"):
         partition(store, 3, tmp_path / "parts", "random")
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["mine.txt"]
     assert not list(tmp_path.glob(".parts*"))
@@ -104,11 +114,12 @@ def test_a_folder_that_appears_meanwhile_stays(
 def test_a_full_disk_is_told_before_and_while_it_fills(
     tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with full_disk(1000), pytest.raises(UserError, match="disk space"):
+    with full_disk(1000), pytest.raises(RunError, match="disk space"):
         partition(store, 3, tmp_path / "out" / "parts", "random")
     assert not any((tmp_path / "out").iterdir())
-    monkeypatch.setattr(build, "free_bytes", lambda _: 1000)
-    with pytest.raises(UserError, match="1,000 are free"):
+    for module in (build, stores):
+        monkeypatch.setattr(module, "free_bytes", lambda _: 10_000)
+    with pytest.raises(RunError, match="10,000 are free"):
         partition(store, 3, tmp_path / "parts", "random")
     assert not (tmp_path / "parts").exists()
 
@@ -116,11 +127,8 @@ def test_a_full_disk_is_told_before_and_while_it_fills(
 def test_metis_that_is_not_installed_or_needs_too_much_memory(
     tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(_: str) -> ModuleSpec | None:
-        return None
-
     with monkeypatch.context() as patch:
-        patch.setattr(assigning, "find_spec", find)
+        patch.setattr(build, "find_spec", lambda _: None)
         with pytest.raises(UserError) as caught:
             partition(store, 3, tmp_path / "parts", "metis")
     assert "gnntrain[partition]" in str(caught.value.hint)
@@ -148,12 +156,12 @@ def test_metis_that_is_killed(
 _UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
-from gnntrain.data.partitioning import writing
+from gnntrain.data.partitioning import build
 from gnntrain.data.partitioning.build import partition
 from gnntrain.data.store import StoredGraph
 
 folder, num_bytes = Path(sys.argv[1]), int(sys.argv[2])
-writing._CHUNK_BYTES = writing._CHUNK_EDGES = 1 << 18
+build._CHUNK_BYTES = build._CHUNK_EDGES = 1 << 18
 methods = "streaming", "random"
 for method in methods:
     partition(StoredGraph.open(folder / "small"), 3, folder / f"small_{method}", method)  # compiles
