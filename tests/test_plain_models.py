@@ -146,7 +146,7 @@ KEYS = [
 ]
 GRAPH = ["dataset.num_nodes=400", "dataset.num_classes=4", "dataset.avg_degree=5"]
 TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=4"]
-NO_ROOM = "evaluation.memory_limit=1e-9"
+NO_ROOM, BY_50 = "evaluation.memory_limit=1e-9", "evaluation.batch_size=50"
 
 
 def assert_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -193,8 +193,18 @@ def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("keys", [[], [NO_ROOM], [NO_ROOM, "evaluation.batch_size=50"]], ids=str)
-@pytest.mark.parametrize("name", ["gcn", "Deep", "Layered"])
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("gcn", []),
+        ("Deep", [NO_ROOM]),
+        ("Layered", [NO_ROOM, BY_50]),
+        pytest.param("gcn", [NO_ROOM], marks=pytest.mark.slow),
+        pytest.param("Deep", [], marks=pytest.mark.slow),
+        pytest.param("Deep", [NO_ROOM, BY_50], marks=pytest.mark.slow),
+        pytest.param("Layered", [], marks=pytest.mark.slow),
+    ],
+)
 def test_all_numbers_are_those_of_the_forward_pass(
     name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +256,8 @@ def test_what_no_neighbourhood_gives_is_exact_in_whole_and_called_estimated_else
     found = json.loads(Path("small/summary.json").read_text())
     assert "the model reads" in found["estimated"]
     assert "estimated" in capsys.readouterr().out
+    if name != "Global":  # the rest is the same for all
+        return
     assert main(["evaluate", "small"]) == 0
     assert "estimated" in capsys.readouterr().out
     assert main(["export", "small"]) == 0
@@ -258,8 +270,19 @@ def test_sampled_metrics_are_called_estimated() -> None:
     assert "sampled" in train("sage", "evaluation=sampled")["estimated"]
 
 
-@pytest.mark.parametrize("name", ["Deep", "typed"])
-@pytest.mark.parametrize("where", ["parts", "served", "ranks", "typed ranks in batches"])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("typed", "parts"),
+        ("Deep", "served"),
+        ("Deep", "ranks"),
+        ("typed", "ranks in batches"),
+        pytest.param("Deep", "parts", marks=pytest.mark.slow),
+        pytest.param("typed", "served", marks=pytest.mark.slow),
+        pytest.param("typed", "ranks", marks=pytest.mark.slow),
+        pytest.param("Deep", "ranks in batches", marks=pytest.mark.slow),
+    ],
+)
 def test_they_are_the_same_wherever_they_are_computed(name: str, where: str) -> None:
     keys = []
     if where == "parts":
@@ -290,13 +313,12 @@ def test_sampled_training_is_the_same_on_two_ranks(
     assert "find_unused" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "words", "ranks"),
     [
-        ("wide", "own_wide gave outputs [{n}, 5] for {n} nodes; they must be [{n}, 4]"),
-        ("Pair", "own_Pair gave outputs a tuple"),
-        ("Few", "own_Few gave outputs [3, 4]"),
+        ("wide", "own_wide gave outputs [{n}, 5] for {n} nodes; they must be [{n}, 4]", 1),
+        ("Pair", "own_Pair gave outputs a tuple", 1),
+        ("Few", "own_Few gave outputs [3, 4]", 2),
     ],
 )
 def test_outputs_of_another_shape_are_refused(

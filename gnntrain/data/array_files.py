@@ -31,7 +31,7 @@ TORCH_SUFFIXES = (".pt", ".pth")
 ARRAY_SUFFIXES = (".npy", ".npz", *TORCH_SUFFIXES)
 
 Arrays = Mapping[str, AnyArray]
-"""The arrays of a file by name; the name is "" where a file holds just one without a name."""
+"""The arrays of a file by name, "" where it holds just one without a name."""
 
 
 def is_array_file(path: Path) -> bool:
@@ -39,67 +39,72 @@ def is_array_file(path: Path) -> bool:
     return path.suffix.lower() in ARRAY_SUFFIXES
 
 
-def load_arrays(path: Path) -> Arrays:
-    """All arrays of a file; a single one in an npy file is mapped, not read.
+def load_arrays(paths: Sequence[Path]) -> Arrays:
+    """The arrays of files, each array one part after the other; of one npy file mapped, not read.
 
     Sizes are compared with the file's and with the free memory before anything is allocated.
     """
-    suffix = path.suffix.lower()
-    try:
-        if suffix in TORCH_SUFFIXES:
-            arrays = _arrays_of_tensors(path, load_torch(path))
-        elif suffix == ".npy":
-            with path.open("rb") as file:
-                read_header(file, path.stat().st_size)
-            arrays = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-        else:
-            arrays = _load_npz(path)
-    except UserError:
-        raise
-    except Exception as error:  # zipfile, NumPy and torch stumble over damage in many ways
-        if "pickle" in str(error) or isinstance(error, pickle.UnpicklingError):
-            # Their own advice is to load it unsafely.
-            raise UserError(
-                f"{path} cannot be read: it holds Python objects, and only arrays are loaded.",
-                "Save arrays of numbers or texts, by numpy.savez or as a dict of tensors.",
-            ) from error
-        raise unreadable(path, error) from error
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biufUS":
-            which = f"its array {name!r}" if name else "it"
-            raise UserError(
-                f"{path}: {which} holds values of type {array.dtype}.",
-                "Only real numbers, truth values and texts are read; convert them first.",
-            )
-    return arrays
-
-
-def load_all(paths: Sequence[Path]) -> Arrays:
-    """The arrays of several files, each array one part after the other."""
-    first, *others = files = [load_arrays(path) for path in paths]
-    for path, arrays in zip(paths[1:], others, strict=True):
-        for name, array in first.items():
-            if name not in arrays or arrays[name].shape[1:] != array.shape[1:]:
+    files: list[dict[str, AnyArray]] = []
+    for path in paths:
+        try:
+            files.append(_load(path))
+        except UserError:
+            raise
+        except Exception as error:  # zipfile, NumPy and torch stumble over damage in many ways
+            if "pickle" in str(error) or isinstance(error, pickle.UnpicklingError):
+                # Their own advice is to load it unsafely.
+                raise UserError(
+                    f"{path} cannot be read: it holds Python objects, and only arrays are loaded.",
+                    "Save arrays of numbers or texts, by numpy.savez or as a dict of tensors.",
+                ) from error
+            raise unreadable(path, error) from error
+        for name, array in files[-1].items():
+            if array.dtype.kind not in "biufUS":
+                which = f"its array {name!r}" if name else "it"
+                raise UserError(
+                    f"{path}: {which} holds values of type {array.dtype}.",
+                    "Only real numbers, truth values and texts are read; convert them first.",
+                )
+        for name, array in files[0].items():
+            if name not in files[-1] or files[-1][name].shape[1:] != array.shape[1:]:
                 raise UserError(
                     f"{path} has not the array {name!r} that {paths[0]} has, or another width.",
                     "Files of one table need the same arrays.",
                 )
-    if not others:
-        return first
-    return {name: np.concatenate([arrays[name] for arrays in files]) for name in first}
+    if len(files) == 1:
+        return files[0]
+    return {name: np.concatenate([arrays[name] for arrays in files]) for name in files[0]}
 
 
-def _load_npz(path: Path) -> dict[str, AnyArray]:
-    with zipfile.ZipFile(path) as archive:
-        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        refuse_beyond_memory(path, sum(info.file_size for info in members))
-        arrays: dict[str, AnyArray] = {}
-        for info in members:
-            with archive.open(info) as stream:
-                read_header(stream, info.file_size)
-                stream.seek(0)
-                name = info.filename.removesuffix(".npy")
-                arrays[name] = npy_format.read_array(stream, allow_pickle=False)
+def _load(path: Path) -> dict[str, AnyArray]:
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        with path.open("rb") as file:
+            read_header(file, path.stat().st_size)
+        return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+    arrays: dict[str, AnyArray] = {}
+    if suffix == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+            refuse_beyond_memory(path, sum(info.file_size for info in members))
+            for info in members:
+                with archive.open(info) as stream:
+                    read_header(stream, info.file_size)
+                    stream.seek(0)
+                    name = info.filename.removesuffix(".npy")
+                    arrays[name] = npy_format.read_array(stream, allow_pickle=False)
+        return arrays
+    import torch
+
+    loaded = load_torch(path)
+    tensors = loaded if isinstance(loaded, dict) else {"": loaded}
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
+        raise ValueError("it holds something else than a tensor or a dict of tensors")
+    # An expanded tensor may repeat one stored number any number of times.
+    refuse_beyond_memory(path, sum(t.numel() * t.element_size() for t in tensors.values()))
+    for name, tensor in tensors.items():
+        is_narrow = tensor.dtype == torch.bfloat16
+        arrays[str(name)] = (tensor.float() if is_narrow else tensor).detach().numpy()
     return arrays
 
 
@@ -116,18 +121,6 @@ def load_torch(path: Path) -> Any:
         warnings.catch_warnings(action="ignore"),  # about how foreign files are pickled
     ):
         return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _arrays_of_tensors(path: Path, loaded: Any) -> dict[str, AnyArray]:
-    import torch
-
-    tensors = loaded if isinstance(loaded, dict) else {"": loaded}
-    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
-        raise ValueError("it holds something else than a tensor or a dict of tensors")
-    # An expanded tensor may repeat one stored number any number of times.
-    refuse_beyond_memory(path, sum(t.numel() * t.element_size() for t in tensors.values()))
-    wide = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in tensors.items()}
-    return {str(name): tensor.detach().numpy() for name, tensor in wide.items()}
 
 
 def pick(arrays: Arrays, names: Sequence[str]) -> AnyArray | None:
@@ -149,14 +142,10 @@ def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
 
 
 class ArrayTable(Table):
-    """Arrays as columns.
+    """Arrays `[num_rows]` as columns, and those of a matrix `[num_rows, n]` of numbers.
 
-    Args:
-        path: Their file.
-        columns: Arrays `[num_rows]` by name.
-        matrix: More columns, of numbers: `[num_rows, n]`.
-        arrays: All arrays of the file; of edges, those beside their ends.
-        names: Names of the matrix's columns, which else have none.
+    `arrays` are all of the file; of edges, those beside their ends. The matrix's columns may have
+    `names`.
     """
 
     has_names = False
@@ -216,21 +205,9 @@ _COMPRESSED = ("data", "indices", "indptr", "shape")
 _PARTS = {"csr": _COMPRESSED, "csc": _COMPRESSED, "coo": ("data", "row", "col", "shape")}
 
 
-def unpack_edges(path: Path, arrays: Arrays, *, square: bool = True) -> Arrays:
-    """A file's arrays; those of a sparse matrix become `edge_index` and perhaps `edge_weight`."""
-    matrix = _saved_matrix(path, arrays)
-    return arrays if matrix is None else edges_of(matrix, path, square=square)
-
-
-def unpack_features(path: Path, arrays: Arrays) -> Arrays:
-    """A file's arrays; those of a sparse matrix become the dense array `features`."""
-    matrix = _saved_matrix(path, arrays)
-    return arrays if matrix is None else {"features": densified(matrix, path)}
-
-
 def unpack_graph(path: Path, arrays: Arrays) -> dict[str, AnyArray]:
     """A file's arrays, with its sparse matrices as edges or, by their names, as dense arrays."""
-    if _saved_matrix(path, arrays) is not None:
+    if saved_matrix(path, arrays) is not None:
         raise UserError(
             f"{path} holds one sparse matrix, not a whole graph.",
             "Give it as dataset.edges or as dataset.features.",
@@ -266,7 +243,7 @@ def densified(matrix: Any, source: Path | str) -> AnyArray:
     return dense
 
 
-def _saved_matrix(path: Path, arrays: Arrays) -> Any:
+def saved_matrix(path: Path, arrays: Arrays) -> Any:
     """The matrix that `save_npz` wrote; None for a file of other arrays."""
     if "format" not in arrays or arrays["format"].ndim:
         return None

@@ -1,9 +1,8 @@
 """A graph to train on, and the edge lists that graphs are made of.
 
 `Graph` holds nodes and edges by type, as in-neighbour lists. Its form on disk is the store
-(`gnntrain.data.store`); `gnntrain.data.pyg_graph` gives it PyG's interfaces `FeatureStore` and
-`GraphStore`. `GraphData` is what a data set's builder returns, and `PrepareOptions` says how a
-store is made of it.
+(`gnntrain.data.store`). `GraphData` is what a data set's builder returns, and `PrepareOptions` says
+how a store is made of it.
 """
 
 from __future__ import annotations

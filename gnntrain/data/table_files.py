@@ -45,6 +45,7 @@ from pyarrow import json as arrow_json
 from gnntrain.data.array_files import ARRAY_SUFFIXES
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import Int64Array
+from gnntrain.data.names import USUAL_NAMES
 from gnntrain.data.tables import (
     MAX_COLUMNS,
     BadRows,
@@ -86,26 +87,19 @@ _CODECS_OF_MARKS = (  # UTF-32's mark begins with UTF-16's
 )
 
 
-def open_tables(
+def open_table(
     paths: Sequence[Path],
+    names: Iterable[str],
+    options: FilesConfig,
     bad: BadRows,
-    known_names: Collection[str],
-    options: FilesConfig | None = None,
+    usual: Collection[str] = USUAL_NAMES,
 ) -> Table:
-    """Open a table of one file, or of several with the same columns.
-
-    Args:
-        paths: The files.
-        bad: Takes the rows of texts with a wrong number of fields.
-        known_names: Names that mark a text's first line as a header, in lower case.
-        options: How text is read.
-    """
-    return Table.of_files([_open_table(path, bad, known_names, options) for path in paths])
+    """A table of one file, or of several; `names` and the usual ones mark a text's header."""
+    known = {*usual, *(name.lower() for name in names if not name.isdecimal())}
+    return Table.of_files([_open(path, bad, known, options) for path in paths])
 
 
-def _open_table(
-    path: Path, bad: BadRows, known_names: Collection[str], options: FilesConfig | None
-) -> Table:
+def _open(path: Path, bad: BadRows, known_names: Collection[str], options: FilesConfig) -> Table:
     text_suffix, suffix = _text_suffix(path), path.suffix.lower()
     if text_suffix in _TEXT_SUFFIXES:
         return TextTable(path, bad, known_names, options)
@@ -227,12 +221,10 @@ class TextTable(Table):
     unit = "line"
 
     def __init__(
-        self, path: Path, bad: BadRows, known_names: Collection[str], options: FilesConfig | None
+        self, path: Path, bad: BadRows, known_names: Collection[str], options: FilesConfig
     ) -> None:
-        header = "auto" if options is None else options.header
-        encoding = "auto" if options is None else options.encoding
+        header, encoding, self.decimal = options.header, options.encoding, options.decimal
         self.path, self._bad = path, bad
-        self.decimal = "." if options is None else options.decimal
         self._is_reported = False
         self._has_utf8 = False  # beyond ASCII
         self._not_utf8: UserError | None = None

@@ -342,17 +342,18 @@ class Rows:
         bad: BadRows,
         reason: Reason,
         hint: str = "",
-        role: Role | None = None,
+        role: Role | int | None = None,
     ) -> Rows:
         """The rows outside `mask`; those inside are bad.
 
-        `{}` in the reason stands for the row's field in the column of `role`.
+        `{}` in the reason stands for the row's field in a column, by its role or place.
         """
         if not mask.any():
             return self
         why = reason
         if role is not None:
-            place, text = self.source.places[role], str(reason)
+            place = role if isinstance(role, int) else self.source.places[role]
+            text = str(reason)
             why = lambda record: text.replace("{}", repr(record[place]))  # noqa: E731
         bad.add(self.source.table, self.rows[mask], why, hint)
         return self.keep(~mask)

@@ -162,14 +162,17 @@ def resolved_fan_outs(
                 f"{key}: the fan-outs of {name} are {list(by_hop)}, not one number a layer.",
                 f"The model has {num_layers} layers.",
             )
-    edge_types = [(_edge_type(name, schema, key), name) for name in by_name if name != DEFAULT]
-    names = dict(edge_types)
-    for edge_type, name in edge_types:
-        if names[edge_type] != name:
+    names: dict[EdgeType, str] = {}
+    for name in by_name:
+        if name == DEFAULT:
+            continue
+        edge_type = _edge_type(name, schema, key)
+        if edge_type in names:
             raise UserError(
-                f"{key} has {'/'.join(edge_type)} twice: as {name} and as {names[edge_type]}.",
+                f"{key} has {'/'.join(edge_type)} twice: as {names[edge_type]} and as {name}.",
                 "Give one of them.",
             )
+        names[edge_type] = name
     lacking = [edge for edge in schema.edge_types if edge not in names and DEFAULT not in by_name]
     if lacking:
         raise UserError(

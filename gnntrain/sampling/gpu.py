@@ -112,16 +112,33 @@ class GPUSampler(Sampler):
             UserError: A seed is not a node of the graph.
             RunError: A hop may grow beyond 2^31 nodes and edges.
         """
+        num_nodes, num_hops = {self._node_type: self.num_nodes}, len(self._fan_outs)
         with _current(self._device):
-            nodes = self._on_device(seeds)
+            nodes = seeds.nodes[self._node_type]
+            if nodes.device == self._device and self.num_nodes > 0:
+                check_ids(nodes)  # whether they are nodes is known at the end
+                nodes = nodes.long().contiguous()
+            else:
+                checked = torch.from_numpy(checked_seeds(seeds, num_nodes)[self._node_type])
+                nodes = checked.to(self._device, non_blocking=True)
             try:
                 local = self._idle.pop()
             except IndexError:
                 local = self._new_local()
-            batch = _Batch(nodes, local, len(self._fan_outs), self.num_nodes)
+            batch = _Batch(nodes, local, num_hops, self.num_nodes)
             keys = self.hop_keys(key).to(self._device, non_blocking=True)
-            hops = [self._draw_hop(batch, hop, keys) for hop in range(len(self._fan_outs))]
-            return self._finished(batch, hops, seeds)
+            hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
+            batch.forget()
+            sizes = _read(batch.sizes)
+        # The device has finished. Not reached after an error, when `local` may hold half a batch.
+        self._idle.append(batch.local)
+        if sizes[-1] > 0:
+            checked_seeds(seeds, num_nodes)
+        known = sizes[: num_hops + 1]
+        num_edges, num_old = sizes[num_hops + 1 : -1 : 2], sizes[num_hops + 2 : -1 : 2]
+        blocks = [hop.trimmed(known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
+        num_new = [every - old for every, old in zip(num_edges, num_old, strict=True)]
+        return self._sample(batch.nodes[: known[-1]], known[0], blocks, num_new)
 
     def hop_keys(self, key: SampleKey) -> Tensor:
         """The key in the kernels' form, int32 `[2 · hops]` in host memory."""
@@ -150,26 +167,37 @@ class GPUSampler(Sampler):
             batch = _Batch(seeds, self._padded_local, num_hops, self.num_nodes, is_padded=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
-            # The largest case: every hop takes its full fan-out and finds new nodes only.
-            most = [hop.indices.numel() for hop in hops]
-            blocks = [hop.padded() for hop in hops]
-            return self._sample(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
+        # The largest case: every hop takes its full fan-out and finds new nodes only.
+        most = [hop.indices.numel() for hop in hops]
+        blocks = [
+            hop.trimmed(hop.offsets.numel() - 1, hop.num_known, num_edges)
+            for hop, num_edges in zip(hops, most, strict=True)
+        ]
+        return self._sample(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
 
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
-    def _on_device(self, seeds: Seeds) -> Tensor:
-        """The seeds as int64 on the device; seeds in host memory are checked."""
-        nodes = seeds.nodes[self._node_type]
-        if nodes.device == self._device and self.num_nodes > 0:
-            check_ids(nodes)
-            return nodes.long().contiguous()
-        checked = checked_seeds(seeds, {self._node_type: self.num_nodes})[self._node_type]
-        return torch.from_numpy(checked).to(self._device, non_blocking=True)
-
     def _draw_hop(self, batch: _Batch, hop: int, keys: Tensor) -> _PaddedHop:
-        fan_out = self._fan_outs[hop]
-        offsets, num_edges = self._offsets(batch, hop, fan_out)
+        fan_out, num_dst = self._fan_outs[hop], batch.num_known
+        counts = batch.empty(num_dst + 1, torch.int64)
+        graph = self._indptr, batch.nodes, batch.sizes
+        sizes = {"REPLACE": self._replace, "BLOCK": BLOCK}
+        _launch(kernels.count_edges, num_dst, *graph, hop, num_dst, fan_out, counts, **sizes)
+        offsets = counts.cumsum(0)
+        # An upper bound, where it is not too large to be the size of buffers.
+        num_edges = num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
+        if fan_out < 0 or num_edges > MAX_PADDED_EDGES:
+            if batch.is_padded:
+                raise UserError(
+                    f"a hop of fan-out {fan_out} from up to {num_dst:,} nodes is too large to be "
+                    "drawn without learning its size",
+                    "Lower trainer.batch_size or sampler.fan_outs (no -1), or leave out "
+                    "trainer.cuda_graph.",
+                )
+            batch.num_known, num_edges = _read(torch.stack([batch.sizes[hop], offsets[-1]]))
+            offsets = offsets[: batch.num_known + 1]
+        num_edges = max(1, num_edges)
         if batch.num_known + num_edges > MAX_LOCAL:
             raise RunError(
                 f"one hop of a mini-batch may take {num_edges:,} edges, beyond the limit of 2^31",
@@ -179,27 +207,6 @@ class GPUSampler(Sampler):
         indices = batch.number(hop, self._indices, positions, offsets)
         edge_ids = positions if self._edge_ids else None
         return _PaddedHop(offsets, indices, edge_ids, batch.num_known, fan_out)
-
-    def _offsets(self, batch: _Batch, hop: int, fan_out: int) -> tuple[Tensor, int]:
-        """The offsets of each destination's edges, and an upper bound of their number."""
-        num_dst = batch.num_known
-        counts = batch.empty(num_dst + 1, torch.int64)
-        graph = self._indptr, batch.nodes, batch.sizes
-        sizes = {"REPLACE": self._replace, "BLOCK": BLOCK}
-        _launch(kernels.count_edges, num_dst, *graph, hop, num_dst, fan_out, counts, **sizes)
-        offsets = counts.cumsum(0)
-        most = num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
-        if fan_out > 0 and most <= MAX_PADDED_EDGES:
-            return offsets, max(1, most)
-        if batch.is_padded:
-            raise UserError(
-                f"a hop of fan-out {fan_out} from up to {num_dst:,} nodes is too large to be drawn "
-                "without learning its size",
-                "Lower trainer.batch_size or sampler.fan_outs (no -1), or leave out "
-                "trainer.cuda_graph.",
-            )
-        batch.num_known, num_edges = _read(torch.stack([batch.sizes[hop], offsets[-1]]))
-        return offsets[: batch.num_known + 1], max(1, num_edges)
 
     def _positions(
         self, batch: _Batch, hop: int, offsets: Tensor, num_edges: int, keys: Tensor
@@ -231,19 +238,6 @@ class GPUSampler(Sampler):
                 positions = positions * (number < offsets[-1])
         return positions
 
-    def _finished(self, batch: _Batch, hops: Sequence[_PaddedHop], seeds: Seeds) -> Sample:
-        batch.forget()
-        sizes = _read(batch.sizes)
-        # The device has finished. Not reached after an error, when `local` may hold half a batch.
-        self._idle.append(batch.local)
-        if sizes[-1] > 0:
-            checked_seeds(seeds, {self._node_type: self.num_nodes})
-        known = sizes[: len(hops) + 1]
-        num_edges, num_old = sizes[len(hops) + 1 : -1 : 2], sizes[len(hops) + 2 : -1 : 2]
-        blocks = [hop.trimmed(known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
-        num_new = [every - old for every, old in zip(num_edges, num_old, strict=True)]
-        return self._sample(batch.nodes[: known[-1]], known[0], blocks, num_new)
-
     def _sample(
         self,
         nodes: Tensor,
@@ -273,12 +267,8 @@ class _PaddedHop:
     num_known: int
     fan_out: int
 
-    def padded(self) -> Block:
-        """The hop with its padding."""
-        return self.trimmed(self.offsets.numel() - 1, self.num_known, self.indices.numel())
-
     def trimmed(self, num_dst: int, num_src: int, num_edges: int) -> Block:
-        """The hop of the true sizes."""
+        """The hop of these sizes."""
         return Block(
             # Of the indices' type, as torch's CSR tensors require.
             self.offsets[: num_dst + 1].to(torch.int32),
@@ -313,7 +303,7 @@ class _Batch:
         self.is_padded = is_padded
         self.num_known = num_seeds = seeds.numel()
         self._num_hops = num_hops
-        self._most = num_nodes + num_seeds  # repeated seeds count as often as they are given
+        self._most = num_nodes + num_seeds
         self.nodes = torch.empty_like(seeds)
         self.sizes = seeds.new_zeros(3 * num_hops + 2)
         args = seeds, num_seeds, num_nodes, self.nodes, local, self.sizes, 3 * num_hops + 1
@@ -333,7 +323,11 @@ class _Batch:
         _launch(kernels.claim, num_edges, *args, BLOCK=BLOCK)
         args = sources, self.local, *hop_edges, num_edges, base, codes, is_first
         _launch(kernels.mark, num_edges, *args, BLOCK=BLOCK)
-        self._make_room(num_edges)
+        # Room for new nodes; repeated seeds count as often as they are given.
+        self.num_known = min(base + num_edges, self._most)
+        nodes = self.empty(self.num_known, torch.int64)
+        nodes[:base] = self.nodes[:base]
+        self.nodes = nodes
         ranks, sizes = is_first.cumsum(0, dtype=torch.int32), self.sizes
         args = sources, codes, ranks, *hop_edges, num_edges, base, hop, self._num_hops, sizes
         args = *args, self.nodes, self.local, indices
@@ -344,12 +338,6 @@ class _Batch:
         """Restore `local` to its state before the batch."""
         args = self.nodes, self.sizes, self._num_hops, self.local
         _launch(kernels.forget, self.num_known, *args, BLOCK=BLOCK)
-
-    def _make_room(self, num_new: int) -> None:
-        num_known = min(self.num_known + num_new, self._most)
-        nodes = self.empty(num_known, torch.int64)
-        nodes[: self.num_known] = self.nodes[: self.num_known]
-        self.nodes, self.num_known = nodes, num_known
 
 
 def resolve_draws(

@@ -10,11 +10,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 import torch_geometric.typing
+from torch_geometric.data import Data
+from torch_geometric.distributed import LocalGraphStore
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler.base import HeteroSamplerOutput
 
-from gnntrain.data.graph import Edges, EdgeType, FusedCSC, Graph, Nodes, NodeType
-from gnntrain.data.pyg_graph import PyGGraph
+from gnntrain.compute.features import as_tensor
+from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
@@ -64,7 +66,7 @@ class PyGSampler(Sampler):
         # PyG's sampler keeps only the tensors; other samplers share the object as long as it lives.
         self._graph = shared_graph(edges)
         self._sampler = NeighborSampler(
-            (self._graph, self._graph),
+            (Data(), self._graph),  # which has no features
             checked if self._has_types else checked[edges.edge_types[0]],
             replace=replace,
         )
@@ -91,28 +93,22 @@ class PyGSampler(Sampler):
                 "Give each seed once, or use sampler.backend=numba.",
             )
         inputs = NodeSamplerInput(None, nodes, input_type=target if self._has_types else None)
-        with seeded(key.seed, key.epoch, key.step, *nodes[:1].tolist()), _one_thread():
+        with _repeatable(key.seed, key.epoch, key.step, *nodes[:1].tolist()):
             drawn = self._sampler.sample_from_nodes(inputs)
-        return sample_of(drawn, self._edges, num_seeds_of(seeds), self._num_hops)
+        return _sample_of(drawn, self._edges, num_seeds_of(seeds), self._num_hops)
 
 
-def sample_of(
+def _sample_of(
     drawn: SamplerOutput | HeteroSamplerOutput,
     edges: FusedCSC,
     num_seeds: Mapping[NodeType, int],
     num_hops: int,
 ) -> Sample:
-    """The sample that one of PyG's samplers drew.
+    """The sample that one of PyG's samplers drew: edges of a type by destination, nodes of a type
+    numbered as they are found. No seed occurs twice.
 
     Each node draws once, when it is found; later hops use the same edges again, as PyG's trimmed
     models do: the blocks of all hops are views of one CSC.
-
-    Args:
-        drawn: As pyg-lib and torch-sparse fill it: edges of a type by destination, nodes of a type
-            numbered as they are found. No seed occurs twice.
-        edges: The graph that was drawn from.
-        num_seeds: See `Sample`.
-        num_hops: Number of hops.
     """
     if isinstance(drawn, SamplerOutput):  # of one type, for which PyG has no names
         (node_type,), (edge_type,) = edges.num_nodes, edges.edge_types
@@ -152,18 +148,31 @@ def sample_of(
     return Sample(nodes, num_seeds, tuple(reversed(hops)))
 
 
-_shared: WeakValueDictionary[tuple[int, int, bool], PyGGraph] = WeakValueDictionary()
+_shared: WeakValueDictionary[tuple[int, int, bool], LocalGraphStore] = WeakValueDictionary()
 
 
-def shared_graph(edges: FusedCSC) -> PyGGraph:
-    """The edges for PyG's samplers; one object for all samplers, as it may hold a copy."""
-    key = edges.indptr.ctypes.data, edges.indices.ctypes.data, torch_geometric.typing.WITH_PYG_LIB
+def shared_graph(edges: FusedCSC) -> LocalGraphStore:
+    """The edges for PyG's samplers, each type in CSC layout; the only type is called None.
+
+    Of all forms of a graph that they accept, this one costs the least memory. pyg-lib reads the
+    mapped `indices`; only `indptr` is copied, 4 bytes a node. torch-sparse reads 64-bit numbers
+    alone: `indices` of int32 are copied, 8 bytes an edge. All samplers of a rank share the copies.
+    """
+    with_pyg_lib = torch_geometric.typing.WITH_PYG_LIB
+    key = edges.indptr.ctypes.data, edges.indices.ctypes.data, with_pyg_lib
     graph = _shared.get(key)
     if graph is None:
-        sizes = edges.num_nodes.items()
-        nodes = {name: Nodes(np.empty((size, 0), np.float32)) for name, size in sizes}
-        by_type = {name: Edges(*edges.part(i)) for i, name in enumerate(edges.edge_types)}
-        graph = _shared[key] = PyGGraph(Graph(nodes, by_type))
+        graph = _shared[key] = LocalGraphStore()
+        has_types = len(edges.num_nodes) > 1 or len(edges.edge_types) > 1
+        graph.meta = {"is_hetero": has_types}
+        for number, name in enumerate(edges.edge_types):
+            indptr, indices = edges.part(number)
+            # pyg-lib reads offsets, indices and seeds of one type.
+            narrow = with_pyg_lib and indptr[-1] <= np.iinfo(np.int32).max
+            dtype = indices.dtype if narrow else np.dtype(np.int64)
+            tensors = [as_tensor(array.astype(dtype, copy=False)) for array in (indices, indptr)]
+            size = edges.num_nodes[name[0]], edges.num_nodes[name[2]]
+            graph.put_edge_index(tuple(tensors), name if has_types else None, "csc", size=size)
     return graph
 
 
@@ -182,20 +191,17 @@ def require_pyg_backend() -> None:
 
 
 @contextmanager
-def seeded(*key: int) -> Iterator[None]:
-    """Seed torch's CPU generator by `key` inside the block, and restore it after."""
+def _repeatable(*key: int) -> Iterator[None]:
+    """Seed torch's CPU generator by `key`, and keep torch to one thread; restore both after.
+
+    pyg-lib's threads draw from one generator, in any order.
+    """
     seed = np.random.SeedSequence([part % 2**64 for part in key]).generate_state(1, np.uint64)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(seed[0]))
-        yield
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: pyg-lib's threads draw from one generator, in any order."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(seed[0]))
+            yield
     finally:
         torch.set_num_threads(num_threads)

@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         {}, ["row 0: node '0' in split test"],
     ),
     "a short mask": (
-        {**ARRAYS, "split.npz": {"train": np.ones(3, bool)}}, {}, ["mask train has 3 values"],
+        {**ARRAYS, "split.npz": {"train": np.ones(3, bool)}}, {}, ["train has 3 rows", "4 nodes"],
     ),
     "no array of a split": (
         {**ARRAYS, "split.npz": {"tran": np.ones(4, bool)}}, {}, ["no array called train"],

@@ -264,16 +264,13 @@ def test_the_view_of_pyg_has_each_node_and_its_edges_once_in_the_hop_that_found_
         known = [*(hop.num_dst[node_type] for hop in sample.hops[::-1])]
         assert list(accumulate(counts)) == [*known, len(sample.nodes[node_type])]
     for name, edge_index in sample.edge_index().items():
-        expected, oldest = [], 0
-        for hop, num_edges in zip(sample.hops[::-1], sample.num_sampled_edges[name], strict=True):
+        expected: list[tuple[int, int]] = []
+        oldest = 0
+        for number, hop in enumerate(reversed(sample.hops)):
             block = hop.edges[name]
-            ends = block.indptr.tolist()
-            edges = [
-                (source, destination)
-                for destination in range(oldest, block.num_dst)
-                for source in block.indices[ends[destination] : ends[destination + 1]].tolist()
-            ]
-            assert len(edges) == num_edges
-            expected += edges
+            sources = torch.split(block.indices, block.indptr.diff().tolist())
+            new = [(u, v) for v in range(oldest, block.num_dst) for u in sources[v].tolist()]
+            assert len(new) == sample.num_sampled_edges[name][number]
+            expected += new
             oldest = block.num_dst
         assert list(zip(*edge_index.tolist(), strict=True)) == expected

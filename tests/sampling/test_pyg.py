@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.data.graph import Edges, FusedCSC
+from gnntrain.data.graph import FusedCSC
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.block import Sample
-from gnntrain.sampling.pyg import PyGSampler, require_pyg_backend, shared_graph
+from gnntrain.sampling.pyg import PyGSampler, shared_graph
 from tests.hetero_graphs import hetero_graph
 from tests.pyg_backends import BACKENDS, use_backend
 from tests.sampling.graphs import (
@@ -22,7 +21,6 @@ from tests.sampling.graphs import (
     in_edges,
     of_one_type,
     on_each_graph,
-    random_csc,
     sampler_of,
     seeds_of,
     target_of,
@@ -41,13 +39,10 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     use_backend("none", monkeypatch)
-    with pytest.raises(UserError, match="neither can be imported"):
-        sampler_of(hetero_graph().fused, [2], PyGSampler)
     with pytest.raises(UserError, match="neither can be imported") as error:
-        require_pyg_backend()
-    assert error.value.hint is not None
+        sampler_of(hetero_graph().fused, [2], PyGSampler)
     for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
-        assert word in error.value.hint
+        assert word in str(error.value.hint)
 
 
 @pytest.mark.usefixtures("backend")
@@ -101,25 +96,17 @@ def test_each_node_draws_once_as_many_true_in_edges_as_its_hop_asks_for(
                 assert replace or len(set(ids.tolist())) == fan_out
 
 
-def positions(sample: Sample) -> str:
-    """Where in its in-edges each node of `whole_graph` drew."""
-    ids = [block.edge_ids for block in blocks_of(sample) if block.edge_ids is not None]
-    return str([(of_hop % 60).tolist() for of_hop in ids])
-
-
-def whole_graph() -> FusedCSC:
-    """All nodes have the same in-neighbours: seeded alike, all batches would draw the same ones."""
-    everyone = np.arange(60)
-    return of_one_type(csc(60, np.tile(everyone, 60), np.repeat(everyone, 60)))
-
-
 @pytest.mark.usefixtures("backend")
 def test_epochs_steps_seeds_and_ranks_draw_anew() -> None:
-    """Ranks have other seed nodes in a step."""
-    sampler = sampler_of(whole_graph(), [4, 4], PyGSampler)
+    """Ranks have other seed nodes in a step: seeded alike, all would draw at the same positions."""
+    everyone = np.arange(60)
+    whole = of_one_type(csc(60, np.tile(everyone, 60), np.repeat(everyone, 60)))
+    sampler = sampler_of(whole, [4, 4], PyGSampler)
     keys = [SampleKey(0, 1, 0), SampleKey(0, 2, 0), SampleKey(1, 1, 0), SampleKey(0, 1, 1)]
-    draws = {positions(sampler.sample(seeds_of([5]), key)) for key in keys}
-    draws |= {positions(sampler.sample(seeds_of([node]), keys[0])) for node in range(20)}
+    seeds = [(5, key) for key in keys] + [(node, keys[0]) for node in range(20)]
+    samples = [sampler.sample(seeds_of([node]), key) for node, key in seeds]
+    ids = [[block.edge_ids for block in blocks_of(sample)] for sample in samples]
+    draws = {str([(own % 60).tolist() for own in hops if own is not None]) for hops in ids}
     assert len(draws) > 18
 
 
@@ -156,8 +143,8 @@ def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_backend("pyg", monkeypatch)
-    monkeypatch.setattr(Edges, "__len__", lambda _: 2**31)
-    row, colptr, _ = shared_graph(of_one_type(random_csc(60, 500))).csc()
+    many = of_one_type((np.array([0, 2**31]), np.zeros(1, np.int32)))
+    row, colptr, _ = shared_graph(many).csc()
     assert row.dtype == colptr.dtype == torch.int64
 
 

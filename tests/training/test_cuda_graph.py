@@ -1,15 +1,25 @@
-"""A recorded step trains as one that is not. Where there is no GPU, to record is to run again."""
+"""A recorded step trains as one that is not. Where there is no GPU, to record is to run again.
+
+It asks the device for no number and sends it none, since the host would wait for either: tried on
+tensors without memory (`meta`), where to ask is an error, with kernels that do nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
@@ -21,14 +31,18 @@ from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
-from tests.compute.devices import NEEDS_GPU, on_each_device
+from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
+from tests.compute.registrations import opened
 from tests.graphs import random_graph, stored
 from tests.training.test_trainer import Recorder, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.loading.features import InPlaceFeatures, rows_of
-from gnntrain.sampling.gpu import GPUSampler
+from gnntrain.loading.padded import PaddedBatches, SeedBatch
+from gnntrain.sampling import gpu, triton_kernels
+
+META = torch.device("meta")
 
 
 @pytest.fixture
@@ -44,18 +58,30 @@ def run_again(body: Callable[[], None]) -> Callable[[], None]:
 
 
 def trainer(
-    store: StoredGraph, device: str, kind: Callable[..., GNN] = SAGE, **keys: Any
+    store: StoredGraph,
+    device: str,
+    kind: Callable[..., GNN] = SAGE,
+    *,
+    fan_outs: tuple[int, int] = (3, 2),
+    options: dict[str, Any] | None = None,
+    **keys: Any,
 ) -> tuple[Trainer, Recorder]:
     torch.manual_seed(0)
     place, listener = torch.device(device), Recorder()
-    model = kind(store.num_features, store.num_outputs, hidden_channels=8).to(place)
-    needs = model.needs
-    graph = GraphTensors.of(store, needs, place)
-    edges, name = graph.only_edges, store.target
+    model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options or {})
+    model, needs, name = model.to(place), model.needs, store.target
+    graph = GraphTensors.of(store, needs, torch.device("cpu") if place == META else place)
+    edges = graph.only_edges
     fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
-    sampler = GPUSampler(fused, dict.fromkeys(store.edges, (3, 2)), edge_ids=needs.weight)
-    rows = rows_of(store.only_nodes).to(place)
-    features = {name: InPlaceFeatures(LazyFeatures(rows), place)}
+    by_type = dict.fromkeys(store.edges, fan_outs)
+    sampler = gpu.GPUSampler(fused, by_type, edge_ids=needs.weight)
+    rows, slots = rows_of(store.only_nodes).to(place), None
+    if place == META:
+        graph = GraphTensors.of(store, needs, META)
+        edges = graph.only_edges
+        sampler._device, sampler._indptr, sampler._indices = META, edges.indptr, edges.indices
+        slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
+    features = {name: InPlaceFeatures(LazyFeatures(rows, slots=slots), place)}
     plan = SeedPlan(store.split("train"), 8)
     loader = SampledLoader(graph, features, sampler, plan, needs=needs, threads=0)
     config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
@@ -76,11 +102,9 @@ def trainer(
 @pytest.mark.parametrize(
     "keys",
     [
-        {},
-        {"scheduler": "cosine", "clip_norm": 0.5},
+        {"scheduler": "cosine", "clip_norm": 0.5, "max_steps": 6},
         {"optimizer": "sgd", "warmup_epochs": 1},
         {"precision": "bf16", "optimizer": "adamw"},
-        {"max_steps": 6},
     ],
     ids=str,
 )
@@ -141,3 +165,81 @@ def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
     assert sizes == [6] + [8] * 8
     assert recorded._replay is not None
     assert int(totals.step) == len(sizes)
+
+
+class NoKernel:
+    """In the place of every kernel, and of the modules that hold them."""
+
+    def __getattr__(self, name: str) -> NoKernel:
+        return self
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class Mixed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Notes the operators that take or give tensors of both the host and the device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = opened(func, cuda)
+        if own is not None:
+            with self:
+                return own(*args)
+        out = func(*args, **(kwargs or {}))
+        values = [v for v in tree_leaves((args, kwargs, out)) if isinstance(v, Tensor)]
+        self.number += 1
+        if any(value.device != META for value in values):
+            self.found.append(f"{func}: {[(v.device.type, list(v.shape)) for v in values]}")
+        return out
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SAGE, {"dropout": 0.5, "norm": "layer", "residual": True, "jk": "cat"}),
+        (SAGE, {"aggregator": "max", "normalize": True, "jk": "max"}),
+        (GCN, {"dropout": 0.5}),
+        (GIN, {"input_dropout": 0.1}),
+        (GAT, {"attention_dropout": 0.5}),
+        (GATv2, {}),
+    ],
+    ids=str,
+)
+def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Callable[..., GNN],
+    options: dict[str, Any],
+) -> None:
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    store = stored(tmp_path / "store", random_graph(edge_weight=weights))
+    made, _ = trainer(
+        store, "meta", kind, fan_outs=(70, 2), options=options, clip_norm=1.0
+    )  # 70 is drawn by another kernel than 2
+    monkeypatch.setattr(launching, "_kernels", lambda _: NoKernel())
+    for name, value in vars(triton_kernels).items():
+        if hasattr(value, "fn"):
+            monkeypatch.setattr(triton_kernels, name, NoKernel())
+    # Autocast does not know the device.
+    for module in ("aggregate_linear", "base"):
+        monkeypatch.setattr(
+            f"gnntrain.models.{module}.autocast_type", lambda _, otherwise: otherwise
+        )
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    # The optimiser is not ours.
+    monkeypatch.setattr(made.update.optimizer, "step", lambda: None)
+    keys = torch.empty(4, dtype=torch.int32, device=META)
+    step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
+    totals = EpochTotals.start(META)
+    with Mixed() as mixed:
+        made.update(PaddedBatches(cast(SampledLoader, made.loader)).make(step), totals)
+    assert totals.num_skipped == 0
+    assert mixed.found == []
+    assert mixed.number > 100

@@ -4,6 +4,7 @@ import copy
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import Interrupted, RunError
+from gnntrain.errors import Interrupted, RunError, UserError
 from gnntrain.loading.features import in_place
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan
-from gnntrain.models import SAGE
-from gnntrain.sampling.block import NO_NEEDS
+from gnntrain.models import GAT, GCN, GNN, SAGE
+from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import CheckpointWriter, State, load_checkpoint
@@ -30,6 +31,7 @@ from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
+from gnntrain.training.update import compiled
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
@@ -68,12 +70,16 @@ class Recorder:
 
 
 def make_loader(
-    store: StoredGraph, context: DistributedContext, batch_size: int, kind: str = "neighbor"
+    store: StoredGraph,
+    context: DistributedContext,
+    batch_size: int,
+    kind: str = "neighbor",
+    needs: BlockNeeds = NO_NEEDS,
 ) -> Loader:
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     if kind == "full":
-        return full_loader(store, plan)
-    return cpu_loader(store, plan, threads=1)
+        return full_loader(store, plan, needs)
+    return cpu_loader(store, plan, needs=needs, threads=1)
 
 
 def make_trainer(
@@ -83,7 +89,7 @@ def make_trainer(
     batch_size: int = 8,
     values: list[float] | None = None,
     kind: str = "neighbor",
-    model: SAGE | None = None,
+    model: GNN | None = None,
     task: NodeClassification | None = None,
     listeners: Sequence[Recorder] = (),
     callbacks: Sequence[Callback] = (),
@@ -96,7 +102,7 @@ def make_trainer(
     model = model or SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     return Trainer(
         model,
-        make_loader(store, context, batch_size, kind),
+        make_loader(store, context, batch_size, kind, model.needs),
         Scripted(values),
         task=task or NodeClassification(store),
         config=TrainerConfig(lr=0.05, **keys),
@@ -385,3 +391,37 @@ def test_ten_lines_train_a_model(store: StoredGraph, tmp_path: Path) -> None:
     result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
     assert len(result.records) == 3
     assert result.best["val"]["accuracy"] >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [SAGE, GCN, GAT])
+def test_a_compiled_model_trains_as_the_eager_one(
+    store: StoredGraph, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The same is traced and differentiated; only no code is generated.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    losses = []
+    for is_compiled in (False, True):
+        torch.manual_seed(0)
+        model = kind(store.num_features, store.num_outputs, hidden_channels=8, dropout=0.2)
+        assert model.needs.rows == (kind is not GAT)
+        result = make_trainer(store, model=model, epochs=2, compile=is_compiled).fit()
+        losses.append([record.train_loss for record in result.records])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "told"),
+    [("/nowhere/c++ -O3", "/nowhere/c"), ("true", r"trainer\.compile=true: .*3\.99")],
+)
+def test_without_a_compiler_or_pythons_support_there_is_one_clear_sentence(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, told: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("torch.compile is not supported on Python 3.99")
+
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.raises(UserError, match=told):
+        compiled(torch.nn.Linear(2, 2), torch.device("cpu"))

@@ -21,21 +21,22 @@ from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import NO_ID, ColumnSpec, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, nearest
 from gnntrain.data.array_files import (
     Arrays,
     ArrayTable,
+    densified,
     is_array_file,
-    load_all,
+    load_arrays,
     pick,
     pick_or_only,
-    unpack_features,
+    saved_matrix,
 )
 from gnntrain.data.names import (
     COLUMN_NAMES,
@@ -47,19 +48,15 @@ from gnntrain.data.names import (
     MASK_NAMES,
     NODE_ARRAYS,
     PLAIN_MASK_NAMES,
-    USUAL_NAMES,
     Role,
     is_pandas_index,
 )
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.table_files import open_tables
+from gnntrain.data.table_files import open_table
 from gnntrain.data.tables import MAX_COLUMNS, BadRows, Columns, Table, listed
 from gnntrain.data.targets import check_split_number
 from gnntrain.data.values import TEXT, is_number, is_repeated
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 # Keys whose names may be patterns.
 _KEYS_OF_PATTERNS = ("feature_columns", "features", "categorical", "ignore")
@@ -67,18 +64,6 @@ _WRITTEN_INDEX = "__index_level_"
 
 
 # Files as tables.
-
-
-def open_table(
-    paths: Sequence[Path],
-    names: Iterable[str],
-    options: FilesConfig,
-    bad: BadRows,
-    usual: Collection[str] = USUAL_NAMES,
-) -> Table:
-    """Files as one table; `names` and the usual ones mark a header."""
-    marks = {*usual, *(name.lower() for name in names if not name.isdecimal())}
-    return open_tables(paths, bad, marks, options)
 
 
 def open_nodes(
@@ -93,7 +78,7 @@ def open_nodes(
         splits = () if own is spec else spec.split.columns or ()
         return open_table(paths, (*own.header, *splits), options, bad)
     usual = FEATURE_ARRAYS if own is spec else spec.label.columns or LABEL_ARRAYS
-    return _open_arrays(paths[0], load_all(paths), usual, spec, own.id, options)
+    return _open_arrays(paths[0], load_arrays(paths), usual, spec, own.id, options)
 
 
 def _open_arrays(
@@ -108,7 +93,8 @@ def _open_arrays(
 
     The main array is the table's matrix, or its last column.
     """
-    arrays = unpack_features(path, arrays)
+    if (matrix := saved_matrix(path, arrays)) is not None:
+        arrays = {"features": densified(matrix, path)}
     of_others = {*NODE_ARRAYS, *EDGE_ARRAYS}.difference(names)
     candidates = {name: array for name, array in arrays.items() if name not in of_others}
     main = pick_or_only(path, candidates, names)
@@ -141,11 +127,11 @@ def id_column(paths: Sequence[Path], bad: BadRows) -> Columns:
     """The column of ids of a list of nodes: one called so, or else the first."""
     path = paths[0]
     if is_array_file(path):
-        ids = pick_or_only(path, load_all(paths), (*ID_ARRAYS, "node", "nodes"))
+        ids = pick_or_only(path, load_arrays(paths), (*ID_ARRAYS, "node", "nodes"))
         if ids.ndim != 1 or ids.dtype.kind == "b":
             raise UserError(f"{path}: {ids.dtype} {list(ids.shape)} instead of a list of ids.")
         return Columns(ArrayTable(path, {"id": ids}), {"id": 0})
-    table = open_tables(paths, bad, COLUMN_NAMES["id"])
+    table = open_table(paths, (), FilesConfig(), bad, COLUMN_NAMES["id"])
     return Columns(table, {"id": 0, **find_column(table, "id")})
 
 
@@ -369,59 +355,51 @@ def _refuse_two_ids(table: Table, index: int, other: int, key: str) -> None:
     )
 
 
-def label_columns(table: Table, spec: NodeSpec, options: FilesConfig) -> Columns:
-    """The labels file: ids, splits and labels; `numbers` are several labels, or quantities."""
+def label_columns(
+    table: Table, spec: NodeSpec, options: FilesConfig, *, within: bool = False
+) -> Columns:
+    """Labels, as `numbers` several of them or quantities, and splits.
+
+    Of a labels file, which has ids, too; or `within` the nodes' table.
+    """
+    key, given, features = spec.label.key("column"), spec.label.columns or (), table
+    usual: Sequence[str] = COLUMN_NAMES["label"]
+    if within and isinstance(features, ArrayTable):
+        usual = given or LABEL_ARRAYS
+        if pick(features.arrays, usual) is not None:
+            table = _open_arrays(features.path, features.arrays, usual, spec, spec.id, options)
     ignored = matching_columns(table, spec.label.ignore)
-    ids = find_id(table, spec, spec.label, ignored)
-    places = {**split_places(table, spec, ignored), **ids}
-    labels = _named_labels(table, spec, ignored)
+    if within:
+        ignored = ignored_columns(table, spec)
+    _refuse_ignored(table, key, given, ignored, spec)
+    places: dict[Role, int] = {}
+    # Where a file says the split, the nodes' own columns of splits are not read.
+    if not (within and (spec.split.files or spec.split.parts)):
+        places = split_places(table, spec, ignored)
+    if not within:
+        places |= find_id(table, spec, spec.label, ignored)
+    if isinstance(table, ArrayTable) and len(given) < 2:
+        labels = [] if within and table is features else list(table.main)
+    elif given:
+        labels = [place_of(table, key, name) for name in given]
+    else:
+        labels = [*find_column(table, "label", ignored).values()]
+    if not labels and within:
+        kind, names = "column", features.names
+        if isinstance(features, ArrayTable):
+            kind, names = "array", tuple(features.arrays)
+        found = f"it has {listed(names)}" if any(names) else f"its {kind} has no name"
+        raise UserError(
+            f"{spec.key('labels')} is not given, and {features.path} has no {kind} called "
+            f"{' or '.join(usual)} ({found}).",
+            f"Give a file of labels, or the {kind}'s name as {key}.",
+        )
     if not labels:
         splits = find_column(table, "split") | _find_masks(table, ())
         taken = ignored.union(places.values(), splits.values())
         labels = [place for place in range(len(table.names)) if place not in taken]
     if not labels:
-        key = spec.label.key("column")
         raise UserError(f"{table.path} has no column of labels.", f"Set {key}.")
-    return _with_labels(table, places, labels, options)
-
-
-def label_columns_within(features: Table, spec: NodeSpec, options: FilesConfig) -> Columns:
-    """As `label_columns`, but of the nodes' table, and without ids."""
-    table, kind, names, usual = features, "column", features.names, COLUMN_NAMES["label"]
-    if isinstance(features, ArrayTable):
-        kind, names = "array", tuple(features.arrays)
-        usual = spec.label.columns or LABEL_ARRAYS
-        if pick(features.arrays, usual) is not None:
-            table = _open_arrays(features.path, features.arrays, usual, spec, spec.id, options)
-    ignored = ignored_columns(table, spec)
-    labels = [] if table is features and kind == "array" else _named_labels(table, spec, ignored)
-    if not labels:
-        found = f"it has {listed(names)}" if any(names) else f"its {kind} has no name"
-        raise UserError(
-            f"{spec.key('labels')} is not given, and {features.path} has no {kind} called "
-            f"{' or '.join(usual)} ({found}).",
-            f"Give a file of labels, or the {kind}'s name as {spec.label.key('column')}.",
-        )
-    # Where a file says the split, the table's own columns of splits are not read.
-    has_split_file = bool(spec.split.files or spec.split.parts)
-    places = {} if has_split_file else split_places(table, spec, ignored)
-    return _with_labels(table, places, labels, options)
-
-
-def _named_labels(table: Table, spec: NodeSpec, ignored: Collection[int]) -> list[int]:
-    """Columns that are named, by the specification or as labels are."""
-    given, key = spec.label.columns or (), spec.label.key("column")
-    _refuse_ignored(table, key, given, ignored, spec)
-    if isinstance(table, ArrayTable) and len(given) < 2:
-        return list(table.main)
-    if given:
-        return [place_of(table, key, name) for name in given]
-    return [*find_column(table, "label", ignored).values()]
-
-
-def _with_labels(
-    table: Table, places: dict[Role, int], labels: Sequence[int], options: FilesConfig
-) -> Columns:
     if len(labels) > 1 or options.task == "regression":
         return Columns(table, places, labels)
     return Columns(table, {**places, "label": labels[0]})
@@ -465,8 +443,3 @@ def split_columns(table: Table, spec: NodeSpec) -> Columns:
             )
         places = {"split": others[0]}
     return Columns(table, {**ids, **places})
-
-
-def has_split(columns: Columns) -> bool:
-    """Whether the labels file has the split."""
-    return bool(columns.places.keys() & {"split", *MASK_NAMES})

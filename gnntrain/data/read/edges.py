@@ -25,10 +25,11 @@ from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import (
     Arrays,
     ArrayTable,
+    edges_of,
     is_array_file,
     load_arrays,
     pick,
-    unpack_edges,
+    saved_matrix,
 )
 from gnntrain.data.graph import AnyArray, EdgeData, EdgeType, Int64Array, NodeType, index_dtype
 from gnntrain.data.names import (
@@ -39,9 +40,9 @@ from gnntrain.data.names import (
     Role,
     is_pandas_index,
 )
-from gnntrain.data.read.columns import open_table, place_of
+from gnntrain.data.read.columns import place_of
 from gnntrain.data.read.nodes import NodeIndex
-from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml
+from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml, open_table
 from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table, listed
 from gnntrain.data.values import TEXT, from_texts, is_missing_mark, to_plain, without_zero_fractions
 from gnntrain.errors import UserError
@@ -130,7 +131,9 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
         if is_array_file(path):
             # Both ends of a square matrix are nodes of one type.
             is_square = spec.edge_type is not None and spec.edge_type[0] == spec.edge_type[2]
-            arrays = unpack_edges(path, load_arrays(path), square=is_square)
+            arrays = load_arrays([path])
+            if (matrix := saved_matrix(path, arrays)) is not None:
+                arrays = edges_of(matrix, path, square=is_square)
             tables.append(_table_of_arrays(path, arrays, spec))
         elif path.suffix.lower() == GRAPHML_SUFFIX:
             tables.append(open_graphml(path, "edges"))

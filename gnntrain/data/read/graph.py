@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
-from gnntrain.data.array_files import ArrayTable, is_array_file, load_all
+from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import (
     NODE,
     SPLITS,
@@ -26,11 +26,8 @@ from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
 from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
 from gnntrain.data.read.columns import (
     columns_of_nodes,
-    has_split,
     label_columns,
-    label_columns_within,
     open_nodes,
-    open_table,
     split_columns,
     unknown_names,
 )
@@ -57,7 +54,7 @@ from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_le
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
 from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
-from gnntrain.data.table_files import table_in_memory
+from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
@@ -90,7 +87,7 @@ def read_graph(
         preprocessing: What makes the features of a model that was trained on another graph, of a
             typed one by node type; None: it is learnt from these tables.
         is_published: Whether this is a data set whose labels are known to be labels; it may have
-            no features, and its splits are those of `random_split`.
+            no features, and its splits are drawn by their number.
 
     Raises:
         UserError: A file cannot be read, or there are bad rows that are to be errors.
@@ -152,7 +149,7 @@ class _Reader:
             arrays = self.sources[learnt.split.place]
             if not isinstance(arrays, SplitArrays):
                 files = self.files(learnt.split.place)
-                arrays = SplitArrays(files[0], load_all(files))
+                arrays = SplitArrays(files[0], load_arrays(files))
             self.split = arrays
         for name, table in node_tables.items():
             self.nodes[name] = self.nodes_of_table(name, table)
@@ -355,7 +352,7 @@ class _Reader:
         is_learnt = name == self.target and self.labelled
         if is_learnt and labels is None and not isinstance(table, ArrayTable):
             # First, or the labels are called a feature that holds text.
-            label_columns_within(table, spec, self.options)
+            label_columns(table, spec, self.options, within=True)
         elsewhere: dict[str, str] = {}  # columns that are no features
         for columns, what in ((labels, "labels"), (split, "splits")):
             if isinstance(columns, Columns) and columns.table.has_names:
@@ -363,7 +360,9 @@ class _Reader:
                 places = [place for role, place in columns.places.items() if role != "id"]
                 reason = f"{other.path.name} has {what} of this name"
                 elsewhere |= {other.names[at]: reason for at in (*columns.numbers, *places)}
-        split_elsewhere = split is not None or (labels is not None and has_split(labels))
+        split_elsewhere = split is not None or (
+            labels is not None and not labels.places.keys() <= {"id", "label"}
+        )
         columns = columns_of_nodes(
             table, spec, split_elsewhere=split_elsewhere, preprocessing=of_model
         )

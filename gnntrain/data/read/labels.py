@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.preprocessing import in_float64
-from gnntrain.data.read.columns import label_columns_within
+from gnntrain.data.read.columns import label_columns
 from gnntrain.data.read.features import NodeRows, widths_of
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import first_names
@@ -86,7 +86,7 @@ def read_targets(
     if given is not None:
         rows = nodes.index.locate(given.read(), bad)
     else:
-        within = label_columns_within(nodes.rows.source.table, nodes.spec, options)
+        within = label_columns(nodes.rows.source.table, nodes.spec, options, within=True)
         rows = within.read_of(nodes.rows)
     if "label" in rows.columns:
         targets = _classes(rows, nodes, options, bad, ask=ask)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import Arrays, ArrayTable, is_array_file, load_all
+from gnntrain.data.array_files import Arrays, ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
 from gnntrain.data.read.columns import (
@@ -31,14 +31,9 @@ if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
 _SPLIT_WORDS = {
-    "train": 0,
-    "training": 0,
-    "val": 1,
-    "valid": 1,
-    "validation": 1,
-    "dev": 1,
-    "test": 2,
-    "testing": 2,
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
 }
 _FLAG_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1}
 _MASKS = tuple(MASK_NAMES)
@@ -81,30 +76,24 @@ def split_nodes(
 
     A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
     truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
-    masks `[num_nodes, num_splits]`, or a drawn split: of a data set that `is_published`, one of
-    `random_split`.
-
-    Raises:
-        UserError: The file cannot be read, or `dataset.split` asks for another split than the
-            only one that is given.
+    masks `[num_nodes, num_splits]`, or a drawn split.
     """
     index = nodes.index
     split_of = np.full(index.num_nodes, -1, np.int8)
     number = options.split if isinstance(options.split, int) else None
+    lists: dict[str, Rows] = {}
     if isinstance(given, SplitArrays):
         arrays, origin = _arrays_by_split(given, number or 0)
         for split, (name, array) in arrays.items():
-            rows = _rows_of_array(given.path, name, array, index, bad)
-            _assign_rows(rows, split, targets, split_of, bad)
+            lists[split] = _rows_of_array(given.path, name, array, index, bad)
     elif isinstance(given, Mapping):
         for split, paths in given.items():
-            found = load_all(paths) if is_array_file(paths[0]) else {}
+            found = load_arrays(paths) if is_array_file(paths[0]) else {}
             mask = next((array for array in found.values() if array.dtype == np.bool_), None)
             if mask is None:
-                rows = index.locate(id_column(paths, bad).read(), bad)
+                lists[split] = index.locate(id_column(paths, bad).read(), bad)
             else:
-                rows = _rows_of_array(paths[0], split, mask, index, bad)
-            _assign_rows(rows, split, targets, split_of, bad)
+                lists[split] = _rows_of_array(paths[0], split, mask, index, bad)
         origin = f"files {', '.join(path.name for paths in given.values() for path in paths)}"
     else:
         of_columns = _rows_of_columns(given, targets, nodes, number, bad)
@@ -114,6 +103,14 @@ def split_nodes(
         # A split file without ids has a row for every node, also for those of no split.
         must_have_name = given is not None and "id" in rows.columns
         _assign_columns(rows, targets, split_of, bad, must_have_name=must_have_name)
+    for split, rows in lists.items():  # the first field is the node
+        node = f"node {{}} in split {split}"
+        hint = "A node without a label belongs to no split."
+        why = f"{node} has no label"
+        rows = rows.drop(~targets.labelled[rows.nodes], bad, why, hint, 0)
+        why = f"{node} is in another split, too"
+        rows = rows.drop(split_of[rows.nodes] >= 0, bad, why, role=0)
+        split_of[rows.nodes] = SPLITS.index(split)
     splits = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
     fields = type(options).model_fields
     unused = [key for key in _KEYS_OF_DRAWN if getattr(options, key) != fields[key].default]
@@ -124,12 +121,7 @@ def split_nodes(
 def _rows_of_columns(
     given: Columns | None, targets: Targets, nodes: NodeRows, number: int | None, bad: BadRows
 ) -> tuple[Rows, str] | None:
-    """Rows with columns of splits, from the first table that has some, and what they are called.
-
-    Raises:
-        UserError: A column that is named is in none; or there are names and masks, masks without
-            one to train on, or one split alone where one is chosen by its number.
-    """
+    """Rows with columns of splits, from the first table that has some, and what they are called."""
     spec, source = nodes.spec, nodes.rows.source.table
     if given is not None:
         rows = nodes.index.locate(given.read(), bad)
@@ -217,13 +209,7 @@ def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
 def _arrays_by_split(
     given: SplitArrays, number: int
 ) -> tuple[dict[str, tuple[str, AnyArray]], str]:
-    """The mask of truth values, or list of nodes, of each split and its name; and what they are
-    called together.
-
-    Raises:
-        UserError: There are none of the training nodes, or no split of this number; or a mask has
-            other values than 0 and 1.
-    """
+    """Name and array of each split, a mask of truth values or a list of nodes; and their origin."""
     path, arrays = given.path, given.arrays
     names = {
         split: next(name for name in usual if name in arrays)
@@ -259,46 +245,21 @@ def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad
     """The nodes of a mask of truth values, or of a list of ids."""
     if array.ndim != 1:
         raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
-    if array.dtype == np.bool_:
-        if len(array) != index.num_nodes:
-            raise UserError(
-                f"{path}: mask {name} has {len(array)} values; there are {index.num_nodes} nodes.",
-                "Give true or false for each node.",
-            )
-        nodes = np.flatnonzero(array)
-        source = Columns(ArrayTable(path, {"node": np.arange(index.num_nodes)}), {}, ())
-        return Rows(source, {}, np.empty((len(nodes), 0)), nodes, index.num_nodes, nodes)
-    table = ArrayTable(path.with_name(f"{path.name}: {name}"), {"id": array})
-    return index.locate(Columns(table, {"id": 0}, ()).read(), bad)
-
-
-def _assign_rows(
-    rows: Rows, split: str, targets: Targets, split_of: AnyArray, bad: BadRows
-) -> None:
-    """Put the nodes of rows whose first field is the node into a split."""
-    rows = rows.drop(
-        ~targets.labelled[rows.nodes],
-        bad,
-        lambda record: f"node {record[0]!r} in split {split} has no label",
-        "A node without a label belongs to no split.",
-    )
-    rows = rows.drop(
-        split_of[rows.nodes] >= 0,
-        bad,
-        lambda record: f"node {record[0]!r} in split {split} is in another split, too",
-    )
-    split_of[rows.nodes] = SPLITS.index(split)
+    path = path.with_name(f"{path.name}: {name}")
+    if array.dtype != np.bool_:
+        return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}).read(), bad)
+    table = ArrayTable(path, {"node": np.arange(len(array))})
+    return index.locate(Columns(table, {}).read(), bad).keep(array)
 
 
 def _drawn(targets: Targets, number: int, options: FilesConfig, *, is_published: bool) -> Splits:
-    """Splits that are drawn from the nodes that have a label.
-
-    Raises:
-        UserError: The split is to be stratified, and a node has several labels.
-    """
+    """Splits that are drawn from the nodes that have a label."""
     nodes = np.flatnonzero(targets.labelled)
-    if is_published:
-        splits = random_split(nodes, number)
+    if is_published:  # 60 % train, 20 % val, 20 % test
+        order = np.random.default_rng(number).permutation(nodes)
+        first = round(0.6 * len(nodes))
+        parts = np.split(order, [first, min(first + round(0.2 * len(nodes)), len(nodes))])
+        splits = {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
         how = f"drawn at random (dataset.split={number})"
         return Splits(splits, f"{split_sizes(splits)}, {how}")
     strata, within = None, ""
@@ -318,18 +279,6 @@ def _drawn(targets: Targets, number: int, options: FilesConfig, *, is_published:
     ratio = "/".join(f"{100 * share:g}" for share in options.split_ratio)
     how = f"drawn at random{within}: {ratio}, seed {options.split_seed}, number {number}"
     return Splits(splits, f"{how}; {split_sizes(splits)}")
-
-
-def random_split(nodes: Int64Array, number: int) -> dict[str, Int64Array]:
-    """Share out `nodes` at random, 60 % train, 20 % val, 20 % test, sorted.
-
-    The split with a given number is always the same: NumPy's PCG64, seeded with the number.
-    """
-    order = np.random.default_rng(number).permutation(nodes)
-    first = round(0.6 * len(nodes))
-    second = first + round(0.2 * len(nodes))
-    parts = np.split(order, [first, min(second, len(nodes))])
-    return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
 
 
 def draw_split(

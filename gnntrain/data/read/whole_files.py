@@ -57,7 +57,7 @@ def read_whole_graph(
         bad = BadRows(config.bad_rows)
         return read_graph(spec, both, config, bad, labelled=labelled, preprocessing=preprocessing)
     is_npz = suffix not in TORCH_SUFFIXES
-    given = unpack_graph(path, load_arrays(path)) if is_npz else load_saved(path)
+    given = unpack_graph(path, load_arrays([path])) if is_npz else load_saved(path)
     return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
 
 
