@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain.data.csc import EdgeList, column_blocks
+from gnntrain.data.csc import column_blocks
 from gnntrain.data.graph import (
     EdgeData,
     Edges,
@@ -31,7 +31,7 @@ EDGES: dict[EdgeType, int] = {
 
 def in_edges(src: IntArray, dst: IntArray, num_src: int, num_dst: int) -> Edges:
     """The edges of one type in memory, from an edge list."""
-    (block,) = column_blocks(EdgeList(src, dst), num_dst, num_src)
+    (block,) = column_blocks(EdgeData(src, dst), num_dst, num_src)
     return Edges(np.concatenate(([0], np.cumsum(block.counts, dtype=np.int64))), block.indices)
 
 

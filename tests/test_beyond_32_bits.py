@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +31,14 @@ def with_hole(path: Path, length: int, dtype: type[np.generic], end: list[int]) 
     return array.view(np.ndarray)
 
 
-@dataclass
-class Graph:
+def hub_graph(path: Path) -> tuple[Array, Array]:
     """Node 0 has 3 · 2^30 in-edges, all from itself; node 1 has three; node 2 has one."""
-
-    indptr: Array
-    indices: Array
-    num_nodes: int = 3
-    edge_weight: None = None
-
-    @classmethod
-    def at(cls, path: Path) -> Graph:
-        indptr = np.array([0, HUB_EDGES, HUB_EDGES + 3, HUB_EDGES + 4])
-        return cls(indptr, with_hole(path / "indices", HUB_EDGES + 4, np.int32, [0, 1, 2, 1]))
+    indptr = np.array([0, HUB_EDGES, HUB_EDGES + 3, HUB_EDGES + 4])
+    return indptr, with_hole(path / "indices", HUB_EDGES + 4, np.int32, [0, 1, 2, 1])
 
 
 def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
-    graph = Graph.at(tmp_path)
-    sampler = cpu_sampler((graph.indptr, graph.indices), (-1,), edge_ids=True)
+    sampler = cpu_sampler(hub_graph(tmp_path), (-1,), edge_ids=True)
     sampled = sampler.sample(seeds_of([2, 1]), KEY)
     (hop,) = blocks_of(sampled)
     assert hop.edge_ids is not None
@@ -58,9 +47,9 @@ def test_edges_beyond_2_31_are_sampled(tmp_path: Path) -> None:
 
 
 def test_a_hub_of_more_than_2_31_in_edges_is_sampled_over_its_whole_length(tmp_path: Path) -> None:
-    graph = Graph.at(tmp_path)
+    graph = hub_graph(tmp_path)
     for replace in (False, True):
-        sampler = cpu_sampler((graph.indptr, graph.indices), (40,), edge_ids=True, replace=replace)
+        sampler = cpu_sampler(graph, (40,), edge_ids=True, replace=replace)
         (hop,) = blocks_of(sampler.sample(seeds_of([0]), KEY))
         assert hop.edge_ids is not None
         assert len(np.unique(hop.edge_ids)) == 40
@@ -71,8 +60,7 @@ def test_a_hub_of_more_than_2_31_in_edges_is_sampled_over_its_whole_length(tmp_p
 def test_more_edges_than_a_block_can_number_are_refused_before_they_are_listed(
     tmp_path: Path,
 ) -> None:
-    graph = Graph.at(tmp_path)
-    sampler = cpu_sampler((graph.indptr, graph.indices), (-1,))
+    sampler = cpu_sampler(hub_graph(tmp_path), (-1,))
     with pytest.raises(RunError, match="3,221,225,472 edges") as caught:
         sampler.sample(seeds_of([0]), KEY)
     assert caught.value.hint == "Lower the batch size or the fan-outs."
@@ -89,10 +77,10 @@ def test_nodes_beyond_2_31_are_sampled(tmp_path: Path) -> None:
 
 
 def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> None:
-    graph = Graph.at(tmp_path)
-    before = lambda node: int(graph.indptr[node])  # noqa: E731
+    indptr, indices = hub_graph(tmp_path)
+    before = lambda node: int(indptr[node])  # noqa: E731
     assert list(chunks(before, 0, 3, 100, 1 << 20)) == [(0, 1), (1, 3)]
     assert [balanced_range(before, 3, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
-    block = EdgeTensors(as_tensor(graph.indptr), as_tensor(graph.indices), 3).in_edges(1, 3)
+    block = EdgeTensors(as_tensor(indptr), as_tensor(indices), 3).in_edges(1, 3)
     assert block.indptr.tolist() == [0, 3, 4]
     assert block.indices.tolist() == [0, 1, 2, 1]

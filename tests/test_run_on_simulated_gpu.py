@@ -133,16 +133,13 @@ def assert_no_wait_in_a_step(traffic: Traffic, num_steps: int) -> None:
 
 
 WAYS = [
-    "",
-    "model=gcn model.norm=batch",
+    "model=gcn model.norm=batch evaluation=sampled",
     "model=gat model.heads=2",
     "model=gatv2 model.heads=2 sampler.replace=true",
     "model=gin model.jk=cat",
     "model=mlp model.residual=true",
     "model.aggregator=max features.placement=memmap",
-    "sampler=full",
     "sampler=full model=gat model.heads=2",
-    "evaluation=sampled",
     "features.placement=cached features.cache_ratio=0.3",
     "dataset.feature_dtype=float16",
     "trainer.scheduler=cosine trainer.clip_norm=1 trainer.optimizer=sgd",
@@ -206,7 +203,13 @@ MANY += ["trainer.batch_size=8", "evaluation.batch_size=32", "sampler.fan_outs=[
 
 
 @pytest.mark.parametrize(
-    ("given", "memory"), [([], 4 << 30), (["sampler=full"], 4 << 30), (MANY, 30 * LITTLE)], ids=str
+    ("given", "memory"),
+    [
+        ([], 4 << 30),
+        (["sampler=full"], 4 << 30),
+        pytest.param(MANY, 30 * LITTLE, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_plain_model_of_pyg_does_the_same(
     tmp_path: Path, stores: str, monkeypatch: pytest.MonkeyPatch, given: list[str], memory: int

@@ -55,12 +55,10 @@ def on_cpu(run: Path, *keys: str) -> None:
 
 
 WAYS = [
-    "",
-    "model=hgt model.heads=2",
+    "model=hgt model.heads=2 evaluation=sampled",
     "model=rgat model.heads=2",
     "model=hetero_sage features.placement=memmap",
     "sampler=full",
-    "evaluation=sampled",
     "trainer.optimizer=adamw trainer.clip_norm=1 trainer.weight_decay=0.1",
 ]
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -157,19 +157,36 @@ class TableSpec:
     files: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
 
+    _words: ClassVar[tuple[str, ...]] = ()
+
     def key(self, word: str) -> str:
         """The key that a message names: `nodes.author.id`, `dataset.id_column`."""
         return self.keys.get(word, f"{self.place}.{word}")
 
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Names that mark the first line of a text as a header, beside the usual ones."""
+        return tuple(name for _, name in self.asked())
+
+    def asked(self, *, labelled: bool = True) -> Iterator[tuple[str, str]]:
+        """The columns of its table that it names, each with its key; unless `labelled`, without
+        those that a graph to predict on need not have."""
+        for word in self._words:
+            names = getattr(self, word) or ()
+            if labelled or word not in ("features", "categorical", "ignore"):
+                names = (names,) if isinstance(names, str) else names
+                yield from (
+                    (self.key(word), name) for name in names if (word, name) != ("id", NO_ID)
+                )
+
 
 @dataclass(frozen=True)
 class ColumnSpec(TableSpec):
-    """Columns of labels or of splits.
+    """Columns of labels or of splits: of the nodes' table, if they have no files of their own.
 
     Attributes:
-        files: Their own files; empty: they are columns of the nodes' table.
         columns: Their names; None: recognised.
-        id: Column of the node ids in these files, see `NodeSpec.id`.
+        id: Column of the node ids in these files, see `NodeTable`.
         ignore: Columns of these files to leave out.
         parts: Of splits, files of the node ids of each instead.
     """
@@ -186,23 +203,19 @@ class ColumnSpec(TableSpec):
 
     @property
     def header(self) -> tuple[str, ...]:
-        """Names that mark the first line of a text as a header, beside the usual ones."""
         return (*(self.columns or ()), *([] if self.id is None else [self.id]))
 
-    def asked(self) -> Iterator[tuple[str, str]]:
-        """The columns that it names, each with its key."""
+    def asked(self, *, labelled: bool = True) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         yield from ((self.key("column"), name) for name in self.columns or ())
 
 
 @dataclass(frozen=True)
 class NodeSpec(TableSpec):
-    """The nodes of one type: their table and its columns, see `NodeColumns`.
+    """The nodes of one type: their table and its columns, see `NodeTable`.
 
     Attributes:
-        name: The node type; None: a column of the table says it, see `type`.
-        id: Column of the node id; None: recognised; "none": row 0 is node 0, and so on.
-        id_names: More names by which it is recognised.
-        type: Column of the node type; None: `type`.
+        name: The node type; None: a column of the table says it, see `MixedNodeTable`.
+        id_names: More names by which the column of ids is recognised.
         types: What single types of a table of several types have of their own.
         unused: Names of columns that are no features, each with the reason.
     """
@@ -222,37 +235,22 @@ class NodeSpec(TableSpec):
     types: Mapping[str, NodeSpec] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
 
+    _words = ("id", "type", "foreign_keys", "features", "categorical", "ignore")
+
     @property
     def header(self) -> tuple[str, ...]:
-        """See `ColumnSpec.header`."""
         names = [name for _, name in self.asked()]
         for own in (self.label, self.split):
             names += () if own.files else own.columns or ()
         names += [name for of_type in self.types.values() for name in of_type.header]
         return (*names, *self.id_names, *(TYPE_NAMES if self.name is None else ()))
 
-    def asked(self, *, labelled: bool = True) -> Iterator[tuple[str, str]]:
-        """The columns that it names in the nodes' table, each with its key.
-
-        Args:
-            labelled: False: without those that a graph to predict on need not have.
-        """
-        several: dict[str, Iterable[str | None]] = {"id": (self.id,), "type": (self.type,)}
-        several["foreign_keys"] = self.foreign_keys
-        if labelled:
-            several |= {"features": self.features or (), "categorical": self.categorical}
-            several["ignore"] = self.ignore
-        for word, names in several.items():
-            yield from ((self.key(word), name) for name in names if name not in (None, NO_ID))
-
 
 @dataclass(frozen=True)
 class EdgeSpec(TableSpec):
     """Edges of one type, or of several: their table and its columns, see `MixedEdgeTable`.
 
-    Attributes:
-        edge_type: Their type; None: a column of the table says the relation, see `type`.
-        weight: Column of the weight; None: a table has none.
+    `edge_type` is None where a column of the table says the relation.
     """
 
     edge_type: EdgeType | None = None
@@ -263,16 +261,7 @@ class EdgeSpec(TableSpec):
     source_type: str | None = None
     target_type: str | None = None
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """See `ColumnSpec.header`."""
-        return tuple(name for _, name in self.asked())
-
-    def asked(self) -> Iterator[tuple[str, str]]:
-        """The columns that it names, each with its key."""
-        for word in ("source", "target", "weight", "type", "source_type", "target_type"):
-            if (name := getattr(self, word)) is not None:
-                yield self.key(word), name
+    _words = ("source", "target", "weight", "type", "source_type", "target_type")
 
 
 @dataclass(frozen=True)
@@ -282,8 +271,6 @@ class GraphSpec:
     Attributes:
         nodes: Each node type that has an entry of its own.
         mixed_nodes: Tables with a column of node types.
-        edges: The tables of edges.
-        reverse: Whether the reverse of each edge type is added.
         schema: The file that says this; None: the keys of `dataset=files`, and the graph has one
             node type and one edge type.
         plain: All that determines the graph, as plain data.
@@ -323,11 +310,7 @@ def spec_of_files(
 ) -> GraphSpec:
     """What the keys of `dataset=files` say: a graph of one node type and one edge type.
 
-    Args:
-        config: The keys.
-        node: The node type.
-        edge: The edge type.
-        graph: A file that holds both nodes and edges.
+    `graph` is a file that holds both nodes and edges.
     """
     words = ("id", "label", "split", "source", "target", "weight")
     keys = {
@@ -381,12 +364,9 @@ def node_spec(
         keys={"labels": f"{place}.label"},
         name=name,
         id_names=ids_called(name),
-        features=columns.features,
-        categorical=columns.categorical,
-        ignore=columns.ignore,
-        missing=config.missing if columns.missing is None else columns.missing,
+        missing=columns.missing or config.missing,
         standardize=config.standardize if columns.standardize is None else columns.standardize,
-        foreign_keys=columns.foreign_keys,
+        **columns.model_dump(include={"features", "categorical", "ignore", "foreign_keys"}),
         label=own("label", columns.label),
         split=own("split", columns.split),
         **table,
@@ -400,15 +380,12 @@ def ids_called(node_type: str) -> tuple[str, ...]:
 
 
 _Part = TypeVar("_Part", bound=Section)
+_Mixed = TypeVar("_Mixed", bound=Section)
 _EXAMPLE = "docs/typed-graphs.md has an example of each key."
 
 
 def read_schema(path: Path, config: FilesConfig) -> GraphSpec:
-    """What a YAML file says.
-
-    Args:
-        path: The file.
-        config: Says what the file leaves open: what is done to features.
+    """What a YAML file says, and `config` what it leaves open: what is done to features.
 
     Raises:
         UserError: It cannot be read, or has mistakes: the message lists all of them.
@@ -450,14 +427,18 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
                 problems.extend(argument_problems(error, kind, keys, f"{prefix}{name}."))
         return sound
 
-    def tables(raw: object, key: str) -> tuple[dict[str, object], dict[str, object]]:
-        """Tables of one type by their names, and tables with a column of types by their keys."""
-        if isinstance(raw, list):
-            return {}, {f"{key}[{at}]": table for at, table in enumerate(raw)}
-        by_name = mapping(raw, key)
-        return (
-            ({}, {key: by_name}) if isinstance(by_name.get("files"), str | list) else (by_name, {})
-        )
+    def tables(
+        word: str, of_one: type[_Part], of_several: type[_Mixed]
+    ) -> tuple[dict[str, object], dict[str, _Part], dict[str, _Mixed]]:
+        """Below nodes or edges: plain data by type, tables of one type, tables of several."""
+        raw_tables = keys.get(word)
+        if isinstance(raw_tables, list):
+            mixed: dict[str, object] = {f"{word}[{at}]": one for at, one in enumerate(raw_tables)}
+            return {}, {}, parts(of_several, mixed)
+        by_name = mapping(raw_tables, word)
+        if isinstance(by_name.get("files"), str | list):
+            return {}, {}, parts(of_several, {word: by_name})
+        return by_name, parts(of_one, by_name, f"{word}."), {}
 
     keys = mapping(raw, "the schema")
     for key in keys.keys() - {"nodes", "edges", "reverse"}:
@@ -467,18 +448,13 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
     if not isinstance(reverse, bool):
         wrong("reverse", reverse, "true or false")
 
-    raw_nodes, raw_mixed = tables(keys.get("nodes"), "nodes")
-    nodes, mixed_nodes = parts(NodeTable, raw_nodes, "nodes."), parts(MixedNodeTable, raw_mixed)
+    raw_nodes, nodes, mixed_nodes = tables("nodes", NodeTable, MixedNodeTable)
     types, specs_of_types = dict[str, NodeColumns](), dict[str, NodeSpec]()
     for key, mixed in mixed_nodes.items():
         for name, columns in parts(NodeColumns, mixed.types, f"{key}.types.").items():
             types[name] = columns
             specs_of_types[name] = node_spec(name, f"{key}.types.{name}", columns, config)
-    raw_edges, raw_mixed = tables(keys.get("edges"), "edges")
-    named_edges, mixed_edges = (
-        parts(EdgeTable, raw_edges, "edges."),
-        parts(MixedEdgeTable, raw_mixed),
-    )
+    raw_edges, named_edges, mixed_edges = tables("edges", EdgeTable, MixedEdgeTable)
     edges: dict[EdgeType, EdgeTable] = {}
     for name in raw_edges:
         ends = tuple(part.strip() for part in name.replace(",", "/").split("/"))

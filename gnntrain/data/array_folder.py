@@ -84,13 +84,7 @@ def digest_of(value: object, num_bytes: int = 20) -> str:
 
 class ArrayWriter:
     """An `.npy` file that grows by whole rows; its header is written when it is closed.
-
-    Args:
-        path: The file to create.
-        dtype: As stored.
-        row_shape: Shape of a row, `()` for a one-dimensional array.
-        logical_dtype: As recorded, where it differs ("bfloat16" is stored as uint16).
-    """
+    `logical_dtype` is recorded, where it differs ("bfloat16" is stored as uint16)."""
 
     def __init__(
         self,
@@ -158,16 +152,11 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def map_arrays(folder: Path, arrays: Arrays, digest: str, *, check: bool) -> dict[str, AnyArray]:
-    """All arrays of a folder, mapped read-only.
+    """All arrays of a folder, mapped read-only; raises `StoreError`.
 
     Args:
-        folder: The folder.
-        arrays: Its arrays.
         digest: That of their description, which changes with the content of any array.
         check: Verify all checksums if a file was touched since they were last verified.
-
-    Raises:
-        StoreError: A file is missing or damaged.
     """
     mapped = {name: map_array(folder, array) for name, array in arrays.items()}
     if check and not _is_sealed(folder, arrays, digest):
@@ -247,11 +236,7 @@ def with_checksums(folder: Path, arrays: Arrays) -> dict[str, ArrayMeta]:
 
 
 def verify(folder: Path, arrays: Arrays, digest: str) -> None:
-    """Compare the bytes of all arrays with their checksums, and seal the folder.
-
-    Raises:
-        StoreError: A file differs.
-    """
+    """Compare all bytes with their checksums, and seal the folder; raises `StoreError`."""
     before = _stamps(folder, arrays)
     for name, found in with_checksums(folder, arrays).items():
         if found.checksum != arrays[name].checksum:

@@ -27,18 +27,18 @@ from gnntrain.data.array_folder import (
     write_seal,
 )
 from gnntrain.data.checks import check_graph
-from gnntrain.data.csc import EdgeList, column_blocks
+from gnntrain.data.csc import column_blocks
 from gnntrain.data.features import lowest_feature, prepared_features
 from gnntrain.data.graph import (
     JSON,
     SPLITS,
     AnyArray,
+    EdgeData,
     EdgeType,
     GraphData,
     PrepareOptions,
     index_dtype,
     reverse_type,
-    without_reverse,
 )
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import EdgeTypeMeta, NodeTypeMeta, StoredGraph, StoreMeta
@@ -61,19 +61,12 @@ _logger = logging.getLogger("gnntrain")
 
 @dataclass(frozen=True)
 class OpenedStore:
-    """An open store, and whether it was built.
-
-    Attributes:
-        store: The store.
-        built: Whether it was built just now.
-        reason: "opened", "built: none was there", "rebuilt: …" with the error.
-        seconds: Time it took.
-    """
+    """An open store, and whether it was built."""
 
     store: StoredGraph
-    built: bool
-    reason: str
-    seconds: float
+    built: bool  # just now
+    reason: str  # "opened", "built: none was there", "rebuilt: …" with the error
+    seconds: float  # to open or build it
 
 
 def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
@@ -258,20 +251,19 @@ def _write_files(
     ).write(folder)
 
 
-def _edge_lists(data: GraphData, options: PrepareOptions) -> dict[EdgeType, EdgeList]:
+def _edge_lists(data: GraphData, options: PrepareOptions) -> dict[EdgeType, EdgeData]:
     """The given edges of each edge type, the reverse ones included."""
-    both_ways, loops = options.to_undirected, options.add_self_loops
-    lists = {}
-    for name, edges in data.edges.items():
-        lists[name] = EdgeList(edges.src, edges.dst, edges.weight)
-        if name[0] == name[2]:
-            mirror = edges.symmetric or both_ways
-            lists[name] = replace(lists[name], mirror=mirror, merge=both_ways, fill_loops=loops)
-    if data.reverse or both_ways:
-        for name in without_reverse(data.edges):
-            if not lists[name].mirror:
-                given = lists[name]
-                lists[reverse_type(name)] = replace(given, src=given.dst, dst=given.src)
+    lists = {
+        name: replace(edges, symmetric=name[0] == name[2]) if options.to_undirected else edges
+        for name, edges in data.edges.items()
+    }
+    if data.reverse or options.to_undirected:
+        originals = {reverse_type(name) for name in data.edges}
+        for name in data.edges:
+            has_reverse = name in originals or reverse_type(name) in data.edges
+            if not (has_reverse or lists[name].symmetric):
+                src, dst = lists[name]
+                lists[reverse_type(name)] = replace(lists[name], src=dst, dst=src)
     return lists
 
 
@@ -292,9 +284,12 @@ def _write_edges(
     ):
         for name, edges in lists.items():
             num_src, num_dst = sizes[name[0]], sizes[name[2]]
+            merge, fill_loops = options.to_undirected, options.add_self_loops
+            if name[0] != name[2]:
+                merge = fill_loops = False
             offsets = indptr[first : first + num_dst + 1]
             node = num_merged = 0
-            for block in column_blocks(edges, num_dst, num_src):
+            for block in column_blocks(edges, num_dst, num_src, merge=merge, fill_loops=fill_loops):
                 last = node + len(block.counts)
                 offsets[node + 1 : last + 1] = block.counts
                 norm[node:last], loop[node:last] = block.norm, block.loop
@@ -347,9 +342,10 @@ def needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
     an_index, a_feature = index_dtype(max(sizes.values())), _stored_dtype(options)
     needed = (8 + 2 * len(sizes)) * HEADER_BYTES + (1 << 16)
-    for (_, _, destination), edges in _edge_lists(data, options).items():
+    for (source, _, destination), edges in _edge_lists(data, options).items():
         a_weight = 0 if edges.weight is None else 4
-        num_edges = len(edges.src) * (1 + edges.mirror) + sizes[destination] * edges.fill_loops
+        num_edges = len(edges.src) * (1 + edges.symmetric)
+        num_edges += sizes[destination] * (options.add_self_loops and source == destination)
         needed += num_edges * (an_index.itemsize + a_weight) + sizes[destination] * (12 + a_weight)
     for nodes in data.nodes.values():
         an_id = 0 if nodes.ids is None else max(nodes.ids.dtype.itemsize, 8)

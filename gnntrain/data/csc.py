@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from gnntrain.data.graph import (
-    AnyArray,
+    EdgeData,
     Float32Array,
     Float64Array,
     Int64Array,
@@ -31,66 +32,19 @@ CHUNK_EDGES = 1 << 20
 MIN_BLOCK_EDGES = 1 << 20
 NUM_BLOCKS = 32
 MAX_THREADS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeList:
-    """An edge list, and how it becomes the graph's edges.
-
-    Attributes:
-        src: int32 or int64 `[num_given_edges]`.
-        dst: int32 or int64 `[num_given_edges]`.
-        weight: `[num_given_edges]`, or None.
-        mirror: Each given edge stands for both directions; a self loop, too, so that it counts
-            twice.
-        merge: Edges between the same two nodes become one, with the sum of their weights.
-        fill_loops: Nodes without a self loop get one of weight 1.
-    """
-
-    src: IntArray
-    dst: IntArray
-    weight: AnyArray | None = None
-    mirror: bool = False
-    merge: bool = False
-    fill_loops: bool = False
-
-    def chunks(self) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
-        """Contiguous chunks of the list, without a copy where it is contiguous already."""
-        no_weight = np.empty(0, dtype=np.float32)
-        for start in range(0, len(self.src), CHUNK_EDGES):
-            part = slice(start, start + CHUNK_EDGES)
-            weight = no_weight
-            if self.weight is not None:
-                weight = np.ascontiguousarray(self.weight[part], dtype=np.float32)
-            src, dst = (
-                np.ascontiguousarray(ids[part], ids.dtype if ids.dtype in _ID_TYPES else np.int64)
-                for ids in (self.src, self.dst)
-            )
-            yield src, dst, weight
-
-
 _ID_TYPES = (np.int32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnBlock:
-    """The finished in-neighbour lists of a range of columns.
+    """The finished in-neighbour lists of a range of columns."""
 
-    Attributes:
-        counts: int64 `[num_columns]`, in-neighbours of each column.
-        indices: `[num_edges]`, in-neighbours, ascending within a column.
-        weight: float32 `[num_edges]`, or None.
-        norm: float32 `[num_columns]`, see `Edges.gcn_norm`.
-        loop: float32 `[num_columns]`, weight of the (last) self loop, 1 where there is none.
-        num_merged: How many edges, self loops aside, were merged into others.
-    """
-
-    counts: Int64Array
-    indices: IntArray
-    weight: Float32Array | None
-    norm: Float32Array
-    loop: Float32Array
-    num_merged: int
+    counts: Int64Array  # [num_columns], in-neighbours of each column
+    indices: IntArray  # [num_edges], in-neighbours, ascending within a column
+    weight: Float32Array | None  # [num_edges]
+    norm: Float32Array  # [num_columns], see `Edges.gcn_norm`
+    loop: Float32Array  # [num_columns], weight of the (last) self loop, 1 where there is none
+    num_merged: int  # edges, self loops aside, that were merged into others
 
 
 def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[tuple[int, int]]:
@@ -106,7 +60,9 @@ def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[
     return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
 
 
-def column_blocks(edges: EdgeList, num_dst: int, num_src: int) -> Iterator[ColumnBlock]:
+def column_blocks(
+    edges: EdgeData, num_dst: int, num_src: int, *, merge: bool = False, fill_loops: bool = False
+) -> Iterator[ColumnBlock]:
     """The graph's columns, block after block.
 
     Args:
@@ -114,37 +70,56 @@ def column_blocks(edges: EdgeList, num_dst: int, num_src: int) -> Iterator[Colum
             `0 … num_src - 1`.
         num_dst: Number of columns.
         num_src: Number of rows.
+        merge: Edges between the same two nodes become one, with the sum of their weights.
+        fill_loops: Nodes without a self loop get one of weight 1.
     """
     counts = np.zeros(num_dst, dtype=np.int64)  # before edges are merged, and loops added
-    for src, dst, _ in edges.chunks():
-        _count(src, dst, edges.mirror, counts)
+    for src, dst, _ in _chunks(edges):
+        _count(src, dst, edges.symmetric, counts)
     max_edges = max(MIN_BLOCK_EDGES, int(counts.sum()) // NUM_BLOCKS)
     ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_src)))
     workers = min(available_cores(), MAX_THREADS, len(ranges))
+    build = partial(_build_block, edges, num_src, merge, fill_loops)
     pending: deque[Future[ColumnBlock]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for first, last in ranges:
             if len(pending) > workers:
                 yield pending.popleft().result()
-            pending.append(pool.submit(_build_block, edges, num_src, counts[first:last], first))
+            pending.append(pool.submit(build, counts[first:last], first))
         while pending:
             yield pending.popleft().result()
+
+
+def _chunks(edges: EdgeData) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
+    """Contiguous chunks of the list, without a copy where it is contiguous already."""
+    weight = np.empty(0, dtype=np.float32)
+    for start in range(0, len(edges.src), CHUNK_EDGES):
+        part = slice(start, start + CHUNK_EDGES)
+        if edges.weight is not None:
+            weight = np.ascontiguousarray(edges.weight[part], dtype=np.float32)
+        src, dst = (
+            np.ascontiguousarray(ids[part], ids.dtype if ids.dtype in _ID_TYPES else np.int64)
+            for ids in edges
+        )
+        yield src, dst, weight
 
 
 def _row_bits(num_nodes: int) -> int:
     return (num_nodes - 1).bit_length()
 
 
-def _build_block(edges: EdgeList, num_src: int, counts: Int64Array, first: int) -> ColumnBlock:
+def _build_block(
+    edges: EdgeData, num_src: int, merge: bool, fill_loops: bool, counts: Int64Array, first: int
+) -> ColumnBlock:
     num_columns, row_bits = len(counts), _row_bits(num_src)
-    capacity = int(counts.sum()) + (num_columns if edges.fill_loops else 0)
+    capacity = int(counts.sum()) + (num_columns if fill_loops else 0)
     keys = np.empty(capacity, dtype=np.int64)
     weight = np.empty(0 if edges.weight is None else capacity, dtype=np.float32)
     has_loop = np.zeros(num_columns, dtype=np.bool_)
     end = 0
-    for chunk in edges.chunks():
-        end = _collect(*chunk, first, row_bits, edges.mirror, end, keys, weight, has_loop)
-    if edges.fill_loops:
+    for chunk in _chunks(edges):
+        end = _collect(*chunk, first, row_bits, edges.symmetric, end, keys, weight, has_loop)
+    if fill_loops:
         bare = np.flatnonzero(~has_loop)
         keys[end : end + len(bare)] = (bare << row_bits) | (first + bare)
         weight[end : end + len(bare)] = 1.0
@@ -159,9 +134,7 @@ def _build_block(edges: EdgeList, num_src: int, counts: Int64Array, first: int) 
     kept = np.zeros(num_columns, dtype=np.int64)
     inflow = np.zeros(num_columns, dtype=np.float64)
     loop = np.ones(num_columns, dtype=np.float32)
-    total, num_merged = _unpack(
-        keys, weight, first, row_bits, edges.merge, indices, kept, inflow, loop
-    )
+    total, num_merged = _unpack(keys, weight, first, row_bits, merge, indices, kept, inflow, loop)
     flow = loop + inflow
     norm = np.zeros(num_columns, dtype=np.float32)
     np.divide(1.0, np.sqrt(np.maximum(flow, 0.0)), out=norm, where=flow > 0, casting="same_kind")

@@ -24,17 +24,12 @@ def lowest_feature(nodes: NodeData, dataset: str) -> float:
 def prepared_features(
     nodes: NodeData, dtype: FeatureDtype, lowest: float | None, dataset: str, where: str = ""
 ) -> Iterator[AnyArray]:
-    """The features as they are stored, some MiB at a time.
+    """The features as they are stored, some MiB at a time; UserError where a value is no finite
+    number, or does not fit into the type.
 
     Args:
-        nodes: The nodes of one type.
-        dtype: How features are stored.
         lowest: Subtracted before each row is divided by its sum; None: neither is done.
-        dataset: Name of the data set, for messages.
         where: What a problem begins with: the node type of a typed graph.
-
-    Raises:
-        UserError: A value is no finite number, or does not fit into the type.
     """
 
     def stored(rows: AnyArray) -> AnyArray:

@@ -7,7 +7,7 @@ how a store is made of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -49,25 +49,17 @@ _CHUNK_NODES = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """The nodes of one type.
+    """The nodes of one type."""
 
-    Attributes:
-        features: `[num_nodes, num_features]` float32, float16, or uint16 with bfloat16's bits; of
-            no column for nodes without features: a model learns their rows.
-        feature_dtype: Which of the three.
-        labels: int32 `[num_nodes]`, −1 for "no label"; multi-label: uint8
-            `[num_nodes, num_classes]`; quantities: float32 `[num_nodes, num_classes]`, float64
-            where that is too coarse, NaN where one is missing; None for nodes without labels.
-        splits: Node ids of "train", "val" and "test", int64, ascending, each once.
-        ids: The user's own ids, int64 or bytes (UTF-8) `[num_nodes]`, or None.
-        feature_names: Names of the features, where they have some.
-    """
-
+    # [num_nodes, num_features]; bfloat16 as uint16; no column: a model learns the rows.
     features: AnyArray
     feature_dtype: FeatureDtype = "float32"
+    # Classes: int32 [num_nodes], −1 for "no label". Several labels: uint8 [num_nodes, num_classes].
+    # Quantities: float32, or float64 where that is too coarse, [num_nodes, num_classes], NaN where
+    # one is missing.
     labels: AnyArray | None = None
-    splits: Mapping[str, Int64Array] = field(default_factory=dict)
-    ids: AnyArray | None = None
+    splits: Mapping[str, Int64Array] = field(default_factory=dict)  # ascending, each node once
+    ids: AnyArray | None = None  # the user's own: int64 or bytes (UTF-8) [num_nodes]
     feature_names: Sequence[str] | None = None
 
     def __len__(self) -> int:
@@ -80,23 +72,15 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """The edges of one type, by destination node (CSC).
+    """The edges of one type, by destination node (CSC): the in-neighbours of node v are
+    `indices[indptr[v]:indptr[v + 1]]`, ascending."""
 
-    Attributes:
-        indptr: int64 `[num_dst + 1]`: the in-neighbours of node v are
-            `indices[indptr[v]:indptr[v + 1]]`.
-        indices: int32, or int64 for more than 2³¹ source nodes, `[num_edges]`: source nodes,
-            ascending for each destination.
-        weight: float32 `[num_edges]`, in the order of `indices`, or None.
-        gcn_norm: float32 `[num_dst]`: 1/√(total weight of in-edges and one self loop), whose
-            weight is 1 where the data has none; 0 where negative weights leave nothing to divide
-            by. `[num_dst, 2]` with the weights of the self loops, where these are not all 1. None
-            for edges between two types.
-    """
-
-    indptr: Int64Array
-    indices: IntArray
-    weight: Float32Array | None = None
+    indptr: Int64Array  # [num_dst + 1]
+    indices: IntArray  # [num_edges], int32, or int64 for more than 2³¹ source nodes
+    weight: Float32Array | None = None  # [num_edges], in the order of `indices`
+    # [num_dst]: 1/√(total weight of in-edges and one self loop), whose weight is 1 where the data
+    # has none; 0 where negative weights leave nothing to divide by. [num_dst, 2] with the weights
+    # of the self loops, where these are not all 1. None for edges between two types.
     gcn_norm: Float32Array | None = None
 
     def __len__(self) -> int:
@@ -109,24 +93,15 @@ class FusedCSC:
 
     Of edge type r, with `offsets = indptr[first_offset[r]:]`, the in-neighbours of node v are
     `indices[first_edge[r] + offsets[v] : first_edge[r] + offsets[v + 1]]`, numbered within the
-    source type.
-
-    Attributes:
-        edge_types: The edge types, in the order of the arrays.
-        num_nodes: Number of nodes of each type.
-        indptr: int64 `[Σ (num_dst + 1)]`; the offsets of a type count from its first edge. A NumPy
-            array; a tensor where a GPU samples.
-        indices: int32 or int64 `[num_edges]`, sources; ascending for each destination. Likewise.
-        first_offset: int64 `[R + 1]`: where each edge type begins in `indptr`, and the end.
-        first_edge: int64 `[R + 1]`: where each edge type begins in `indices`, and the end.
+    source type. Where a GPU samples, `indptr` and `indices` are tensors.
     """
 
-    edge_types: tuple[EdgeType, ...]
+    edge_types: tuple[EdgeType, ...]  # R of them, in the order of the arrays
     num_nodes: Mapping[NodeType, int]
-    indptr: Any
-    indices: Any
-    first_offset: Int64Array
-    first_edge: Int64Array
+    indptr: Any  # int64 [Σ (num_dst + 1)]; the offsets of a type count from its first edge
+    indices: Any  # int32 or int64 [num_edges], ascending for each destination
+    first_offset: Int64Array  # [R + 1]: where each edge type begins in `indptr`, and the end
+    first_edge: Int64Array  # [R + 1]: where each edge type begins in `indices`, and the end
 
     @classmethod
     def cut(
@@ -158,22 +133,18 @@ class FusedCSC:
     @classmethod
     def of(cls, edges: Mapping[EdgeType, Edges], num_nodes: Mapping[NodeType, int]) -> FusedCSC:
         """Join the CSC of each edge type; copies them, unless there is one alone."""
-        num_edges = [len(part) for part in edges.values()]
-        indptr = [part.indptr for part in edges.values()] or [np.empty(0, np.int64)]
-        indices = [part.indices for part in edges.values()] or [np.empty(0, np.int32)]
-        if len(edges) == 1:
-            return cls.cut(tuple(edges), num_nodes, num_edges, indptr[0], indices[0])
-        joined = np.concatenate(indptr, dtype=np.int64), np.concatenate(indices)
-        return cls.cut(tuple(edges), num_nodes, num_edges, *joined)
+        parts = [*edges.values()]
+        if len(parts) == 1:
+            indptr, indices = parts[0].indptr, parts[0].indices
+        else:
+            indptr = np.concatenate([part.indptr for part in parts], dtype=np.int64)
+            indices = np.concatenate([part.indices for part in parts])
+        return cls.cut([*edges], num_nodes, [*map(len, parts)], indptr, indices)
 
 
 class FusedEdges(dict[EdgeType, Edges]):
     """The edges of each type: views of one `FusedCSC`, which is kept as it lies on disk.
-
-    Args:
-        fused: The edges of all types.
-        attributes: `Edges.weight` and `Edges.gcn_norm`, of a graph of one edge type alone.
-    """
+    `attributes` are `Edges.weight` and `Edges.gcn_norm`, of a graph of one edge type alone."""
 
     def __init__(self, fused: FusedCSC, *attributes: Float32Array | None) -> None:
         super().__init__(
@@ -184,19 +155,12 @@ class FusedEdges(dict[EdgeType, Edges]):
 
 @dataclass(frozen=True)
 class GraphSchema:
-    """The types of a graph and their sizes: what a model of typed graphs is built for.
-
-    Attributes:
-        num_nodes: Number of nodes of each type.
-        num_features: Number of features of each node type; 0: a model learns the rows.
-        edge_types: The edge types.
-        target: The node type whose nodes are the seeds.
-    """
+    """The types of a graph and their sizes: what a model of typed graphs is built for."""
 
     num_nodes: Mapping[NodeType, int]
-    num_features: Mapping[NodeType, int]
+    num_features: Mapping[NodeType, int]  # 0: a model learns the rows
     edge_types: tuple[EdgeType, ...]
-    target: NodeType
+    target: NodeType  # its nodes are the seeds
 
     @property
     def node_types(self) -> tuple[NodeType, ...]:
@@ -214,18 +178,6 @@ class Graph:
     A homogeneous graph has one entry in each of the two mappings: `features`, `indptr` and
     `indices` are that entry's, and raise ValueError where a graph has several types. Labels, splits
     and ids are those of the target type; `num_nodes` and `num_edges` count all.
-
-    Attributes:
-        nodes: The nodes of each type.
-        edges: The edges of each type; their ends are types in `nodes`.
-        target: The node type that has the labels and splits.
-        dataset: Name of the data set.
-        task: Kind of labels.
-        metric: Metric of the data set, e.g. "accuracy" or "roc_auc".
-        num_classes: Number of classes; of labels where a node has several; of quantities.
-        class_names: The user's names of the classes (labels, quantities); None: 0, 1, ….
-        ogb_name: Name of the OGB evaluator to use, or None.
-        summary: What was read to make the graph; None where a store is older than this.
     """
 
     nodes: Mapping[NodeType, Nodes]
@@ -233,11 +185,11 @@ class Graph:
     dataset: str = "graph"
     task: LabelKind = "multiclass"
     metric: str = "accuracy"
-    num_classes: int = 1
-    class_names: list[str] | list[int] | None = None
-    ogb_name: str | None = None
-    summary: DataSummary | None = None
-    target: NodeType = NODE
+    num_classes: int = 1  # or labels where a node has several; or quantities
+    class_names: list[str] | list[int] | None = None  # the user's; None: 0, 1, …
+    ogb_name: str | None = None  # of the OGB evaluator to use
+    summary: DataSummary | None = None  # None where a store is older than summaries
+    target: NodeType = NODE  # the node type that has the labels and splits
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{name}: {len(nodes)}" for name, nodes in self.nodes.items())
@@ -251,7 +203,6 @@ class Graph:
 
     @property
     def schema(self) -> GraphSchema:
-        """The types and their sizes."""
         return GraphSchema(
             num_nodes={name: len(nodes) for name, nodes in self.nodes.items()},
             num_features={name: nodes.num_features for name, nodes in self.nodes.items()},
@@ -273,27 +224,22 @@ class Graph:
 
     @property
     def only_nodes(self) -> Nodes:
-        """The nodes of the only type."""
         return _only(self.nodes, "node types")
 
     @property
     def only_edges(self) -> Edges:
-        """The edges of the only type."""
         return _only(self.edges, "edge types")
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes of all types."""
         return sum(map(len, self.nodes.values()))
 
     @property
     def num_edges(self) -> int:
-        """Number of edges of all types."""
         return sum(self.edge_counts.values())
 
     @property
     def edge_counts(self) -> dict[EdgeType, int]:
-        """Number of edges of each type."""
         return {name: len(edges) for name, edges in self.edges.items()}
 
     @property
@@ -301,7 +247,7 @@ class Graph:
         """Numbers a model predicts for a node: 1 for a binary task, else one a class."""
         return 1 if self.task == "binary" else self.num_classes
 
-    # Of a graph of one type, see `Nodes` and `Edges`.
+    # Of a graph of one type.
 
     @property
     def features(self) -> AnyArray:
@@ -330,7 +276,6 @@ class Graph:
 
     @property
     def labels(self) -> AnyArray:
-        """See `Nodes.labels`."""
         labels = self.target_nodes.labels
         if labels is None:
             raise ValueError("the nodes have no labels")
@@ -338,11 +283,9 @@ class Graph:
 
     @property
     def node_ids(self) -> AnyArray | None:
-        """See `Nodes.ids`."""
         return self.target_nodes.ids
 
     def split(self, name: str) -> Int64Array:
-        """Node ids of "train", "val" or "test", see `Nodes.splits`."""
         return self.target_nodes.splits[name]
 
     def in_words(self, nodes: Int64Array) -> str:
@@ -374,7 +317,6 @@ class Graph:
         return counts
 
     def target_scale(self) -> TargetScale:
-        """The scale of the quantities."""
         return TargetScale.of(self)
 
     def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
@@ -547,43 +489,24 @@ def reverse_type(edge_type: EdgeType) -> EdgeType:
     return destination, f"rev_{relation}", source
 
 
-def without_reverse(edge_types: Collection[EdgeType]) -> list[EdgeType]:
-    """The edge types of which neither the reverse edge type nor the original is there."""
-    reversed_types = {reverse_type(name) for name in edge_types}
-    return [
-        name
-        for name in edge_types
-        if name not in reversed_types and reverse_type(name) not in edge_types
-    ]
-
-
 @dataclass(frozen=True)
 class PrepareOptions:
-    """How a graph is prepared; recorded in the store and part of its identity.
+    """How a graph is prepared; recorded in the store and part of its identity."""
 
-    Attributes:
-        to_undirected: Add the reverse of every edge, then merge duplicate edges, summing their
-            weights (as PyG's `to_undirected` does: a weighted self loop counts twice, once a
-            direction). A graph given as `symmetric` has its reverse edges already, so that
-            only duplicates are merged. Of a typed graph, edges between two types get a reverse
-            edge type instead (as PyG's `ToUndirected` does).
-        add_self_loops: Give a self loop of weight 1 to each node that has none. Of a typed graph,
-            in every edge type within one node type.
-        normalize_features: Subtract the smallest value of the whole matrix (of a node type) from
-            it, then divide each row by its sum where that exceeds 1 (as PyG's `NormalizeFeatures`
-            does).
-        feature_dtype: How features are stored; bfloat16 is rounded to nearest even.
-        lowest: What is subtracted instead, by node type: the smallest values of the graph that a
-            model was trained on.
-    """
-
+    # Add the reverse of every edge, then merge duplicate edges, summing their weights (as PyG's
+    # `to_undirected` does: a weighted self loop counts twice, once a direction). A graph given as
+    # `symmetric` has its reverse edges already, so that only duplicates are merged. Edges between
+    # two types get a reverse edge type instead (as PyG's `ToUndirected` does).
     to_undirected: bool = False
+    # Give a self loop of weight 1 to each node that has none, in edge types within a node type.
     add_self_loops: bool = False
+    # Subtract the smallest value of all features of a node type, then divide each row by its sum
+    # where that exceeds 1 (as PyG's `NormalizeFeatures` does).
     normalize_features: bool = False
-    feature_dtype: FeatureDtype = "float32"
+    feature_dtype: FeatureDtype = "float32"  # bfloat16 is rounded to nearest even
+    # By node type, what is subtracted instead: of the graph that a model was trained on.
     lowest: Mapping[NodeType, float] | None = None
 
     def to_dict(self) -> dict[str, JSON]:
-        """Plain data."""
         plain = asdict(self)
         return plain if self.lowest is not None else {k: plain[k] for k in plain if k != "lowest"}

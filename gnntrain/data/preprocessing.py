@@ -17,7 +17,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from gnntrain.data.graph import (
-    JSON,
     AnyArray,
     Float32Array,
     Float64Array,
@@ -189,11 +188,6 @@ class Preprocessing(BaseModel):
         """Numbers in a row of the user's table."""
         return sum(column.width for column in self.columns)
 
-    @property
-    def has_categories(self) -> bool:
-        """Whether a column has categories."""
-        return any(column.categories is not None for column in self.columns)
-
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features, in their order."""
@@ -216,7 +210,8 @@ class Preprocessing(BaseModel):
     @property
     def is_identity(self) -> bool:
         """Whether the features are the numbers as they are."""
-        return self.fills is None and self.means is None and not self.has_categories
+        has_categories = any(column.categories is not None for column in self.columns)
+        return self.fills is None and self.means is None and not has_categories
 
     @classmethod
     def fit(
@@ -343,28 +338,6 @@ class PreparedFeatures:
 
 AnyPreprocessing = Preprocessing | Mapping[NodeType, Preprocessing]
 """The preprocessing of a graph; of a typed graph, by node type."""
-
-
-def plain_json(preprocessing: AnyPreprocessing) -> JSON:
-    """A preprocessing as plain JSON, of a typed graph by node type."""
-    if isinstance(preprocessing, Mapping):
-        return {name: made_by.model_dump(mode="json") for name, made_by in preprocessing.items()}
-    return preprocessing.model_dump(mode="json")
-
-
-def of_one_type(preprocessing: AnyPreprocessing | None, source: str) -> Preprocessing | None:
-    """The preprocessing of a graph of one type, which messages call `source`.
-
-    Raises:
-        UserError: It is that of a typed graph.
-    """
-    if not isinstance(preprocessing, Mapping):
-        return preprocessing
-    raise UserError(
-        f"The model was trained on a typed graph; {source} has one type.",
-        "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
-        "HeteroData.",
-    )
 
 
 def _sorted_values(name: str, found: Categories, key: Callable[[str], str]) -> tuple[str, ...]:

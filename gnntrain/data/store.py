@@ -11,6 +11,7 @@ import stat
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -102,11 +103,7 @@ class GraphMeta(Meta):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read it from its file in a folder.
-
-        Raises:
-            StoreError: It is missing, damaged, of another format or version, or contradicts itself.
-        """
+        """Read it from its file in a folder; raises `StoreError`."""
         try:
             if not stat.S_ISREG((folder / cls.FILE).lstat().st_mode):  # a pipe would be waited for
                 raise StoreError(folder, f"{cls.FILE} is no regular file")
@@ -174,8 +171,7 @@ class GraphMeta(Meta):
     @property
     def preprocessing(self) -> dict[str, Preprocessing]:
         """The preprocessing of the node types that have some."""
-        made_by = {kind.name: kind.preprocessing for kind in self.node_types}
-        return {name: done for name, done in made_by.items() if done is not None}
+        return {of.name: of.preprocessing for of in self.node_types if of.preprocessing is not None}
 
     # Arrays of nodes and in-edges, which the whole graph has in a store, and each part of its own.
     # `indptr` and `indices` are those of a `FusedCSC`. Features and ids of the node type at
@@ -235,27 +231,17 @@ class GraphMeta(Meta):
 
     def attributes(self, shared: Mapping[str, AnyArray]) -> dict[str, Any]:
         """The attributes of a `Graph` beside nodes and edges."""
-        names = shared.get("class_names")
-        if names is not None and names.dtype.kind == "S":
-            names = np.char.decode(names, "utf-8")
         copied = ("dataset", "task", "metric", "num_classes", "ogb_name", "summary", "target")
-        return {
-            "class_names": None if names is None else names.tolist(),
-            **{name: getattr(self, name) for name in copied},
-        }
+        attributes = {name: getattr(self, name) for name in copied}
+        if (names := shared.get("class_names")) is not None:
+            names = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
+            attributes["class_names"] = names.tolist()
+        return attributes
 
 
 def check_arrays(arrays: Arrays, expected: Expected, where: str = "it") -> None:
     """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them.
-
-    Args:
-        arrays: The arrays of a folder.
-        expected: The arrays it should have.
-        where: What lists them, for messages.
-
-    Raises:
-        ValueError: At the first difference.
-    """
+    Raises ValueError at the first difference; `where` lists the arrays, for its message."""
     for name in sorted(arrays.keys() - expected.keys()):
         raise ValueError(f"{where} lists an unknown array {name!r}")
     for name, (dtype, shape) in expected.items():
@@ -322,10 +308,6 @@ class StoredGraph(Graph):
     """A graph on disk, cheap to open: every array is a read-only view of mapped pages.
 
     Pickled, it is its path: the other process maps the same files.
-
-    Attributes:
-        path: The store's directory.
-        meta: The content of its `meta.json`.
     """
 
     path: Path
@@ -376,11 +358,7 @@ class StoredGraph(Graph):
         return sum(array.bytes for array in self.meta.arrays.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path,)
-
-
-def _reopen(path: Path) -> StoredGraph:
-    return StoredGraph.open(path, check=False)
+        return partial(StoredGraph.open, check=False), (self.path,)
 
 
 def _in_use(path: Path) -> contextlib.ExitStack:

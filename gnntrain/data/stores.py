@@ -24,11 +24,8 @@ from gnntrain.data.store import META_FILE, StoreMeta
 from gnntrain.errors import RunError, TransientError, UserError
 from gnntrain.paths import user_cache
 
-# Where a folder cannot be made, some file systems say that it is not there.
-_REFUSED = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
-    *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT),
-)
+# ENOENT: where a folder cannot be made, some file systems say that it is not there.
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
 _LEFTOVER = re.compile(r"\.(.+)\.building-\d+-[0-9a-f]+")
 _ARRAY_FILE = re.compile(
     r"(indptr|indices|edge_weight|gcn_norm|labels|class_names|split_(train|val|test)"
@@ -148,26 +145,15 @@ class StoreInUse(Exception):
 
 @dataclass(frozen=True)
 class FoundStore:
-    """A store on disk, or the leftover of a killed build.
-
-    Attributes:
-        path: Its folder.
-        name: Name of the store, also of a leftover.
-        dataset: Name of the data set; empty where it is not known.
-        num_bytes: Bytes of its files.
-        last_used: When a command last opened it, in seconds since 1970; of a leftover: when it
-            was written.
-        is_leftover: Whether it was never finished.
-        is_of_object: Whether its graph was given in Python: nobody else can build it again.
-    """
+    """A store on disk, or the leftover of a killed build."""
 
     path: Path
-    name: str
-    dataset: str
+    name: str  # of the store, also of a leftover
+    dataset: str  # empty where it is not known
     num_bytes: int
-    last_used: float
-    is_leftover: bool = False
-    is_of_object: bool = False
+    last_used: float  # when a command last opened it, since 1970; of a leftover: its last writing
+    is_leftover: bool = False  # it was never finished
+    is_of_object: bool = False  # its graph was given in Python: nobody else can build it again
 
 
 def find_stores(folder: Path) -> list[FoundStore]:

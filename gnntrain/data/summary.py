@@ -19,28 +19,16 @@ _LABELS = ("ids", "labels", "features", "edges", "split")
 
 
 class DataSummary(BaseModel):
-    """How a user's files became a graph; each value is a short phrase without a full stop.
-
-    Attributes:
-        ids: Where the nodes' ids come from: "column fips of nodes.csv", "row numbers". Empty for
-            a data set that is not a user's own.
-        labels: The column or columns, their kind (classes, their number and names; or the range
-            of a quantity), how many nodes have none.
-        features: Their number, their names, and their preprocessing.
-        edges: Number given, the columns of both ends, direction, weight.
-        split: Where it comes from, or how it was drawn (ratio, seed, number); sizes of train, val
-            and test.
-        left_out: Columns that were not used, each with the reason.
-    """
+    """How a user's files became a graph; each value is a short phrase without a full stop."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    ids: str = ""
-    labels: str = ""
-    features: str = ""
-    edges: str = ""
-    split: str = ""
-    left_out: Mapping[str, str] = {}
+    ids: str = ""  # their source: "column fips of nodes.csv"; empty for a published data set
+    labels: str = ""  # columns, kind, number and names, or ranges; how many nodes have none
+    features: str = ""  # number, names, preprocessing
+    edges: str = ""  # number given, columns of both ends, direction, weight
+    split: str = ""  # its source, or how it was drawn (ratio, seed, number); sizes
+    left_out: Mapping[str, str] = {}  # columns that were not used, each with the reason
 
     def lines(self, *, besides: str | None = None) -> list[tuple[str, str]]:
         """A label and a phrase for each value that is not empty; what was left out for the reason

@@ -52,9 +52,6 @@ class SharedBuffers:
         """The matrix `name` of that shape, the same one at every call; its content is undefined.
 
         Collective: all ranks ask for the same matrices in the same order.
-
-        Raises:
-            RunError: There is not enough space for it.
         """
         key = (name, num_rows, num_columns)
         if key not in self._matrices:
@@ -64,12 +61,8 @@ class SharedBuffers:
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
         """Give every rank the rows of the others, once all have met. Collective.
 
-        The ranks of a machine write to the same memory; machines exchange their rows.
-
-        Args:
-            matrix: From `matrix`.
-            ranges: The rows of each rank, contiguous; of rank 0 alone if it computes alone: then
-                the other ranks (of `SharedBuffers`: of other machines) receive nothing.
+        `ranges` are the rows of each rank, contiguous; of rank 0 alone if it computes alone: then
+        the other ranks (of `SharedBuffers`: of other machines) receive nothing.
         """
         context = self.context
         if context.num_machines > 1 and len(ranges) > 1:
@@ -103,13 +96,8 @@ class DeviceBuffers(SharedBuffers):
 
     If all matrices fit into half of the GPU's free memory they stay there, and each rank receives
     the rows of the others. Else they are as those of `SharedBuffers`. A chunk takes at most half of
-    what is left.
-
-    Args:
-        context, directory, memory_limit: See `SharedBuffers`.
-        reads_host: Whether the GPU's kernels read pinned host memory, see `KernelChoice`: then a
-            single rank pins the matrices that are there.
-        free: Bytes of the GPU's memory that may be used; None: what is free.
+    what is left. If the GPU's kernels read pinned host memory (`reads_host`), a single rank pins
+    matrices there. `free` are the bytes of the GPU's memory that may be used; None: what is free.
     """
 
     def __init__(
@@ -127,7 +115,6 @@ class DeviceBuffers(SharedBuffers):
         self._pins = reads_host and is_alone and devices.is_gpu(context.device)
 
     def begin(self, num_bytes: int) -> None:
-        """See `SharedBuffers.begin`; matrices of before are dropped."""
         self.release()
         free = devices.free_memory(self.context.device) if self._free is None else self._free
         free = min(self.context.gather(free))
@@ -135,7 +122,6 @@ class DeviceBuffers(SharedBuffers):
         self._chunk_bytes = (free - num_bytes * self._is_resident) // 2
 
     def chunk_limits(self, width: int) -> tuple[int, int]:
-        """See `SharedBuffers.chunk_limits`."""
         row, half = 4 * width * _MATRICES_PER_ROW, self._chunk_bytes // 2
         edge = _BYTES_PER_EDGE + row * (not self._is_resident)  # a row may be gathered for each
         max_rows = min(_MAX_DEVICE_NUMBERS // width, half // row)
@@ -145,7 +131,6 @@ class DeviceBuffers(SharedBuffers):
         return max(1, max_rows), max(1, max_edges)
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        """See `SharedBuffers.sync`."""
         if not self._is_resident:
             super().sync(matrix, ranges)
         elif len(ranges) > 1:

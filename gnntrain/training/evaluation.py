@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,11 +55,8 @@ class Evaluator(ABC):
 
     @abstractmethod
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        """The metrics by split, equal on all ranks. Collective.
-
-        Raises:
-            Interrupted: On all ranks, if a stop was requested meanwhile.
-        """
+        """The metrics by split, equal on all ranks; `Interrupted` on all ranks, if a stop was
+        requested meanwhile. Collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +146,7 @@ def _tensor(values: AnyArray) -> Tensor | AnyArray:
 def exact_metrics(
     task: Task, computed: Sequence[ComputedRows], context: DistributedContext
 ) -> SplitMetrics:
-    """The metrics of all splits, equal on all ranks. Collective.
-
-    Args:
-        task: Judges the outputs.
-        computed: What this rank has computed; each node is one rank's.
-        context: This rank.
-    """
+    """The metrics of all splits, equal on all ranks; one rank computes a node. Collective."""
     return context.broadcast(
         {
             split: split_metrics(task, task.judge(split, computed, context), context)
@@ -167,25 +159,20 @@ def split_metrics(
     task: Task, slices: Iterable[SplitSlice], context: DistributedContext
 ) -> dict[str, float]:
     """The metrics of a split on rank 0, those of `Task.reported`, and `CONSTANT` where all outputs
-    are equal; empty on other ranks. Collective.
+    are equal; empty on other ranks. All ranks have equally many slices. Collective.
 
     A metric with a `Tally` takes memory for a slice. For others rank 0 collects all outputs and
     targets of the split, in its order.
-
-    Args:
-        task: The task.
-        slices: This rank's, equally many on all ranks.
-        context: This rank.
     """
     tallies = {m.name: m.tally for m in task.reported if m.tally is not None}
     collects = len(tallies) < len(task.reported)
 
-    def merged(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def merged(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
         if not one or not other:
             return one or other
         return {name: tally.merged(one[name], other[name]) for name, tally in tallies.items()}
 
-    total: Mapping[str, Tensor] = {}
+    total: dict[str, Tensor] = {}
     ends: list[Tensor] = []  # the least and the largest outputs so far
     collected: list[SplitSlice] = []
     for part in slices:
@@ -204,9 +191,7 @@ def split_metrics(
     of_ranks = context.gather_to_main((total, ends))
     if not of_ranks:
         return {}
-    total = {}
-    for tallied, _ in of_ranks:
-        total = merged(total, tallied)
+    total = reduce(merged, (tallied for tallied, _ in of_ranks))
     whole: tuple[Tensor, Tensor] | None = None
     if collected:
         _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
@@ -244,10 +229,7 @@ def warn_of_constant(splits: Sequence[str], epoch: int) -> None:
 class SampledEvaluator(Evaluator):
     """Metrics from mini-batches: every node of a split once, each with a sampled neighbourhood.
 
-    Args:
-        task: Targets and metrics.
-        loaders: By split. They divide each batch among the ranks that take part.
-        estimated: See `Evaluator`.
+    The loader of each split divides each batch among the ranks that take part.
     """
 
     def __init__(
@@ -258,13 +240,10 @@ class SampledEvaluator(Evaluator):
         *,
         estimated: str = "",
     ) -> None:
-        self._task = task
-        self.loaders = loaders
-        self.estimated = estimated
-        self._context = context
+        self.loaders, self.estimated = loaders, estimated
+        self._task, self._context = task, context
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        """See `Evaluator.evaluate`."""
         module = OnBatch(model)
         with evaluating(model):
             return self._context.broadcast(

@@ -53,24 +53,15 @@ EdgesBefore = Callable[[int], int]
 class GraphAccess(ABC):
     """A graph as one rank reads it and computes some of its nodes.
 
-    Args:
-        graph: The graph.
-        buffers: Hands out the machine's matrices.
-        features: The rows of all nodes of each type that has features.
-        parts: What this machine has of the graph.
-        place, count: The nodes of each part are divided among `count` ranks, of which this is the
-            number `place`; it computes none if there are fewer.
-
-    Attributes:
-        graph, buffers, features: See above.
-        context: This rank.
-        schema: The types of the whole graph.
-        nodes: By type, the nodes that the machine's matrices hold.
-        is_partitioned: Whether other machines are asked for the rows of their nodes.
+    The nodes of each of the machine's `parts` are divided among `count` ranks, of which this is the
+    number `place`; it computes none if there are fewer. `features` are the rows of all nodes of
+    each type that has some.
     """
 
     is_partitioned: ClassVar[bool]
+    """Whether other machines are asked for the rows of their nodes."""
     nodes: Mapping[NodeType, range]
+    """By type, the nodes that the machine's matrices hold."""
 
     def __init__(
         self,
@@ -147,11 +138,8 @@ class GraphAccess(ABC):
 
     @abstractmethod
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> Rows:
-        """Wait until all ranks have computed their rows of a matrix; the rows of all nodes.
-
-        Raises:
-            Interrupted: On all ranks, if any of them knows of a stop request.
-        """
+        """Wait until all ranks have computed their rows of a matrix; the rows of all nodes. All
+        ranks raise `Interrupted` if any of them knows of a stop request."""
 
     def cached(self, node_type: NodeType, rows: Rows) -> Rows:
         """The same rows, quicker to read for many edges. Collective among the machine's ranks."""
@@ -169,14 +157,8 @@ class GraphAccess(ABC):
 class WholeGraph(GraphAccess):
     """A graph that each machine has, in whole.
 
-    The nodes of each type are divided among all ranks; after each matrix machines exchange their
-    rows.
-
-    Args:
-        graph, buffers: See `GraphAccess`.
-        features: Likewise; None: the graph's.
-        all_ranks: Divide the nodes among all ranks, or let rank 0 compute alone.
-        edges: Those of the only type on the device; None: the graph's.
+    The nodes of each type are divided among all ranks, or rank 0 computes alone; after each matrix
+    machines exchange their rows. `edges` are those of the only type, on the device.
     """
 
     is_partitioned = False
@@ -210,13 +192,11 @@ class WholeGraph(GraphAccess):
         self._norm: Tensor | None = None
 
     def norm(self, nodes: Tensor | None) -> Tensor:
-        """See `GraphAccess.norm`; moved to the device once."""
         if self._norm is None:
             self._norm = as_tensor(self.graph.gcn_norm).to(self.context.device)
         return self._norm if nodes is None else self._norm[nodes]
 
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> Tensor:
-        """See `GraphAccess.publish`."""
         del name
         self.context.meet()
         self.buffers.sync(matrix, self._ranges[node_type])
@@ -224,18 +204,9 @@ class WholeGraph(GraphAccess):
 
 
 class OwnedRows(FeatureSource):
-    """A layer's rows: this machine's in a matrix, some of other machines in a cache, the rest with
-    their owners.
-
-    Args:
-        local: The rows of the machine's nodes, float32.
-        nodes: These nodes.
-        owners: Who holds which nodes.
-        exchange: Asks them.
-        call: The name of the call that asks for rows.
-        cache: Nodes of other machines, int64 `[n]` ascending, and their rows `[n, width]`; one copy
-            a machine.
-    """
+    """A layer's rows: those of this machine's `nodes` in a matrix, some of other machines in a
+    cache (their nodes, int64 `[n]` ascending, and rows `[n, width]`, one copy a machine), the rest
+    with their owners."""
 
     def __init__(
         self,
@@ -251,7 +222,6 @@ class OwnedRows(FeatureSource):
         self._owners, self._exchange, self._cache = owners, exchange, cache
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
-        """See `FeatureSource.select`; copied."""
         assert nodes is not None
         assert size is None
         wanted = nodes.cpu().numpy()
@@ -266,9 +236,8 @@ class OwnedRows(FeatureSource):
             hits = np.flatnonzero(cached[slots] == wanted)
             out[hits] = rows[slots[hits]]
             is_far[hits] = False
-        far = np.flatnonzero(is_far)
-        if len(far):
-            out[far] = self.ask(wanted[far])
+        if is_far.any():
+            out[as_tensor(is_far)] = self.ask(wanted[is_far])
         return LazyFeatures(out)
 
     def ask(self, nodes: Int64Array) -> Tensor:
@@ -287,12 +256,6 @@ class OwnedParts(GraphAccess):
     Of each layer a machine holds the rows of its own nodes, and of as many nodes of other machines:
     of each type those that most of its in-edges come from. It asks for the rest chunk by chunk.
     Nothing is as long as the graph. The ranks of a machine divide the nodes of its parts.
-
-    Args:
-        graph: The graph; the machine's parts are open.
-        buffers, features: See `GraphAccess`.
-        shared: Says who holds which nodes of each type: a machine those of its parts.
-        exchange: Asks other machines, and answers them.
     """
 
     is_partitioned = True
@@ -316,7 +279,6 @@ class OwnedParts(GraphAccess):
         self._cached_nodes: dict[NodeType, Int64Array] = {}
 
     def norm(self, nodes: Tensor | None) -> Tensor:
-        """See `GraphAccess.norm`."""
         assert nodes is not None, "no machine holds the norms of all nodes"
         (edge_type,) = self.schema.edge_types
         norm = self._shared.read("norm", edge_type, nodes.cpu())
@@ -324,7 +286,6 @@ class OwnedParts(GraphAccess):
         return norm.to(self.context.device)
 
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> OwnedRows:
-        """See `GraphAccess.publish`."""
         self.context.meet()
         self._withdraw(self._dropped)  # all have read the rows that were dropped before
         self._dropped.clear()
@@ -336,7 +297,6 @@ class OwnedParts(GraphAccess):
         return OwnedRows(matrix, self.nodes[node_type], owners, self._exchange, call)
 
     def cached(self, node_type: NodeType, rows: Rows) -> Rows:
-        """See `GraphAccess.cached`: each of the machine's ranks asks for a part of those rows."""
         if not isinstance(rows, OwnedRows):
             return rows
         nodes, call, width = self.cached_nodes(node_type), rows.call, rows.local.shape[1]
@@ -381,7 +341,6 @@ class OwnedParts(GraphAccess):
         return self._cached_nodes[node_type]
 
     def drop(self, name: str) -> None:
-        """See `GraphAccess.drop`."""
         call = f"evaluation/{name}"
         if self._caches.pop(call, None) is not None:
             self.buffers.release(f"cached {call}")
@@ -389,7 +348,6 @@ class OwnedParts(GraphAccess):
             self._dropped.add(call)
 
     def end(self) -> None:
-        """See `GraphAccess.end`."""
         self._withdraw(self._served.copy())
         self._dropped.clear()
         self._caches.clear()

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,47 +129,27 @@ class OneTypeConv(HeteroConv):
 
 @dataclass(slots=True)
 class Layer:
-    """A layer that is being computed.
-
-    Attributes:
-        model: The model.
-        i: Number of the layer.
-        conv: Its convolution.
-        node_types: Whose rows it computes.
-        out_channels: Width of its output.
-        widest: The most numbers of a row that is read or computed.
-        sources: Widths of the transformed rows.
-        totals: Widths of the sum of the stages, by node type that has several passes.
-        inputs: The rows of all nodes that it reads, by type.
-        transformed: The transformed rows that are held.
-    """
+    """A layer that is being computed."""
 
     model: HeteroGNN | OneTypeModel
     i: int
     conv: HeteroConv
     node_types: tuple[NodeType, ...]
+    """Whose rows it computes."""
     out_channels: int
     widest: int
+    """The most numbers of a row that is read or computed."""
+    passes: dict[NodeType, list[Stages]] = field(default_factory=dict)
+    """The stages that are computed in one pass over the nodes of a type: one that aggregates rows
+    of its own alone, so that these are not all held; the others together."""
     sources: dict[SourceKey, int] = field(default_factory=dict)
+    """Widths of the transformed rows."""
     totals: dict[NodeType, int] = field(default_factory=dict)
+    """Widths of the sum of the stages, by node type that has several passes."""
     inputs: Mapping[NodeType, Rows] = field(default_factory=dict)
+    """The rows of all nodes that it reads."""
     transformed: dict[SourceKey, Rows] = field(default_factory=dict)
-
-    @property
-    def is_last(self) -> bool:
-        return self.i == self.model.num_layers - 1
-
-    def passes(self, node_type: NodeType) -> list[Stages]:
-        """The stages into a node type that are computed in one pass over its nodes: one that
-        aggregates rows of its own alone, so that these are not all held; the others together."""
-        alone: list[Stages] = []
-        together: list[Sequence[EdgeType]] = []
-        for stage in self.conv.stages(node_type):
-            if any(isinstance(self.conv.source(edge), tuple) for edge in stage):
-                alone.append([stage])
-            else:
-                together.append(stage)
-        return [*alone, together] if together or not alone else alone
+    """The transformed rows that are held."""
 
     def input(self, node_type: NodeType, key: SourceKey) -> Rows:
         """The columns of a type's input that `key` reads, see `HeteroConv.columns`."""
@@ -200,10 +180,6 @@ class LayerwiseEvaluator(Evaluator):
     of one type's stages, where several are computed one after the other; and for each rank a chunk
     or two. Types that the outputs do not depend on are skipped. Where the device does not read rows
     in place, a chunk's in-neighbours are gathered, each once, and renumbered.
-
-    Args:
-        access: The graph, as this rank reads it and computes some of its nodes.
-        task: Seeds, targets and metrics.
     """
 
     def __init__(self, access: GraphAccess, task: Task) -> None:
@@ -213,7 +189,6 @@ class LayerwiseEvaluator(Evaluator):
 
     @property
     def memory_hint(self) -> str:
-        """See `Evaluator.memory_hint`."""
         if is_gpu(self._context.device):
             return "Set evaluation=sampled: all in-neighbours of a node do not fit on the GPU."
         return (
@@ -222,7 +197,6 @@ class LayerwiseEvaluator(Evaluator):
         )
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        """See `Evaluator.evaluate`; `model` is a `GNN` or `HeteroGNN`."""
         outputs, _ = self.outputs(model)
         computed = list(self.access.computed(self._task, outputs))
         metrics = exact_metrics(self._task, computed, self._context)
@@ -232,35 +206,27 @@ class LayerwiseEvaluator(Evaluator):
         return metrics
 
     def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
-        """The outputs for every node of the target type, on all ranks. Collective.
+        """The outputs for every node of the target type, on all ranks; to `embed`, the rows that
+        enter the last layer, too. Collective.
 
         The result is valid until the next call. If rank 0 computes alone, it is empty on the other
         machines. Not for a graph in parts.
-
-        Args:
-            model: See `evaluate`.
-            embed: Keep the rows that enter the last layer, too.
         """
-        outputs, rows = self.outputs(model, embed=embed)
-        if not embed:
-            return Inferred(self._task, self.access.graph, outputs.cpu())
-        if not isinstance(rows, Tensor):  # of a single layer that takes them as they are
-            target, tables = self.access.schema.target, getattr(model, "tables", {})
-            if target not in tables:
-                stored = LazyFeatures(stored_rows(self.access.graph)[target])
-                return Inferred(self._task, self.access.graph, outputs.cpu(), stored)
-            rows = tables[target].weight
-        assert isinstance(rows, Tensor)
-        return Inferred(self._task, self.access.graph, outputs.cpu(), rows.cpu())
+        (outputs, rows), graph = self.outputs(model, embed=embed), self.access.graph
+        tables: Any = getattr(model, "tables", {})
+        embeddings: Tensor | LazyFeatures | None = None
+        if isinstance(rows, Tensor):
+            embeddings = rows.cpu()
+        elif embed and graph.target in tables:  # of a single layer that takes them as they are
+            embeddings = tables[graph.target].weight.cpu()
+        elif embed:
+            embeddings = LazyFeatures(stored_rows(graph)[graph.target])
+        return Inferred(self._task, graph, outputs.cpu(), embeddings)
 
     def outputs(self, model: AnyModel, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
         """The model's outputs for the machine's nodes of the target type, float32
         `[n, num_outputs]`; and for `embed` the rows of all nodes of that type that enter the last
-        layer. Valid until the next call. Collective.
-
-        Raises:
-            Interrupted: On all ranks, if a stop was requested meanwhile.
-        """
+        layer. Valid until the next call; `Interrupted` as `evaluate` is. Collective."""
         assert isinstance(model, GNN | HeteroGNN)
         schema, buffers = self.access.schema, self.access.buffers
         typed = OneTypeModel(model, schema, embed) if isinstance(model, GNN) else model
@@ -269,13 +235,15 @@ class LayerwiseEvaluator(Evaluator):
                 layers = layers_of(typed, self._context.device)
                 buffers.begin(self._needed(typed, layers, embed))
                 if isinstance(typed, OneTypeModel) and typed.has_states:
-                    gnn, target = typed.model, schema.target
-                    typed.states = self._matrix(target, "states", gnn.jk_channels)
-                    if embed and gnn.jk == "max":
-                        typed.embeddings = typed.states
-                    elif embed:
-                        width = gnn.embedding_channels
-                        typed.embeddings = self._matrix(target, "embeddings", width)
+                    jk, target = typed.model.jk, schema.target
+                    typed.states = self._matrix(target, "states", typed.model.jk_channels)
+                    width = typed.model.embedding_channels
+                    if embed:  # the maximum is the state itself
+                        typed.embeddings = (
+                            typed.states
+                            if jk == "max"
+                            else self._matrix(target, "embeddings", width)
+                        )
                 return self._by_layer(typed, layers, embed)
         finally:
             buffers.release("states")
@@ -284,15 +252,13 @@ class LayerwiseEvaluator(Evaluator):
     def _by_layer(
         self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool
     ) -> tuple[Tensor, Rows | None]:
-        inputs: dict[NodeType, Rows] = {}
-        for t in model.node_types_after(-1):
-            inputs[t] = self._start(model, t)
+        inputs = {t: self._start(model, t) for t in model.node_types_after(-1)}
         for layer in layers:
             layer.inputs, outputs = inputs, {}
             # Of one type, the next layer writes to the matrix that this one reads: no new memory.
             is_reused = len(layer.node_types) == 1 and layer.i + 2 < len(layers)
             for t in layer.node_types:
-                name = "logits" if layer.is_last else f"h{layer.i % 2}/{t}"
+                name = "logits" if layer is layers[-1] else f"h{layer.i % 2}/{t}"
                 out = self._output(layer, t, name)
                 if t == layer.node_types[-1]:  # what the layer reads is read
                     self._drop_transformed(layer, tuple(layer.transformed))
@@ -301,9 +267,8 @@ class LayerwiseEvaluator(Evaluator):
                         self._drop(f"h{(layer.i - 1) % 2}/{each}", keeps_memory=keeps_memory)
                 outputs[t] = self.access.publish(t, name, out)
             layer.inputs = {}
-            if layer.is_last:
-                break
-            inputs = outputs
+            if layer is not layers[-1]:
+                inputs = outputs
         target = model.schema.target
         if isinstance(model, OneTypeModel) and model.embeddings is not None:
             return out, self.access.publish(target, "embeddings", model.embeddings)
@@ -330,7 +295,7 @@ class LayerwiseEvaluator(Evaluator):
 
     def _output(self, layer: Layer, node_type: NodeType, name: str) -> Tensor:
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
-        conv, model, passes = layer.conv, layer.model, layer.passes(node_type)
+        conv, model, passes = layer.conv, layer.model, layer.passes[node_type]
         out = self._matrix(node_type, name, layer.out_channels)
         totals: Tensor | None = None
         if len(passes) > 1:
@@ -431,11 +396,7 @@ class LayerwiseEvaluator(Evaluator):
 
     def _chunks(self, node_type: NodeType, widest: int) -> Iterator[tuple[int, int]]:
         """This rank's nodes of a type, cut into ranges of bounded rows and edges, for rows of at
-        most so many numbers.
-
-        Ends early after a stop request; `GraphAccess.publish` then raises `Interrupted` on all
-        ranks.
-        """
+        most so many numbers. Ends early after a stop request: `GraphAccess.publish` then raises."""
         max_rows, max_edges = self.access.buffers.chunk_limits(max(1, widest))
         if self._gathers:
             max_edges = min(max_edges, most_gathered(widest))
@@ -487,7 +448,7 @@ class LayerwiseEvaluator(Evaluator):
             own = [
                 sum(sources[edge] for edge in chain(*stages) if edge in sources)
                 for t in layer.node_types
-                for stages in layer.passes(t)
+                for stages in layer.passes[t]
             ]
             shared = sum(held for key, held in sources.items() if isinstance(key, str))
             totals = [size(t, width) for t, width in layer.totals.items()]
@@ -527,7 +488,12 @@ def layers_of(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Lay
                 if key is not None:
                     layer.sources[key] = sources[edge].shape[1]
                 layer.widest = max(layer.widest, rows.shape[1], sources[edge].shape[1])
-            if len(layer.passes(t)) > 1:
+            alone = [s for s in stages if any(isinstance(conv.source(e), tuple) for e in s)]
+            together = [stage for stage in stages if stage not in alone]
+            layer.passes[t] = [[stage] for stage in alone]
+            if together or not alone:
+                layer.passes[t].append(together)
+            if len(layer.passes[t]) > 1:
                 of_stage = {edge: sources[edge] for edge in stages[0]}
                 total = conv.message(dict.fromkeys(stages[0], block), of_stage, own)
                 layer.totals[t] = total.shape[1]
@@ -553,12 +519,8 @@ def prefetched(
 
 
 def renumbered(block: Block) -> tuple[Tensor, Block]:
-    """The nodes of a block's edges, its destinations first, and the block with these as its only
-    sources.
-
-    Returns:
-        Nodes, int64 on the block's device, in the numbers of the block before; the block.
-    """
+    """The nodes of a block's edges, its destinations first (int64, in the block's numbers, on its
+    device), and the block with these as its only sources."""
     a, num_dst, indices = block.dst_offset, block.num_dst, block.indices
     is_other = (indices < a) | (indices >= a + num_dst)
     others, numbers = torch.unique(indices[is_other], return_inverse=True)

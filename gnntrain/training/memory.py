@@ -28,11 +28,7 @@ _GPU_WORDS = (
 
 @contextmanager
 def memory_explained(where: Callable[[], str], hint: str) -> Iterator[None]:
-    """Turn an out-of-memory error into a RunError with the place and a hint.
-
-    Raises:
-        RunError: Memory ran out.
-    """
+    """Turn an out-of-memory error into a RunError with the place and a hint."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:

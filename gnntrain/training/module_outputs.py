@@ -65,15 +65,8 @@ _MORE = "the model reads more of the graph than the in-neighbours of its hops"
 class ModuleEvaluator(Evaluator):
     """Evaluates a plain PyG module, and computes its outputs for all nodes.
 
-    Args:
-        task: Seeds, targets and metrics.
-        loaders: Of this rank.
-        graph: The graph.
-        context: This rank.
-        buffers: Of this rank alone, for layers; their limit is that of the whole forward pass.
-        plans: The seeds of each split, divided among the ranks, for evaluation in batches.
-        num_layers: Hops to go where the module tells no number of its own.
-
+    `buffers` are for this rank's layers alone; their limit is that of the whole forward pass.
+    `num_layers` are the hops to go where the module tells no number of its own.
     """
 
     memory_hint = (
@@ -97,7 +90,6 @@ class ModuleEvaluator(Evaluator):
         self._hops: Sequence[int] | None = None
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        """See `Evaluator.evaluate`."""
         assert isinstance(model, PlainModel)
         if (by_batch := self.by_batch(model)) is not None:
             return by_batch.evaluate(model)
@@ -207,11 +199,8 @@ class ModuleEvaluator(Evaluator):
     def _fits_in_memory(
         self, model: PlainModel, forward: Forward, widths: Mapping[NodeType, int]
     ) -> bool:
-        """Whether the forward pass over the whole graph does.
-
-        It takes what that over a small graph with the same numbers of nodes and edges takes, in
-        proportion.
-        """
+        """Whether the forward pass over the whole graph does, by what it takes, in proportion, over
+        a small graph."""
         device, sizes = self._context.device, self._graph.schema.num_nodes
         free: float = self._buffers.memory_limit
         if devices.is_gpu(device):
@@ -267,11 +256,8 @@ class ModuleEvaluator(Evaluator):
         return None if first < _FARTHEST or last == 2 * _FARTHEST else last - _FARTHEST
 
     def _hops_of_layers(self, layers: Sequence[Layer], model: PlainModel) -> list[int]:
-        """The hops of the neighbourhoods of each layer.
-
-        Raises:
-            UserError: A layer reads all nodes, or the layers are not the model.
-        """
+        """The hops of the neighbourhoods of each layer; refuses layers that read all nodes or are
+        not the model."""
         device, target = self._context.device, self._graph.target
         # Random, so that what a layer leaves out is seen: its normalisation, its aggregation.
         random = torch.Generator().manual_seed(0)

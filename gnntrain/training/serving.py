@@ -43,7 +43,6 @@ class ServedEvaluator(Evaluator):
         self._exchange, self._context = exchange, context
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        """See `Evaluator.evaluate`."""
         context, outcome = self._context, None
         if context.is_main:
             _ask_all(self._exchange, _EVALUATE, packed_weights(model))
@@ -107,11 +106,7 @@ def serve_evaluations(
 
     Calls are answered by other threads, also those of what else the servers serve; this one, which
     may use collectives, evaluates `model` with the weights that are sent, together with the other
-    servers.
-
-    Raises:
-        Interrupted: A signal ended training.
-        RunError: Another rank failed.
+    servers. Raises `Interrupted` if a signal ended training.
     """
     control, outcome = context.control, Future[dict[str, Any]]()
     received: SimpleQueue[tuple[str, Array]] = SimpleQueue()

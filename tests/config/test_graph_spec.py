@@ -14,80 +14,13 @@ from gnntrain.config.problems import Problem
 from gnntrain.errors import UserError
 from tests.examples import examples
 
-TEXT = """
-nodes:
-  author: {files: "author-*.parquet", id: author_id, features: [h, emb], label: area, split: split}
-  2020: {files: [a.csv, b.csv], foreign_keys: {venue: venue}}
-  venue: {}
-edges:
-  author/writes/2020: {files: writes.csv, source: author_id, target: paper_id}
-  "author, knows, author": {files: knows.csv}
-reverse: true
-"""
-
 
 def read(raw: Any) -> tuple[GraphSpec, list[Problem]]:
     return spec_of_schema(raw, FilesConfig())
 
 
-def sound(text: str) -> GraphSpec:
-    spec, problems = read(yaml.safe_load(text))
-    assert not problems
-    return spec
-
-
 def problems_of(text: str) -> dict[str, Problem]:
     return {problem.key: problem for problem in read(yaml.safe_load(text))[1]}
-
-
-def test_a_table_a_type() -> None:
-    tables = sound(TEXT)
-    assert list(tables.nodes) == ["author", "2020", "venue"]
-    assert tables.nodes["author"].files == ("author-*.parquet",)
-    assert tables.nodes["author"].features == ("h", "emb")
-    assert tables.nodes["2020"].files == ("a.csv", "b.csv")
-    assert tables.nodes["venue"].files == ()
-    assert [edges.edge_type for edges in tables.edges] == [
-        ("author", "writes", "2020"),
-        ("author", "knows", "author"),
-    ]
-    assert tables.edges[0].target == "paper_id"
-    assert tables.edges[0].key("target") == "edges.author/writes/2020.target"
-    assert tables.reverse
-    assert not tables.mixed_nodes
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_a_table_with_a_column_of_types(as_list: bool) -> None:
-    nodes = "{files: n.csv, type: kind, types: {author: {label: area}}}"
-    edges = "{files: e.csv, source_type: st}"
-    text = f"nodes: {nodes}\nedges: {edges}"
-    tables = sound(f"nodes: [{nodes}]\nedges: [{edges}]" if as_list else text)
-    assert [table.type for table in tables.mixed_nodes] == ["kind"]
-    assert tables.types["author"].label.columns == ("area",)
-    assert [(table.edge_type, table.source_type) for table in tables.edges] == [(None, "st")]
-    assert not tables.nodes
-
-
-def test_plain_data_tells_all_of_it() -> None:
-    plain = [dict(sound(text).plain) for text in (TEXT, TEXT.replace("area", "field"))]
-    assert plain[0] == sound("# comment\n" + TEXT).plain
-    assert plain[0] != plain[1]
-    assert yaml.safe_load(yaml.safe_dump(plain[0])) == plain[0]
-
-
-def test_files_of_labels_and_splits_are_listed() -> None:
-    tables = sound(
-        "nodes: {a: {label: {file: y.npy}, split: {train: t.npy, test: e.npy}}}\n"
-        "edges: {a/to/a: {files: e.csv}}"
-    )
-    assert tables.files(labelled=True) == {
-        "nodes.a": (),
-        "nodes.a.label": ("y.npy",),
-        "nodes.a.split.train": ("t.npy",),
-        "nodes.a.split.test": ("e.npy",),
-        "edges.a/to/a": ("e.csv",),
-    }
 
 
 def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
@@ -139,10 +72,6 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
 )
 def test_what_is_lacking_or_leads_nowhere_is_told(text: str, key: str) -> None:
     assert key in problems_of(text)
-
-
-def test_foreign_keys_are_edges_enough() -> None:
-    sound("nodes: {a: {files: a.csv, foreign_keys: {x: b}}, b: {}}")
 
 
 @pytest.mark.parametrize("content", ["a: [", "a: *b", "\0", "!!python/object:os.system {}"])

@@ -141,6 +141,38 @@ def check(data: GraphData, expected: Mapping[str, Any]) -> None:
             np.testing.assert_equal(found[name], value, err_msg=name)
 
 
+def typed_edges(data: GraphData) -> dict[str, list[tuple[Any, Any]]]:
+    """The edges of each type by the ids of their ends, in their order."""
+    ids = {name: ids_of(nodes) for name, nodes in data.nodes.items()}
+    return {
+        "/".join(name): [
+            (ids[name[0]][u], ids[name[2]][v])
+            for u, v in zip(edges.src.tolist(), edges.dst.tolist(), strict=True)
+        ]
+        for name, edges in data.edges.items()
+    }
+
+
+def check_typed(data: GraphData, expected: Mapping[str, Any]) -> None:
+    """Ids, features or their names by type, edges, labels, splits; of each those that are given."""
+    found: dict[str, Any] = {
+        "ids": {name: ids_of(nodes) for name, nodes in data.nodes.items()},
+        "features": {name: features_of(nodes).tolist() for name, nodes in data.nodes.items()},
+        "names": {name: list(nodes.feature_names or ()) for name, nodes in data.nodes.items()},
+        "edges": typed_edges(data),
+        "labels": data.labels.tolist(),
+        "splits": [data.splits[name].tolist() for name in SPLITS],
+        "target": data.target,
+        "classes": None if data.class_names is None else data.class_names.astype(str).tolist(),
+        "left_out": list(data.summary.left_out) if data.summary is not None else [],
+    }
+    for key, value in expected.items():
+        if isinstance(value, dict):
+            np.testing.assert_equal({name: found[key][name] for name in value}, value, key)
+        else:
+            assert found[key] == value, key
+
+
 _KEYS_OF_NODES = {"id_column": "id", "feature_columns": "features"} | {
     key: key for key in ("ignore", "categorical", "missing", "standardize")
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from gnntrain.data import csc
 from gnntrain.data.build import needed_bytes, write_store
-from gnntrain.data.csc import EdgeList, column_blocks, column_ranges
+from gnntrain.data.csc import column_blocks, column_ranges
 from gnntrain.data.graph import EdgeData, GraphData, NodeData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
@@ -79,14 +80,13 @@ def test_edges_norm_splits_and_sizes_are_those_of_the_oracle(
 def test_blocks_of_columns_and_chunks_of_edges_do_not_show_in_the_result(
     data: GraphData, block_edges: int, chunk_edges: int, merge: bool, fill_loops: bool
 ) -> None:
-    src, dst, weight = *data.only_edges, data.only_edges.weight
-    edges = EdgeList(src, dst, weight, mirror=True, merge=merge, fill_loops=fill_loops)
-    num_nodes = data.target_nodes.num_nodes
-    (whole,) = column_blocks(edges, num_nodes, num_nodes)
+    edges, num_nodes = replace(data.only_edges, symmetric=True), data.target_nodes.num_nodes
+    blocks = partial(column_blocks, edges, num_nodes, num_nodes, merge=merge, fill_loops=fill_loops)
+    (whole,) = blocks()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csc, "MIN_BLOCK_EDGES", block_edges)
         patch.setattr(csc, "CHUNK_EDGES", chunk_edges)
-        parts = list(column_blocks(edges, num_nodes, num_nodes))
+        parts = list(blocks())
     assert whole.num_merged == sum(part.num_merged for part in parts)
     for name in ("counts", "indices", "norm", "loop", "weight"):
         arrays = [getattr(part, name) for part in parts]
@@ -118,22 +118,6 @@ def test_to_undirected_is_that_of_pyg(tmp_path: Path, is_typed: bool) -> None:
         np.testing.assert_allclose([t[2] for t in triples], of_pyg[order], rtol=1e-6)
 
 
-def test_edges_may_be_any_columns_of_any_integers(tmp_path: Path) -> None:
-    src, dst = small_graph().only_edges
-    table = np.stack([src, dst], axis=1)
-    expected = stored_edges(built(tmp_path / "a", small_graph()))
-    for pair in ((table[:, 0], table[:, 1]), (src.astype(">i4"), dst.astype(np.uint8))):
-        data = small_graph(src=pair[0], dst=pair[1])
-        assert stored_edges(built(tmp_path / "b", data)) == expected
-
-
-def test_a_graph_without_edges_is_stored(tmp_path: Path) -> None:
-    none = np.empty(0, dtype=np.int64)
-    store = built(tmp_path, small_graph(src=none, dst=none))
-    assert (store.num_edges, len(store.indices)) == (0, 0)
-    assert store.gcn_norm.tolist() == [1.0] * 12
-
-
 def test_numbers_beyond_32_bits() -> None:
     """Of edges, which are cut into blocks and need disk space, and of nodes, in the key by which
     edges are sorted."""
@@ -143,8 +127,8 @@ def test_numbers_beyond_32_bits() -> None:
     assert column_ranges(counts, 2**31, 100) == [(0, 2), (2, 4), (4, 6), (6, 8)]
     assert column_ranges(counts, 2**40, 3) == [(0, 3), (3, 6), (6, 8)]
     num_nodes = 2**33
-    edges = EdgeList(np.array([num_nodes - 1, 5]), np.array([num_nodes - 3, num_nodes - 3]))
-    block = csc._build_block(edges, num_nodes, np.array([0, 2, 0]), num_nodes - 4)
+    edges = EdgeData(np.array([num_nodes - 1, 5]), np.array([num_nodes - 3, num_nodes - 3]))
+    block = csc._build_block(edges, num_nodes, False, False, np.array([0, 2, 0]), num_nodes - 4)
     assert block.indices.dtype == np.int64
     assert block.indices.tolist() == [5, num_nodes - 1]
     assert block.counts.tolist() == [0, 2, 0]

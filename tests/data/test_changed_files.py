@@ -6,10 +6,8 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain.cli import main
 from gnntrain.config import FilesConfig
@@ -18,7 +16,6 @@ from gnntrain.data.graph import GraphData
 from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store
-from tests.data import test_schema_graph
 from tests.data.files import EDGES, write
 
 OTHER = EDGES.replace("10,20", "10,30")  # of the same size
@@ -36,10 +33,9 @@ def aged(path: Path, seconds: float = 86400.0) -> Path:
     return path
 
 
-def opened(folder: Path, **keys: Any) -> OpenedStore:
-    files = {"schema": str(folder / "graph.yaml")} if keys.pop("typed", False) else paths(folder)
-    config = FilesConfig.model_validate({**files, "store_dir": str(folder / "stores"), **keys})
-    return prepare_store(config)
+def opened(folder: Path) -> OpenedStore:
+    keys = {**paths(folder), "store_dir": str(folder / "stores")}
+    return prepare_store(FilesConfig.model_validate(keys))
 
 
 def paths(folder: Path) -> dict[str, str]:
@@ -74,19 +70,6 @@ def test_other_content_of_equal_size_and_time_is_another_graph(
     change(edges, EDGES)  # the same content, copied or touched
     again = opened(tmp_path)
     assert (again.built, again.store.path) == (False, before.path)
-
-
-def test_a_typed_graph_is_of_the_content_of_its_files(tmp_path: Path) -> None:
-    test_schema_graph.write(tmp_path)
-    (tmp_path / "graph.yaml").write_text(yaml.safe_dump(test_schema_graph.SCHEMA))
-    table = aged(tmp_path / "writes.csv")
-    before, times = opened(tmp_path, typed=True).store, table.stat()
-    lines = table.read_text().splitlines()
-    table.write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
-    after = opened(tmp_path, typed=True)
-    assert after.built
-    assert after.store.path != before.path
 
 
 def test_a_second_start_does_not_read_the_files(tmp_path: Path) -> None:

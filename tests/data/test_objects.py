@@ -20,7 +20,7 @@ from gnntrain.data.graph import GraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
-from tests.data.files import check, told
+from tests.data.files import check, check_typed, told
 from tests.graphs import random_graph
 from tests.hetero_graphs import random_hetero_data
 
@@ -32,8 +32,10 @@ def small(**changes: Any) -> Data:
     return Data(**{**given, "edge_index": EDGES, **changes})
 
 
-def read(data: object, *, labelled: bool = True, **keys: Any) -> GraphData:
-    graph = graph_of_object(data, FilesConfig(**keys), labelled=labelled)
+def read(
+    data: object, *, labelled: bool = True, target: str | None = None, **keys: Any
+) -> GraphData:
+    graph = graph_of_object(data, FilesConfig(**keys).for_target(target), labelled=labelled)
     check_graph(graph)
     return graph
 
@@ -65,6 +67,35 @@ class OGBDataset:
         return self.split
 
 
+WRITES = ("author", "writes", "paper")
+NAMED = {
+    "writes": WRITES,
+    "cites": ("paper", "cites", "paper"),
+    "in": ("paper", "in", "venue"),
+    "autor": ("autor", "knows", "paper"),
+}
+
+
+def typed(**changes: dict[str, Any]) -> HeteroData:
+    """Four papers, two authors with features, venues that only edges know."""
+    mask = torch.tensor([True, True, False, False])
+    types: dict[str, dict[str, Any]] = {
+        "paper": {"x": torch.arange(8.0).reshape(4, 2), "y": torch.tensor([0, 1, 2, -1]),
+                  "train_mask": mask, "val_mask": torch.tensor([False, False, True, False])},
+        "author": {"x": torch.tensor([[1.0, 2, 3], [3, 4, 5]]), "ids": ["ada", "bob"]},
+        "venue": {"note": "no x and no num_nodes"},
+        "writes": {"edge_index": torch.tensor([[0, 1, 1], [0, 0, 3]]), "edge_attr": torch.ones(3)},
+        "cites": {"edge_index": torch.tensor([[3, 2], [0, 1]])},
+        "in": {"edge_index": torch.tensor([[0, 1], [4, 2]])},
+    }  # fmt: skip
+    data = HeteroData()
+    for name in {**types, **changes}:
+        for key, value in {**types.get(name, {}), **changes.get(name, {})}.items():
+            if value is not None:
+                data[NAMED.get(name, name)][key] = value
+    return data
+
+
 def labelled(y: Any, task: str, num_classes: int, **expected: Any) -> tuple[Any, Any, Any]:
     """Labels whose kind is seen."""
     metric = {"multiclass": "accuracy", "binary": "roc_auc", "multilabel": "f1_micro"}[task]
@@ -77,19 +108,11 @@ READ: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"splits": [[0, 1], [2, 3], []], "weights": None, "left_out": ["edge_attr", "pos"],
          "summary": "train_mask"},
     ),
-    **{
-        f"the split of number {number}": (
-            small(train_mask=EYE[:, :3], test_mask=EYE[3]), {"split": number},
-            {"splits": [[number], [], [3]], "summary": f"number {number} of 3"},
-        )
-        for number in range(3)
-    },
-    **{
-        f"a list of nodes called {name}": (
-            small(**{name: torch.tensor([3, 1])}), {}, {"splits": [[1, 3], [], []]},
-        )
-        for name in ("train_idx", "train")
-    },
+    "a split of several": (
+        small(train_mask=EYE[:, :3], test_mask=EYE[3]), {"split": 1},
+        {"splits": [[1], [], [3]], "summary": "number 1 of 3"},
+    ),
+    "a list of nodes": (small(train=torch.tensor([3, 1])), {}, {"splits": [[1, 3], [], []]}),
     "weights": (
         small(edge_weight=WEIGHT.unsqueeze(1)), {},
         {"weights": WEIGHT.tolist(), "summary": "weight column edge_weight"},
@@ -215,17 +238,12 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "no y": (small(y=None), "y"),
     "y of three dimensions": (small(y=torch.zeros(4, 2, 2)), "y is"),
     "one class": (small(y=torch.zeros(4, dtype=torch.long)), "nothing to tell apart"),
-    "labels below -1": (small(y=torch.tensor([0, 1, -2, 1])), "-2"),
     "-100 for no label": (
         small(y=torch.tensor([0, 1, -100, 1])),
         "'-100' is not a whole number from 0 on, or −1 for none",
     ),
     "-1 in a mask": (
         small(y=torch.tensor([0, 1, -1, 1]), train_mask=ALL), "'2' in split train has no label",
-    ),
-    "-1 in a list of nodes": (
-        small(y=torch.tensor([0, 1, -1, 1]), train_idx=torch.tensor([0, 1, 2])),
-        "'2' in split train has no label",
     ),
     "columns of other indices": (
         {**small().to_dict(), "x": TABLE[["x"]], "y": TABLE["y"].sort_index()},
@@ -249,6 +267,31 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
     "adjacency that is not square": (
         small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()), "square",
+    ),
+    "no labels of a typed graph": (typed(paper={"y": None}), "no node type has a label"),
+    "a typed edge beyond": (
+        typed(writes={"edge_index": torch.tensor([[2], [0]])}),
+        r"'writes', 'paper'\)\]: edge_index row 0: author '2' is not in",
+    ),
+    "edges of a type that is not there": (
+        typed(autor={"edge_index": torch.zeros(2, 1)}), "'autor' is no node type",
+    ),
+    "no edge index of a type": (typed(cites={"edge_index": None, "time": 0}), "no edge_index"),
+    "x of one dimension of a type": (
+        typed(author={"x": torch.ones(2)}), r"\['author'\]: x is",
+    ),
+    "a node type that nothing tells the size of": (
+        typed(empty={"note": "nothing"}), r"data\['empty'\] has no rows",
+    ),
+    "a key about weights of a typed graph": (
+        (typed(), {"weight_column": "edge_attr"}), r"dataset\.weight_column",
+    ),
+    "several types with labels": (
+        typed(author={"y": torch.tensor([1, 0])}), "have labels: paper, author",
+    ),
+    "a target that is not there": ((typed(), {"target": "papers"}), "no such node type"),
+    "a typed graph to predict on, of no target": (
+        (typed(paper={"y": None}), {"labelled": False}), r"no node type has a label",
     ),
 }  # fmt: skip
 
@@ -308,60 +351,46 @@ def rows_of(graph: GraphData) -> Any:
     return (features if isinstance(features, np.ndarray) else features.rows(0, 4)).tolist()
 
 
-WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+TYPED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "a HeteroData": (
+        typed(), {},
+        {"target": "paper", "labels": [0, 1, 2, -1], "splits": [[0, 1], [2], []],
+         "ids": {"paper": [0, 1, 2, 3], "author": ["ada", "bob"], "venue": [0, 1, 2, 3, 4]},
+         "features": {"author": [[1, 2, 3], [3, 4, 5]], "venue": [[]] * 5},
+         "edges": {"author/writes/paper": [("ada", 0), ("bob", 0), ("bob", 3)],
+                   "paper/cites/paper": [(3, 0), (2, 1)], "paper/in/venue": [(0, 4), (1, 2)]},
+         "left_out": ["venue.note", "author/writes/paper.edge_attr"]},
+    ),
+    "a type that only edges name": (
+        typed(venue={"note": None}), {}, {"features": {"venue": [[]] * 5}},
+    ),
+    "a sparse adjacency between types": (
+        typed(venue={"num_nodes": 5},
+              **{"in": {"edge_index": None, "adj_t": torch.sparse_coo_tensor(
+                  torch.tensor([[4, 2], [0, 1]]), torch.ones(2), (5, 4))}}),
+        {}, {"edges": {"paper/in/venue": [(1, 2), (0, 4)]}},
+    ),
+    "the target of several with labels": (
+        typed(author={"y": torch.tensor([1, 0])}), {"target": "author"}, {"labels": [1, 0]},
+    ),
+    "to predict on, without labels": (
+        typed(paper={"y": None}), {"labelled": False, "target": "paper"}, {"target": "paper"},
+    ),
+    "OGB's typed data set": (
+        OGBDataset(
+            {"edge_index_dict": {WRITES: EDGES.numpy()},
+             "node_feat_dict": {"paper": OGB["node_feat"]},
+             "num_nodes_dict": {"paper": 4, "author": 5}},
+            {"paper": OGB_LABELS}, {name: {"paper": ids} for name, ids in OGB_SPLIT.items()}),
+        {}, {**OF_OGB, "target": "paper", "ids": {"author": [0, 1, 2, 3, 4]}},
+    ),
+}  # fmt: skip
 
 
-def typed() -> HeteroData:
-    """Four papers, two authors with features, venues that only edges know."""
-    data = HeteroData()
-    data["paper"].x = torch.arange(8.0).reshape(4, 2)
-    data["paper"].y = torch.tensor([0, 1, 2, -1])
-    data["paper"].train_mask = torch.tensor([True, True, False, False])
-    data["paper"].val_mask = torch.tensor([False, False, True, False])
-    data["author"].x = torch.tensor([[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]])
-    data["author"].ids = ["ada", "bob"]
-    data["venue"].note = "no x and no num_nodes"
-    data[WRITES].edge_index = torch.tensor([[0, 1, 1], [0, 0, 3]])
-    data[WRITES].edge_attr = torch.ones(3, 1)
-    data[CITES].edge_index = torch.tensor([[3, 2], [0, 1]])
-    data["paper", "in", "venue"].edge_index = torch.tensor([[0, 1], [4, 2]])
-    return data
-
-
-def read_typed(data: object, *, labelled: bool = True, target: Any = None, **keys: Any) -> Any:
-    graph = graph_of_object(data, FilesConfig(**keys).for_target(target), labelled=labelled)
-    check_graph(graph)
-    return graph
-
-
-def test_the_typed_graphs_of_ogb_are_read() -> None:
-    given = {
-        "edge_index_dict": {WRITES: EDGES.numpy()},
-        "node_feat_dict": {"paper": OGB["node_feat"]},
-        "num_nodes_dict": {"paper": 4, "author": 5},
-    }
-    split = {name: {"paper": ids} for name, ids in OGB_SPLIT.items()}
-    graph = read_typed(OGBDataset(given, {"paper": OGB_LABELS}, split))
-    assert (graph.target, graph.nodes["author"].num_nodes) == ("paper", 5)
-    assert graph.splits["val"].tolist() == [2]
-
-
-def test_a_hetero_data_is_read_by_type() -> None:
-    graph = read_typed(typed())
-    assert graph.target == "paper"
-    assert {name: nodes.num_nodes for name, nodes in graph.nodes.items()} == {
-        "paper": 4,
-        "author": 2,
-        "venue": 5,
-    }
-    assert graph.nodes["author"].features.tolist() == [[1, 2, 3], [3, 4, 5]]
-    assert graph.nodes["author"].ids.tolist() == [b"ada", b"bob"]
-    assert graph.nodes["venue"].features is None
-    assert [ends.tolist() for ends in graph.edges[WRITES]] == [[0, 1, 1], [0, 0, 3]]
-    assert set(graph.edges) == {WRITES, CITES, ("paper", "in", "venue")}
-    assert graph.labels.tolist() == [0, 1, 2, -1]
-    assert graph.splits["val"].tolist() == [2]
-    assert set(graph.summary.left_out) == {"author/writes/paper.edge_attr", "venue.note"}
+@pytest.mark.parametrize("name", TYPED)
+def test_a_typed_object_is_read(name: str) -> None:
+    data, keys, expected = TYPED[name]
+    check_typed(read(data, **keys), expected)
 
 
 FORMS: list[Callable[[HeteroData, Path], object]] = [
@@ -378,46 +407,14 @@ def test_every_form_gives_the_same_graph(
 ) -> None:
     path = tmp_path / "graph.pt"
     given = form(typed(), path)
-    found = builder_for(FilesConfig(data=str(path))).build() if given is None else read_typed(given)
-    expected = read_typed(typed())
+    found = builder_for(FilesConfig(data=str(path))).build() if given is None else read(given)
+    expected = read(typed())
     found.summary = expected.summary = None  # which names the file
     assert content_digest(found) == content_digest(expected)
 
 
-def test_sparse_adjacencies_between_types_are_edges() -> None:
-    data = typed()
-    data["paper", "in", "venue"].edge_index = None
-    data["paper", "in", "venue"].adj_t = torch.sparse_coo_tensor(
-        torch.tensor([[4, 2], [0, 1]]), torch.ones(2), (5, 4)
-    )
-    data["venue"].num_nodes = 5
-    src, dst = read_typed(data).edges["paper", "in", "venue"]
-    assert sorted(zip(src.tolist(), dst.tolist(), strict=True)) == [(0, 4), (1, 2)]
-
-
-def test_the_target_is_chosen_among_types_with_labels() -> None:
-    data = typed()
-    data["author"].y = torch.tensor([1, 0])
-    with pytest.raises(UserError, match="have labels: paper, author"):
-        read_typed(data)
-    assert read_typed(data, target="author").labels.tolist() == [1, 0]
-    with pytest.raises(UserError, match="no such node type") as caught:
-        read_typed(data, target="papers")
-    assert caught.value.hint is not None
-    assert "paper" in caught.value.hint
-
-
-def test_a_graph_to_predict_on_needs_no_labels() -> None:
-    data = typed()
-    del data["paper"].y
-    graph = read_typed(data, labelled=False, target="paper")
-    assert (graph.target, graph.nodes["paper"].num_nodes) == ("paper", 4)
-    with pytest.raises(UserError, match=r"task\.target"):
-        read_typed(data, labelled=False)
-
-
 def test_features_are_standardized_by_type_and_another_graph_alike() -> None:
-    graph = read_typed(typed(), standardize=True)
+    graph: Any = read(typed(), standardize=True)
     made_by = {
         name: nodes.preprocessing
         for name, nodes in graph.nodes.items()
@@ -441,50 +438,6 @@ def test_a_model_of_a_typed_graph_takes_no_graph_of_one_type() -> None:
     plain = {"x": np.ones((4, 1)), "edge_index": np.zeros((2, 1), int), "y": np.arange(4) % 2}
     with pytest.raises(UserError, match="typed graph"):
         graph_of_object(plain, FilesConfig(), labelled=False, preprocessing={})
-
-
-def test_a_type_that_only_edges_name_has_as_many_nodes_as_they_count() -> None:
-    data = typed()
-    del data["venue"]
-    graph = read_typed(data)
-    assert {name: nodes.num_nodes for name, nodes in graph.nodes.items()}["venue"] == 5
-    assert graph.nodes["venue"].features is None
-
-
-TYPED_MISTAKES: dict[str, tuple[Callable[[HeteroData], Any], str]] = {
-    "no labels": (lambda data: delattr(data["paper"], "y"), "no node type has a label"),
-    "an edge beyond": (
-        lambda data: data[WRITES].update({"edge_index": torch.tensor([[2], [0]])}),
-        r"'writes', 'paper'\)\]: edge_index row 0: author '2' is not in",
-    ),
-    "edges of a type that is not there": (
-        lambda data: data["autor", "knows", "paper"].update({"edge_index": torch.zeros(2, 1)}),
-        "'autor' is no node type",
-    ),
-    "no edge index": (lambda data: delattr(data[CITES], "edge_index"), "no edge_index"),
-    "x of one dimension": (
-        lambda data: data["author"].update({"x": torch.ones(2)}),
-        r"\['author'\]: x is",
-    ),
-    "a node type that nothing tells the size of": (
-        lambda data: data["empty"].update({"note": "nothing"}),
-        r"data\['empty'\] has no rows",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TYPED_MISTAKES)
-def test_a_mistake_is_told_with_its_type(name: str) -> None:
-    change, words = TYPED_MISTAKES[name]
-    change(data := typed())
-    with pytest.raises(UserError, match=words) as caught:
-        read_typed(data)
-    assert caught.value.hint
-
-
-def test_a_key_about_weights_of_a_typed_graph_is_refused() -> None:
-    with pytest.raises(UserError, match=r"dataset\.weight_column"):
-        read_typed(typed(), weight_column="edge_attr")
 
 
 FINISHED = [random_graph(), random_hetero_data()]

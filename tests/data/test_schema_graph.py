@@ -17,11 +17,11 @@ from scipy import sparse
 from gnntrain.config import Config, FilesConfig, SyntheticConfig, from_dict
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import SPLITS, EdgeType, GraphData, PrepareOptions
+from gnntrain.data.graph import EdgeType, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.planning.size import expected_bytes
 from tests.data import files
-from tests.data.files import features_of, ids_of, save
+from tests.data.files import check_typed, features_of, save, typed_edges
 from tests.examples import examples
 
 AUTHORS = "author_id,h,area,split\na1,1,ml,train\na2,2,db,val\na3,3,ml,test\n007,4,db,train\n"
@@ -67,61 +67,11 @@ def refusal(folder: Path, contents: dict[str, Any], schema: object, **keys: Any)
     return files.refusal({"schema": write(folder, contents, schema), **keys})
 
 
-def edges_of(data: GraphData) -> dict[str, list[tuple[Any, Any]]]:
-    """The edges by the ids of their ends, in their order."""
-    ids = {name: ids_of(nodes) for name, nodes in data.nodes.items()}
-    return {
-        "/".join(name): [
-            (ids[name[0]][u], ids[name[2]][v])
-            for u, v in zip(edges.src.tolist(), edges.dst.tolist(), strict=True)
-        ]
-        for name, edges in data.edges.items()
-    }
-
-
-def check(data: GraphData, expected: dict[str, Any]) -> None:
-    """Ids, features or their names by type, edges, labels, splits; of each those that are given."""
-    found: dict[str, Any] = {
-        "ids": {name: ids_of(nodes) for name, nodes in data.nodes.items()},
-        "features": {name: features_of(nodes).tolist() for name, nodes in data.nodes.items()},
-        "names": {name: list(nodes.feature_names or ()) for name, nodes in data.nodes.items()},
-        "edges": edges_of(data),
-        "labels": data.labels.tolist(),
-        "splits": [data.splits[name].tolist() for name in SPLITS],
-        "target": data.target,
-        "classes": None if data.class_names is None else data.class_names.astype(str).tolist(),
-        "left_out": list(data.summary.left_out) if data.summary is not None else [],
-    }
-    for key, value in expected.items():
-        if isinstance(value, dict):
-            np.testing.assert_equal({name: found[key][name] for name in value}, value, key)
-        else:
-            assert found[key] == value, key
-
-
 ONE_TABLE = {
     "n": "id,type,h,area,year\na1,author,1,ml,\na2,author,2,db,\n1,paper,,,2001\n7,paper,,,2\n",
     "e": "source,relation,target,st,tt\na1,writes,1,author,paper\na2,writes,7,author,paper\n"
     "1,cites,7,paper,paper\na1,likes,a2,author,author\n",
 }
-OF_ONE_TABLE = {
-    "ids": {"author": ["a1", "a2"], "paper": [1, 7]},
-    "names": {"author": ["h"], "paper": ["year"]},
-    "edges": {
-        "author/writes/paper": [("a1", 1), ("a2", 7)],
-        "paper/cites/paper": [(1, 7)],
-        "author/likes/author": [("a1", "a2")],
-    },
-}
-
-
-def one_table(**edges: str) -> dict[str, Any]:
-    return {
-        "nodes": {"files": "n.csv", "types": {"author": {"label": "area"}}},
-        "edges": {"files": "e.csv", "source": "source", "target": "target", **edges},
-    }
-
-
 LABELLED = {"files": "authors.csv", "id": "author_id", "features": ["h"]}
 KEYED = {
     "authors": "author_id,h,area,zip\n1E1,1,01,00501\n1E2,2,1,\n+3,3,01,02134\n",
@@ -218,9 +168,19 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         KEYED, {"nodes": {**OF_KEYS, "zip": {}}, "edges": EDGES},
         {"ids": {"zip": ["00501", "02134"]}},
     ),
-    "one table of nodes, one of edges": (ONE_TABLE, one_table(), OF_ONE_TABLE),
-    "one table of each, with types of ends": (
-        ONE_TABLE, one_table(source_type="st", target_type="tt"), OF_ONE_TABLE,
+    "lists of tables with columns of types": (
+        ONE_TABLE,
+        {"nodes": [{"files": "n.csv", "types": {"author": {"label": "area"}}}],
+         "edges": [{"files": "e.csv", "source": "source", "target": "target"}]},
+        {"ids": {"author": ["a1", "a2"], "paper": [1, 7]},
+         "names": {"author": ["h"], "paper": ["year"]},
+         "edges": {"author/writes/paper": [("a1", 1), ("a2", 7)], "paper/cites/paper": [(1, 7)],
+                   "author/likes/author": [("a1", "a2")]}},
+    ),
+    "foreign keys are edges enough": (
+        {}, {"nodes": {"author": {"files": "authors.csv", "foreign_keys": {"h": "h"},
+                                  "label": "area"}, "h": {}}},
+        {"ids": {"h": [1, 2, 3, 4]}},
     ),
     "triples": (
         {"triples.tsv": "head\trelation\ttail\nx\tknows\ty\ny\t/is/a\tz\n",
@@ -265,7 +225,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", READ)
 def test_a_schema_is_read(tmp_path: Path, name: str) -> None:
     contents, schema, expected = READ[name]
-    check(build(tmp_path, contents, schema), expected)
+    check_typed(build(tmp_path, contents, schema), expected)
 
 
 NODES_OF_TYPES = {"a": {"files": "a.csv", "label": "y"}, "b": {"files": "b.csv"}}
@@ -372,7 +332,7 @@ def test_features_of_each_type_are_prepared_by_its_own_keys_and_stored(tmp_path:
     }
     schema = {**changed(paper=paper), "reverse": True}
     data = build(tmp_path, {"papers": papers}, schema)
-    check(data, {"names": {"paper": ["kind=long", "kind=short", "pages", "pages_missing"]}})
+    check_typed(data, {"names": {"paper": ["kind=long", "kind=short", "pages", "pages_missing"]}})
     graph = write_store(tmp_path / "store", data, PrepareOptions(), {})
     # A type without a split has the statistics of all its rows.
     pages = 1.5**0.5
@@ -387,7 +347,9 @@ def test_features_of_each_type_are_prepared_by_its_own_keys_and_stored(tmp_path:
 def test_task_target_chooses_among_several_labelled_types(tmp_path: Path) -> None:
     schema = changed(paper={"label": "year"})
     data = build(tmp_path, {}, schema, "paper", task="multiclass")
-    check(data, {"target": "paper", "names": {"paper": []}, "classes": ["2001", "2002", "2003"]})
+    check_typed(
+        data, {"target": "paper", "names": {"paper": []}, "classes": ["2001", "2002", "2003"]}
+    )
     assert "area" not in (data.nodes["author"].feature_names or ())
     assert "author" in files.refusal({"schema": write(tmp_path, {}, schema)}, target="autor")
     dataset = {"name": "files", "schema": "g.yaml"}
@@ -418,7 +380,7 @@ def test_another_graph_is_prepared_as_the_trained_one(
     assert not again.labelled
     assert again.target == "author"
     np.testing.assert_allclose(features_of(again.nodes["paper"]), [[0, 0, 0]], atol=1e-6)
-    assert edges_of(again) == {
+    assert typed_edges(again) == {
         "author/writes/paper": [("z", 5)],
         "paper/editor/author": [(5, "z")],
     }
@@ -569,7 +531,7 @@ def test_every_way_of_writing_gives_the_same_graph(
     folder = tmp_path_factory.mktemp("ways")
     data = build(folder, {}, way(graph, folder, suffix, cut))
     nodes, edges, labels = graph
-    check(
+    check_typed(
         data,
         {
             "ids": {name: [key for key, _ in of_type] for name, of_type in nodes.items()},

@@ -202,10 +202,6 @@ def _object_array(file: Path) -> None:
         opened.truncate(size)
 
 
-def _archive(file: Path) -> None:
-    file.write_bytes(b"PK\3\4" + bytes(172))
-
-
 def _broken_header(file: Path) -> None:
     content = file.read_bytes()
     broken = content.replace(b"'shape': (12,), }", b"'shape': (((12,),")
@@ -312,7 +308,6 @@ def test_a_meta_that_contradicts_itself_is_refused(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda meta: meta["edge_types"][0].update(num_edges=1),
         lambda meta: meta["node_types"][1].update(num_nodes=61),
         lambda meta: meta["arrays"].pop("features_2"),
         lambda meta: meta["arrays"].update(gcn_norm=meta["arrays"]["labels"]),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.targets import TargetScale
@@ -21,8 +21,7 @@ from tests.tasks.oracles import metrics_of
 SPLITS = {"train": np.arange(6), "val": np.arange(6, 9), "test": np.arange(9, 12)}
 
 
-def task_of(path: Path, targets: AnyArray, **options: Any) -> NodeRegression:
-    names = options.pop("class_names", None)
+def task_of(path: Path, targets: AnyArray, names: Any = None, **options: Any) -> NodeRegression:
     data = random_graph(
         len(targets),
         30,
@@ -33,6 +32,10 @@ def task_of(path: Path, targets: AnyArray, **options: Any) -> NodeRegression:
         class_names=names,
     )
     return NodeRegression(stored(path / "store", data), **options)
+
+
+def normal(*shape: int, mean: float = 0.0, std: float = 1.0) -> Any:
+    return np.random.default_rng(0).normal(mean, std, shape).astype(np.float32)
 
 
 def obvious_loss(
@@ -82,104 +85,82 @@ def test_the_loss_is_the_mean_over_the_targets_that_a_node_has(
     found.backward()  # type: ignore[no-untyped-call]
     assert outputs.grad is not None
     assert ((outputs.grad == 0) == torch.from_numpy(np.isnan(targets))).all()
+    halved = task.loss(outputs.bfloat16(), torch.from_numpy(targets))
+    assert halved.dtype == torch.float32
+    assert halved == task.loss(outputs.bfloat16().float(), torch.from_numpy(targets))
 
 
 def test_targets_are_standardised_over_the_training_nodes_alone(tmp_path: Path) -> None:
-    targets = np.random.default_rng(0).normal(7, 3, (12, 2)).astype(np.float32)
+    targets = normal(12, 2, mean=7, std=3)
     targets[1, 0] = np.nan
     scaler = StandardScaler().fit(targets[:6])  # leaves out NaN
+    targets[6:] *= 100
     task = task_of(tmp_path, targets)
     assert task.scale.mean == pytest.approx(scaler.mean_)
     assert task.scale.std == pytest.approx(scaler.scale_)
-    changed = targets.copy()
-    changed[6:] *= 100
-    assert task_of(tmp_path / "other", changed).scale == task.scale
 
 
-@pytest.mark.parametrize("value", [0.1, 1e6 + 0.3, 0.0, -7.3])
-def test_a_target_that_does_not_vary_has_deviation_1(tmp_path: Path, value: float) -> None:
-    targets = np.full((12, 1), value, np.float32)
-    targets[6:] += np.arange(6, dtype=np.float32)[:, None]
-    task = task_of(tmp_path, targets)
-    assert task.scale.std == [1.0]
+@pytest.mark.parametrize(
+    ("of_training", "val", "words"),
+    [
+        *(([[v]] * 6, [[v], [v + 1], [v + 2]], ["value"]) for v in (0.1, 1e6 + 0.3, 0.0, -7.3)),
+        ([[i, math.nan] for i in range(6)], [[0, 1], [1, 0], [2, 2]], ["rent"]),
+        ([[i] for i in range(6)], [[3], [3], [3]], ["r2", "val", "last epoch"]),
+    ],
+)
+def test_targets_that_tell_nothing_apart_are_told(
+    tmp_path: Path, of_training: Any, val: Any, words: list[str]
+) -> None:
+    targets = np.array([*of_training, *val, *val[:2], [5.0] * len(val[0])], np.float32)
+    names = np.array([b"income", b"rent"]) if "rent" in words else None
+    if words[0] == "r2":
+        targets[9:] += [[0], [1], [2]]
+    task = task_of(tmp_path, targets, names)
     (warning,) = task.warnings()
-    assert "value" in warning
-
-
-def test_a_target_that_no_training_node_has_is_told(tmp_path: Path) -> None:
-    targets = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
-    targets[:6, 1] = np.nan
-    task = task_of(tmp_path, targets, class_names=np.array([b"income", b"rent"]))
-    assert task.scale.mean[1] == 0.0
-    assert task.scale.std[1] == 1.0
-    (warning,) = task.warnings()
-    assert "rent" in warning
+    assert all(word in warning for word in words)
     assert "income" not in warning
-
-
-def test_a_split_on_which_r2_is_not_defined_is_told(tmp_path: Path) -> None:
-    targets = np.arange(12, dtype=np.float32)[:, None]
-    targets[6:9] = 3
-    task = task_of(tmp_path, targets)
-    (warning,) = task.warnings()
-    assert "r2" in warning
-    assert "val" in warning
-    assert "last epoch" in warning
-    outputs = torch.zeros(3, 1)
-    found = metrics_of(task, outputs, torch.from_numpy(targets[6:9]))
-    assert np.isnan(found["r2"])
-    assert found["mae"] == pytest.approx(abs(3 - task.scale.mean[0]))
+    if words[0] == "r2":
+        found = metrics_of(task, torch.zeros(3, 1), torch.from_numpy(targets[6:9]))
+        assert np.isnan(found["r2"])
+        assert found["mae"] == pytest.approx(abs(3 - task.scale.mean[0]))
+    else:
+        assert task.scale.std[-1] == 1.0
 
 
 def test_metrics_are_in_the_users_units_and_the_deciding_one_is_first(tmp_path: Path) -> None:
-    targets = np.random.default_rng(0).normal(50_000, 9_000, (12, 1)).astype(np.float32)
+    targets = normal(12, 1, mean=50_000, std=9_000)
     task = task_of(tmp_path, targets)
-    standardised = torch.from_numpy((targets - task.scale.mean) / task.scale.std).float()
-    assert next(iter(metrics_of(task, standardised, torch.from_numpy(targets)))) == "r2"
-    shifted = standardised + 0.5
+    shifted = torch.from_numpy((targets - task.scale.mean) / task.scale.std + 0.5).float()
     found = metrics_of(task, shifted, torch.from_numpy(targets))
+    assert next(iter(found)) == "r2"
     assert found["mae"] == pytest.approx(task.scale.std[0] / 2, rel=1e-4)
     assert found["rmse"] == pytest.approx(task.scale.std[0] / 2, rel=1e-4)
 
 
 def test_a_missing_target_counts_in_no_metric(tmp_path: Path) -> None:
-    targets = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
-    targets[2] = np.nan
-    targets[4, 0] = np.nan
-    splits_without = [0, 1, 3, 4, 5]
-    full = np.nan_to_num(targets, nan=9.0)
-    task = task_of(tmp_path, full)
-    outputs = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    given_all = torch.from_numpy(targets[:6])
-    assert metrics_of(task, outputs, given_all) == metrics_of(
-        task, outputs[splits_without], given_all[splits_without]
-    )
-    assert metrics_of(task, outputs[2:3], given_all[2:3]) == {}
+    targets = normal(12, 2)
+    task = task_of(tmp_path, targets.copy())
+    targets[2] = targets[4, 0] = np.nan
+    outputs, wanted = torch.from_numpy(normal(6, 2)), torch.from_numpy(targets[:6])
+    others = [0, 1, 3, 4, 5]
+    assert metrics_of(task, outputs, wanted) == metrics_of(task, outputs[others], wanted[others])
+    assert metrics_of(task, outputs[2:3], wanted[2:3]) == {}
 
 
-def test_it_predicts_in_the_users_units_and_words(tmp_path: Path) -> None:
-    targets = np.random.default_rng(0).normal(7, 3, (12, 2)).astype(np.float32)
-    task = task_of(tmp_path, targets, class_names=np.array([b"income", b"node"]))
-    (column,) = task.predictions()["value"]().columns
-    assert column.titles == ["income", "value_node"]
-    outputs = torch.tensor([[0.0, 1.0]])
-    wanted = [task.scale.mean[0], task.scale.mean[1] + task.scale.std[1]]
-    assert column.values(outputs)[0].tolist() == pytest.approx(wanted)
-    assert column.values(outputs).dtype == np.float64
-
-
-@pytest.mark.parametrize(("num_targets", "titles"), [(1, ["value"]), (2, ["value_0", "value_1"])])
-def test_targets_without_names_are_values(
-    tmp_path: Path, num_targets: int, titles: list[str]
+@pytest.mark.parametrize(
+    ("names", "titles"),
+    [
+        (np.array([b"income", b"node"]), ["income", "value_node"]),
+        (None, ["value_0", "value_1"]),
+        (None, ["value"]),
+    ],
+)
+def test_it_predicts_in_the_users_units_and_words(
+    tmp_path: Path, names: Any, titles: list[str]
 ) -> None:
-    task = task_of(tmp_path, np.random.default_rng(0).normal(size=(12, num_targets)))
-    assert task.predictions()["value"]().columns[0].titles == titles
-
-
-def test_half_precision_outputs_are_judged_in_float32(tmp_path: Path) -> None:
-    targets = np.random.default_rng(0).normal(size=(12, 1)).astype(np.float32)
-    task = task_of(tmp_path, targets)
-    outputs: Tensor = torch.randn(12, 1, generator=torch.Generator().manual_seed(0)).bfloat16()
-    loss = task.loss(outputs, torch.from_numpy(targets))
-    assert loss.dtype == torch.float32
-    assert loss == task.loss(outputs.float(), torch.from_numpy(targets))
+    task = task_of(tmp_path, normal(12, len(titles), mean=7, std=3), names)
+    (column,) = task.predictions()["value"]().columns
+    assert column.titles == titles
+    values = column.values(torch.ones(1, len(titles)))
+    assert values[0].tolist() == pytest.approx(np.add(task.scale.mean, task.scale.std).tolist())
+    assert values.dtype == np.float64

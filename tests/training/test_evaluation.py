@@ -35,13 +35,13 @@ from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SampledEvaluator
 from gnntrain.training.forward import OnBatch
-from gnntrain.training.graph_access import balanced_range, chunks, edges_before
+from gnntrain.training.graph_access import balanced_range, chunks
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.disks import full_disk
 from tests.evaluators import layerwise
 from tests.examples import examples
 from tests.graphs import random_graph, stored
-from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
+from tests.hetero_graphs import hetero_graph, random_hetero_data
 from tests.loading.graphs import cpu_loader
 from tests.training.inference_cases import (
     ONE_TYPE,
@@ -284,8 +284,13 @@ MACHINES = [
     (0, 0, 1),  # both ranks of one machine and ranks of two
     *(pytest.param(m, marks=pytest.mark.slow) for m in ((0, 0, 0), (0, 1), (0, 1, 2))),
 ]
-WHOLE = ("all", "one", "on device", "on host")
-"""Who computes, and where all ranks keep the layers."""
+
+
+def ways_of(variant: int) -> tuple[str, ...]:
+    """Where the graph lies, for every variant; for each third one also who computes and where all
+    ranks keep the layers, of which models know nothing."""
+    some = ("one", "on device", "on host") if variant % 3 == 0 else ()
+    return ("all", *some, "sharded", "parts")
 
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
@@ -317,9 +322,10 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
             rows_of_all = SharedGraph(sharded, exchange, context, in_parts=False)
             features = rows_of_all.features(FeaturesConfig(cache_ratio=0.1), lambda _: [])
             evaluators["sharded"] = layerwise(sharded, host, context, features=features)
-            for name, evaluator in evaluators.items():
-                for i, variant in enumerate(variants):
-                    model = make_model(graph, variant)
+            for i, variant in enumerate(variants):
+                model = make_model(graph, variant)
+                for name in ways_of(i)[:-1]:
+                    evaluator = evaluators[name]
                     logits = evaluator.infer(model).logits.clone()
                     answers[kind, name, i] = logits, evaluator.evaluate(model)
             context.barrier()
@@ -354,7 +360,7 @@ def test_machines_together_give_what_one_gives_and_all_know_it(
                 layerwise(graph, tmp_path).evaluate(model),
             )
             for machine, answers in zip(machines, by_rank, strict=True):
-                for who in (*WHOLE, "sharded", "parts"):
+                for who in ways_of(i):
                     logits, found = answers[kind, who, i]
                     assert found == metrics
                     if who == "one" and machine != 0:
@@ -425,14 +431,6 @@ def test_ranks_and_chunks_cut_the_nodes_without_gap_or_overlap(
     for a, b in cuts:
         assert b - a <= max_rows
         assert b - a == 1 or indptr[b] - indptr[a] <= max_edges
-
-
-def test_the_in_edges_of_all_types_are_counted() -> None:
-    graph = hetero_graph()
-    into = [graph.edges[edge] for edge in graph.schema.into("paper")]
-    before = edges_before(graph, "paper")
-    assert before(SIZES["paper"]) == sum(map(len, into))
-    assert before(5) == sum(int(edges.indptr[5]) for edges in into)
 
 
 def test_ranks_get_equal_work_though_a_hub_comes_first() -> None:

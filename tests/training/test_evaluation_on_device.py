@@ -1,7 +1,9 @@
-"""What a GPU computes for all nodes is what the host computes, wherever the layers lie."""
+"""What a device computes for all nodes is what the host computes, wherever the layers lie: by
+Triton's kernels, and by torch's operators on a device for which there are no kernels of ours."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed import shared
 from gnntrain.distributed.context import DistributedContext
@@ -23,10 +26,11 @@ from gnntrain.loading.placement import cached_rows
 from gnntrain.training import buffers
 from gnntrain.training.buffers import DeviceBuffers
 from gnntrain.training.layerwise import LayerwiseEvaluator
-from tests.compute.devices import on_each_device
+from tests.compute.devices import NEEDS_GPU, NEEDS_INTERPRETER
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
-from tests.training.inference_cases import ONE_TYPE, make_model, name_of
+from tests.simulated_device import present
+from tests.training.inference_cases import ONE_TYPE, each_of_one_type, make_model, name_of
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -34,8 +38,24 @@ from gnntrain.loading.graph import GraphTensors
 
 PLENTY, LITTLE = 2**40, 1_000
 
+WHERE = [
+    pytest.param("cpu", marks=NEEDS_INTERPRETER),
+    pytest.param("cuda", marks=NEEDS_GPU),
+    "sim",
+]
 
-@pytest.fixture(params=["float32", "bfloat16"])
+
+@pytest.fixture(params=WHERE)
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    if request.param == "sim":
+        select(KernelChoice("torch"), "sim")
+        with present():
+            yield torch.device("sim", 0)
+    else:
+        yield torch.device(request.param)
+
+
+@pytest.fixture(params=["float32"])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     return stored(
@@ -43,88 +63,80 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> StoredGraph:
     )
 
 
-def place(store: StoredGraph, kind: str, device: torch.device) -> FeatureSource:
+def place(store: StoredGraph, kind: str, device: torch.device) -> LazyFeatures:
     rows = rows_of(store.only_nodes)
+    if device.type == "sim":
+        return LazyFeatures(rows.to(device) if kind == "resident" else rows)
+    placed: FeatureSource = InPlaceFeatures(LazyFeatures(rows.to(device)), device)
     if kind == "staged":
-        return CopiedFeatures(rows, device)
-    if kind == "cached":
-        on_gpu = device.type == "cuda"
-        cold = rows.pin_memory() if on_gpu else rows.clone()
-        return InPlaceFeatures(cached_rows(cold, torch.tensor([0, 7, 30]), device), device)
-    return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+        placed = CopiedFeatures(rows, device)
+    elif kind == "cached":
+        cold = rows.pin_memory() if device.type == "cuda" else rows.clone()
+        placed = InPlaceFeatures(cached_rows(cold, torch.tensor([0, 7, 30]), device), device)
+    return placed.select()
 
 
 def evaluator(
     store: StoredGraph,
     scratch_dir: Path,
-    device: str,
+    device: torch.device,
     *,
-    room: int,
+    free: int,
     features: str = "resident",
     graph: GraphTensors | None = None,
     memory_limit: int = PLENTY,
 ) -> LayerwiseEvaluator:
-    context = DistributedContext(device=torch.device(device))
-    placed = place(store, features, context.device)
-    made = DeviceBuffers(context, scratch_dir, memory_limit, free=room)
-    return layerwise(store, made, context, features=placed.select(), edges=graph)
+    context, rows = DistributedContext(device=device), place(store, features, device)
+    made = DeviceBuffers(context, scratch_dir, memory_limit, free=free)
+    return layerwise(store, made, context, features=rows, edges=graph)
+
+
+def assert_near(found: Any, expected: Any) -> None:
+    assert isinstance(found, torch.Tensor)
+    assert found.device.type == "cpu"
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 # Every variant with one type of rows; the first with both.
 BOTH = [(variant, "float32") for variant in ONE_TYPE] + [(ONE_TYPE[0], "bfloat16")]
 
 
-@on_each_device
-@pytest.mark.parametrize("room", [PLENTY, LITTLE], ids=["resident", "host"])
-@pytest.mark.parametrize("features", ["resident", "cached", "staged"])
+@pytest.mark.parametrize(
+    ("features", "free"),
+    [("resident", PLENTY), ("resident", LITTLE), ("cached", PLENTY), ("staged", LITTLE)],
+)
 @pytest.mark.parametrize(
     ("variant", "store"), BOTH, indirect=["store"], ids=[*map(name_of, ONE_TYPE), "in-half"]
 )
-def test_logits_are_the_hosts(
+def test_logits_and_embeddings_are_the_hosts(
     store: StoredGraph,
     tmp_path: Path,
-    device: str,
+    device: torch.device,
     variant: dict[str, Any],
     features: str,
-    room: int,
+    free: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(buffers, "_MAX_DEVICE_NUMBERS", 150)  # several chunks a layer
     model = make_model(store, variant)
     expected = layerwise(store, tmp_path).infer(model, embed=True)
     model.to(device)
-    if room == LITTLE and device == "cpu":  # as where the host's memory is not the model's
+    if free == LITTLE and device.type == "cpu":  # as where the host's memory is not the model's
         monkeypatch.setattr(LayerwiseEvaluator, "_is_here", lambda *_: False)
-    ours = evaluator(store, tmp_path, device, room=room, features=features)
-    found = ours.infer(model, embed=True)
-    assert found.logits.device.type == "cpu"
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=1e-4)
-    assert isinstance(found.embeddings, torch.Tensor)
-    assert isinstance(expected.embeddings, torch.Tensor)
-    torch.testing.assert_close(found.embeddings, expected.embeddings, atol=1e-4, rtol=1e-4)
+    found = evaluator(store, tmp_path, device, free=free, features=features)
+    inferred = found.infer(model, embed=True)
+    assert_near(inferred.logits, expected.logits)
+    assert_near(inferred.embeddings, expected.embeddings)
 
 
-@on_each_device
-@pytest.mark.parametrize("room", [PLENTY, LITTLE], ids=["resident", "host"])
-def test_edges_on_the_device_are_the_stores(
-    store: StoredGraph, tmp_path: Path, device: str, room: int
+@pytest.mark.parametrize("free", [PLENTY, LITTLE])
+def test_metrics_with_edges_on_the_device_are_the_hosts_and_the_memory_is_given_back(
+    store: StoredGraph, tmp_path: Path, device: torch.device, free: int
 ) -> None:
     model = make_model(store, ONE_TYPE[3])  # takes weights and norms
-    expected = layerwise(store, tmp_path).infer(model).logits
-    place = torch.device(device)
-    graph = GraphTensors.of(store, model.needs, place)
-    model.to(device)
-    found = evaluator(store, tmp_path, device, room=room, graph=graph).infer(model).logits
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-@on_each_device
-def test_metrics_are_the_hosts_and_the_memory_is_given_back(
-    store: StoredGraph, tmp_path: Path, device: str
-) -> None:
-    model = make_model(store, ONE_TYPE[0])
     expected = layerwise(store, tmp_path).evaluate(model)
-    ours = evaluator(store, tmp_path, device, room=PLENTY)
+    graph = GraphTensors.of(store, model.needs, device)
+    ours = evaluator(store, tmp_path, device, free=free, graph=graph)
     found = ours.evaluate(model.to(device))
     assert found.keys() == expected.keys()
     for split, metrics in expected.items():
@@ -132,19 +144,39 @@ def test_metrics_are_the_hosts_and_the_memory_is_given_back(
     assert ours.access.buffers._matrices == {}
 
 
+@each_of_one_type
+def test_evaluation_takes_no_more_than_the_memory_that_is_free(
+    tmp_path: Path, variant: dict[str, Any]
+) -> None:
+    """If all matrices fit, and if only chunks do. No node alone has too many in-edges."""
+    select(KernelChoice("torch"), "sim")
+    destinations = np.arange(30_000) % 3000
+    data = random_graph(3000, len(destinations), num_features=64, dst=destinations)
+    store = stored(tmp_path / "store", data)
+    for free in (8 << 20, 2 << 20):
+        with present(total_memory=PLENTY) as module:
+            device = torch.device("sim", 0)
+            model = make_model(store, variant).to(device)
+            ours = evaluator(store, tmp_path, device, free=free, features="host")
+            before = module.memory_allocated(device)
+            module.reset_peak_memory_stats(device)
+            ours.infer(model)
+            assert module.max_memory_allocated(device) - before <= free
+
+
 def test_layers_beyond_the_memory_limit_go_to_disk(
     store: StoredGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Path | None] = []
+    directories: list[Path | None] = []
 
     class Noted(shared.SharedFile):
         def __init__(self, num_bytes: int, directory: Path | None) -> None:
-            asked.append(directory)
+            directories.append(directory)
             super().__init__(num_bytes, directory)
 
     monkeypatch.setattr(shared, "SharedFile", Noted)
-    model = make_model(store, ONE_TYPE[0])
+    model, cpu = make_model(store, ONE_TYPE[0]), torch.device("cpu")
     expected = layerwise(store, tmp_path).infer(model).logits
-    found = evaluator(store, tmp_path, "cpu", room=LITTLE, memory_limit=100).infer(model).logits
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert set(asked) == {tmp_path}
+    ours = evaluator(store, tmp_path, cpu, free=LITTLE, memory_limit=100)
+    assert_near(ours.infer(model).logits, expected)
+    assert set(directories) == {tmp_path}

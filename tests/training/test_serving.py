@@ -62,12 +62,8 @@ class Evaluating(Evaluator):
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         self._before()
-        return {
-            "val": {
-                "value": next(model.parameters()).flatten()[0].item(),
-                "undefined": float("nan"),
-            }
-        }
+        value = next(model.parameters()).flatten()[0].item()
+        return {"val": {"value": value, "undefined": float("nan")}}
 
 
 def with_server(
@@ -84,21 +80,14 @@ def with_server(
     return found
 
 
-def test_servers_evaluate_the_weights_that_are_sent() -> None:
+def test_servers_evaluate_the_weights_that_are_sent_also_for_longer_than_a_call() -> None:
     def train(evaluator: ServedEvaluator) -> list[SplitMetrics]:
         return [evaluator.evaluate(model(value)) for value in (1.0, 2.0)]
 
-    found = with_server(train)
+    with mock.patch.object(serving, "_POLL_SECONDS", 0.02):
+        found = with_server(train, lambda: time.sleep(0.1))
     assert [one["val"]["value"] for one in found] == [1.0, 2.0]
     assert str(found[0]["val"]["undefined"]) == "nan"
-
-
-def test_an_evaluation_may_take_longer_than_a_call() -> None:
-    with mock.patch.object(serving, "_POLL_SECONDS", 0.05):
-        found = with_server(
-            lambda evaluator: evaluator.evaluate(model(3.0)), lambda: time.sleep(0.5)
-        )
-    assert found["val"]["value"] == 3.0
 
 
 def test_a_stop_during_evaluation_reaches_the_trainers_and_the_servers_go_on() -> None:

@@ -109,7 +109,6 @@ def judge(context: DistributedContext, out: Path) -> None:
     found = {}
     for kind in KINDS:
         for size in (0, 1, 50):
-            pieces = pieces_of(*split_of(kind, size, 7), 8, context.rank, context.world_size)
             for deciding in DECIDING.get(kind, (None,)):
                 pieces = pieces_of(*split_of(kind, size, 7), 8, context.rank, context.world_size)
                 task = task_of(kind, deciding)
@@ -123,15 +122,11 @@ def register_last_output() -> None:
         return float(outputs[-1, 0]) + len(targets)
 
 
-@pytest.fixture
-def _last_output() -> Iterator[None]:
+def test_ranks_together_give_the_whole_splits_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_REGISTERED", metrics._REGISTERED.copy())
     register_last_output()
-    yield
-    metrics._REGISTERED.pop("last_output")
-
-
-@pytest.mark.usefixtures("_last_output")
-def test_ranks_together_give_the_whole_splits_metrics(tmp_path: Path) -> None:
     launch(judge, tmp_path, LaunchPlan(3, "cpu", 1, 60, (0, 0, 1)), tmp_path)
     found, *others = (torch.load(tmp_path / f"{rank}.pt") for rank in range(3))
     assert not any(values for other in others for values in other.values())

@@ -10,26 +10,15 @@ import pytest
 import torch
 
 from gnntrain.config import CheckpointConfig, from_dict
-from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
 from gnntrain.models.embedding import EmbeddingTable, embedding_tables
-from gnntrain.training.checkpoint import load_checkpoint, load_last
+from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
 from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
 from tests.trainers import trainer_of
-from tests.training.test_resumed_training import Interrupting, assert_same, broken_off, outcome
-
-STEPS = 4  # 20 training nodes, 6 a step
-
-
-def graph_without_features(*types: str) -> Graph:
-    """Venues have none anyway."""
-    data = random_hetero_data()
-    for name in types:
-        data.nodes[name].features = None
-    return hetero_graph(data)
+from tests.training.test_resumed_training import Interrupting, assert_same, outcome
 
 
 def make(
@@ -44,6 +33,8 @@ def make(
 ) -> Trainer:
     context = context or DistributedContext()
     folder.mkdir(exist_ok=True)
+    data = random_hetero_data()
+    data.nodes["author"].features = None  # as those of venues
     scaffold = {"hidden_channels": 8, "dropout": dropout, "norm": "batch" if dropout else "none"}
     trained = {"lr": 0.05, "epochs": 3, "batch_size": 6 // context.world_size, **keys}
     drawn = {"fan_outs": [3, 3]} if sampler == "neighbor" else {}
@@ -56,19 +47,13 @@ def make(
     )
     return trainer_of(
         config,
-        graph_without_features("author"),
+        hetero_graph(data),
         folder,
         context=context,
         listeners=() if listener is None else (listener,),
         checkpoints=folder if context.is_main else None,
         checkpoint_config=CheckpointConfig(every_steps=1),
     )
-
-
-def resumed(folder: Path, **keys: Any) -> Trainer:
-    trainer = make(folder, **keys)
-    trainer.load_state(load_last(folder)[0])
-    return trainer
 
 
 def tables_of(trainer: Trainer) -> list[EmbeddingTable]:
@@ -78,11 +63,9 @@ def tables_of(trainer: Trainer) -> list[EmbeddingTable]:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"scheduler": "cosine", "warmup_epochs": 1},
         {"optimizer": "sgd", "clip_norm": 0.5, "weight_decay": 0.01},
-        {"optimizer": "adamw", "weight_decay": 0.1, "on_nonfinite": "skip"},
+        {"model": "hgt", "optimizer": "adamw", "on_nonfinite": "skip", "scheduler": "cosine"},
         {"sampler": "full"},
-        {"model": "hgt"},
     ],
     ids=lambda keys: ",".join(map(str, keys.values())),
 )
@@ -101,20 +84,17 @@ def test_a_run_broken_off_anywhere_ends_bit_for_bit_as_one_that_was_not(
         folder = tmp_path / str(step)
         with pytest.raises(KeyboardInterrupt):
             make(folder, listener=Interrupting(step=step), **keys).fit()
-        again = resumed(folder, **keys)
+        again = make(folder, **keys)
+        again.load_state(load_last(folder)[0])
         again.fit()
         assert_same(again, whole)
 
 
+RANKS: list[dict[str, Any]] = [{"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}]
+
+
 def fit_rank(context: DistributedContext, folder: Path) -> None:
-    whole = make(folder / "whole", context=context)
-    whole.fit()
-    broken_off(make(folder / "broken", context=context), STEPS + 1)
-    context.barrier()
-    again = resumed(folder / "broken", context=context)
-    again.fit()
-    assert_same(again, whole)
-    for keys in ({}, {"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}):
+    for keys in RANKS:
         trainer = make(folder / "same", context=context, dropout=0, **keys)
         trainer.fit()
         weights = trainer.model.state_dict()
@@ -127,9 +107,9 @@ def fit_rank(context: DistributedContext, folder: Path) -> None:
             torch.save(outcome(trainer), folder / "-".join(["two", *keys]))
 
 
-def test_two_ranks_go_on_bit_for_bit_and_give_what_one_gives_within_1e_4(tmp_path: Path) -> None:
+def test_two_ranks_agree_and_give_what_one_gives_within_1e_4(tmp_path: Path) -> None:
     launch(fit_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
-    for keys in ({}, {"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}):
+    for keys in RANKS:
         alone = make(tmp_path / "alone", dropout=0, **keys)
         alone.fit()
         records, _, weights = torch.load(tmp_path / "-".join(["two", *keys]))
@@ -183,30 +163,3 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_no_table(
     with pytest.raises(Diverged):  # all steps were skipped
         trainer.fit()
     assert all(map(torch.equal, [t.weight for t in tables_of(trainer)], before))
-
-
-def test_a_step_changes_only_the_rows_that_it_reads(tmp_path: Path) -> None:
-    trainer = make(tmp_path, epochs=1, max_steps=1, weight_decay=0.1, dropout=0)
-    before = [table.weight.clone() for table in tables_of(trainer)]
-    trainer.loader.set_epoch(1)
-    (first, *_) = trainer.loader
-    trainer.fit()
-    for node_type, table, rows in zip(("author", "venue"), tables_of(trainer), before, strict=True):
-        changed = (table.weight != rows).any(1).nonzero().flatten().tolist()
-        read = first.n_id_dict[node_type].tolist()
-        assert changed
-        assert {*changed} <= {*read}
-
-
-def test_a_checkpoint_counts_the_tables_and_a_model_without_them_has_no_state_for_them(
-    tmp_path: Path,
-) -> None:
-    trainer = make(tmp_path, epochs=1)
-    trainer.fit()
-    state = load_checkpoint(tmp_path / "last.pt")
-    assert state["num_parameters"] == sum(p.numel() for p in trainer.model.parameters())
-    shape = tables_of(trainer)[0].weight.shape
-    assert shape[0] == SIZES["author"]
-    assert state["row_optimizer"]["state"][0]["exp_avg"].shape == shape
-    dense = {len(group["params"]) for group in state["optimizer"]["param_groups"]}
-    assert dense == {sum(1 for p in trainer.model.parameters() if p.requires_grad)}

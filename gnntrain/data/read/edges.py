@@ -73,12 +73,8 @@ Candidates = Mapping[Role, Mapping[NodeType, NodeIndex]]
 class EdgeSource:
     """A table of edges before its rows are read.
 
-    Attributes:
-        spec: Its specification.
-        columns: The ends are its roles "source" and "target", weights its numbers; relation and
-            types are its `others`.
-        relation: Column of the relations, of a table of several edge types.
-        types: Columns of the node types at the ends, where there are some.
+    The ends are the roles "source" and "target" of `columns`, weights its numbers; of a table of
+    several edge types, the columns `relation` and `types`, at the ends, are its `others`.
     """
 
     spec: EdgeSpec

@@ -14,14 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array
+from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array, NodeType
 from gnntrain.data.names import COLUMN_NAMES, Role, is_pandas_index
 from gnntrain.data.preprocessing import (
     Categories,
@@ -38,44 +38,22 @@ from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table
 from gnntrain.data.values import TEXT, is_finite, number_of, to_categories, to_int64
 from gnntrain.errors import UserError
 
+if TYPE_CHECKING:
+    from gnntrain.config import FilesConfig
+
 _logger = logging.getLogger("gnntrain")
 
 _MASK = re.compile(r"(train|training|val|valid|validation|dev|test|testing)_(mask|idx)(_?\d+)?")
-_CALLED: Mapping[Role, str] = {
-    "label": "it is called like a label",
-    "split": "it is called like a split",
-    "id": "it is called like a node id",
-    "source": "it is called like the end of an edge",
-    "target": "it is called like the end of an edge",
+_USES: Mapping[Role, str] = {
+    "label": "a label",
+    "split": "a split",
+    "id": "a node id",
+    "source": "the end of an edge",
+    "target": "the end of an edge",
 }
-_ROLES = {name: role for role in _CALLED for name in COLUMN_NAMES[role]}
+_CALLED = {name: use for role, use in _USES.items() for name in COLUMN_NAMES[role]}
 _NUM_SHOWN = 10
-_NUM_REASONS = 50
-_INDEX = "it holds row numbers (a pandas index)"
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class FeatureChoice:
-    """The columns that features are made of.
-
-    Attributes:
-        columns: What is read of the table. A column of numbers that is also kept as it is written
-            may be an index: `read_nodes` tells.
-        order: Places of the columns of features, in the order of the features: those of numbers,
-            and of categories, which are among the columns that are kept as they are written.
-        left_out: Columns that are not used, each with the reason.
-    """
-
-    columns: Columns
-    order: Sequence[int] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def categorical(self) -> list[int]:
-        """Places of the columns of categories, in the order of the features."""
-        numbers = {*self.columns.numbers}
-        return [place for place in self.order if place not in numbers]
 
 
 @dataclass(frozen=True)
@@ -83,35 +61,48 @@ class NodeRows:
     """The nodes of a type, read.
 
     Attributes:
-        spec: What is said of them.
-        choice: The columns of features.
+        spec: Which columns hold what.
         rows: A row a node, in the order of their numbers.
         index: From ids to numbers.
+        order: Places of the columns of features, in the order of the features: of numbers, and of
+            categories, which are among the columns that are kept as they are written.
+        left_out: Columns that are not used, each with the reason.
     """
 
     spec: NodeSpec
-    choice: FeatureChoice
     rows: Rows
     index: NodeIndex
+    order: Sequence[int] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def categorical(self) -> list[int]:
+        """Places of the columns of categories, in the order of the features."""
+        numbers = {*self.rows.source.numbers}
+        return [place for place in self.order if place not in numbers]
 
 
 def read_nodes(
+    node_type: NodeType,
     columns: Columns,
     spec: NodeSpec,
     elsewhere: Mapping[str, str],
     preprocessing: Preprocessing | None,
+    options: FilesConfig,
     bad: BadRows,
     *,
     strict: bool,
     required: bool,
-) -> tuple[FeatureChoice, Rows]:
-    """The columns of features, and the rows that define a node: an id of its own, usable values.
+) -> NodeRows:
+    """Read the rows that define a node, by an id of its own, and have usable features.
 
     Args:
+        node_type: The type of the nodes.
         columns: The nodes' table; its numbers are all columns without a role.
         spec: The columns of features, of categories, and those to leave out.
         elsewhere: Names of columns of other files that are no features, with what they hold.
         preprocessing: What a model was trained on, by whose names columns are found; or None.
+        options: The decimal mark of ids.
         bad: Takes the bad rows.
         strict: Whether arrays, whose columns have no names, are refused keys that name some.
         required: Whether there must be features.
@@ -120,10 +111,10 @@ def read_nodes(
         UserError: A name is that of a column with another use; there are no features or no rows; or
             rows are bad, and are to be errors or, without ids, cannot be left out.
     """
-    choice = _choose_features(columns, spec, elsewhere, preprocessing, strict=strict)
-    if required and not choice.order:
-        raise _no_features(choice, spec)
-    rows = choice.columns.read()
+    columns, order, left_out = _choose_features(
+        columns, spec, elsewhere, preprocessing, strict=strict
+    )
+    rows = columns.read()
     table, has_ids = columns.table, "id" in rows.columns
     if has_ids:
         hint = (
@@ -132,17 +123,25 @@ def read_nodes(
         )
         rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing", hint)
         rows = drop_repeated(rows, rows.columns["id"], bad, hint)
-    doubtful = {*choice.columns.numbers}.intersection(choice.columns.others)
-    indices = {place for place in doubtful if _holds_row_numbers(rows, place)}
-    if indices:
+    # A column of numbers that is also kept as it is written may be an index.
+    doubtful = {*columns.numbers}.intersection(columns.others)
+    if indices := {place for place in doubtful if _holds_row_numbers(rows, place)}:
         rows = _without_numbers(rows, indices)
-        choice = FeatureChoice(
-            rows.source,
-            [place for place in choice.order if place not in indices],
-            {**choice.left_out, **{unique_name(table, at): _INDEX for at in sorted(indices)}},
+        order = [place for place in order if place not in indices]
+        reason = "it holds row numbers (a pandas index)"
+        left_out |= {_unique_name(table, place): reason for place in sorted(indices)}
+    if required and not order and left_out:
+        reasons = first_names([f"{name}: {reason}" for name, reason in left_out.items()])
+        raise UserError(
+            f"{table.path} has no column of features. Left out: {reasons}.",
+            f"Name the columns of features with {spec.key('features')}.",
         )
-    if required and not choice.order:
-        raise _no_features(choice, spec)
+    if required and not order:
+        raise UserError(
+            f"{table.path} has no numbers beside the id.",
+            "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
+            "ones or of the nodes' degrees will do.",
+        )
     _refuse_text_columns(rows, spec)
 
     # A number is finite, and a value missing only where it may be. Without ids a row's place is its
@@ -153,13 +152,20 @@ def read_nodes(
     if not refuse and suspects.any():
         suspects[suspects] = np.isinf(rows.matrix[suspects]).any(axis=1)
     lacks_some = refuse and np.isnan(rows.matrix[suspects]).any()
-    rows = rows.drop(
-        suspects,
-        bad_values,
-        partial(_wrong_number, rows.source, refuse=refuse),
-        f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some),
-    )
-    for place in sorted(choice.categorical) if refuse else ():
+    names = columns.names_of_numbers
+
+    def wrong_number(record: Record) -> str:
+        for place in rows.source.numbers:
+            field, number = record[place], number_of(record[place], table.decimal)
+            is_wrong = number is None or abs(number) > _LARGEST or (refuse and math.isnan(number))
+            if is_wrong and not field.startswith("["):
+                return f"column {names[place]} is {field!r} instead of a finite number"
+        return "the list of numbers is missing, not finite, or of another length than the first"
+
+    hint = f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some)
+    rows = rows.drop(suspects, bad_values, wrong_number, hint)
+    categorical = {*order}.difference(rows.source.numbers)
+    for place in sorted(categorical) if refuse else ():
         lacks = to_categories(rows.columns[place]).is_null().to_numpy(zero_copy_only=False)
         hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
         reason = f"column {table.shown(place)} has no value"
@@ -173,22 +179,8 @@ def read_nodes(
         )
     if not len(rows):
         raise UserError(f"{table.path} has no rows.", "Give it a row of numbers a node.")
-    return choice, rows
-
-
-def _no_features(choice: FeatureChoice, spec: NodeSpec) -> UserError:
-    path = choice.columns.table.path
-    if choice.left_out:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in choice.left_out.items())
-        return UserError(
-            f"{path} has no column of features. Left out: {reasons}.",
-            f"Name the columns of features with {spec.key('features')}.",
-        )
-    return UserError(
-        f"{path} has no numbers beside the id.",
-        "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
-        "ones or of the nodes' degrees will do.",
-    )
+    index = NodeIndex(rows.columns.get("id"), len(rows), node_type, rows.path.name, options.decimal)
+    return NodeRows(spec, rows, index, order, left_out)
 
 
 def _choose_features(
@@ -198,17 +190,18 @@ def _choose_features(
     preprocessing: Preprocessing | None,
     *,
     strict: bool,
-) -> FeatureChoice:
-    """The columns that features are made of, of all that have no role; see `read_nodes`."""
+) -> tuple[Columns, list[int], dict[str, str]]:
+    """What is read of the table; `order` and `left_out` of `NodeRows`."""
     table, places = columns.table, dict(columns.places)
     categorical: set[int] = set()
     doubtful: set[int] = set()
+    left_out: dict[str, str] = {}
     if preprocessing is not None and preprocessing.has_names and table.has_names:
         order, left_out = _columns_of_model(columns, preprocessing)
         # A name says more than a role that was guessed.
         places = {role: place for role, place in places.items() if place not in order}
     elif isinstance(table, ArrayTable):
-        order, left_out = list(columns.numbers), {}
+        order = list(columns.numbers)
         for word in ("features", "ignore", "categorical") if strict else ():
             if names := getattr(spec, word):
                 raise UserError(
@@ -222,84 +215,68 @@ def _choose_features(
     if preprocessing is not None:
         # The columns of a file without names must be as many as the model was trained on. An
         # array's columns may be the numbers of a table's lists.
-        widths = [max(1, column.width) for column in preprocessing.columns]
-        if len(order) not in (len(widths), sum(widths)):
+        known = preprocessing.columns
+        of_categories = [column.name for column in known if column.categories is not None]
+        num_numbers = len(known) if of_categories else sum(max(1, c.width) for c in known)
+        if len(order) not in (len(known), num_numbers):
             raise UserError(
-                f"The model takes {len(widths)} columns of features; {table.path} has "
-                f"{len(order)}.",
+                f"The model takes {len(known)} columns of features; {table.path} has {len(order)}.",
                 "Give the columns it was trained on, in the same order or with the same names.",
             )
-        of_categories = [c.name for c in preprocessing.columns if c.categories is not None]
         if of_categories and isinstance(table, ArrayTable):
             raise UserError(
                 f"The model was trained on categories of {first_names(of_categories)}; "
                 f"{table.path} holds an array of numbers.",
                 "Give a table (CSV or Parquet) with the columns it was trained on.",
             )
-        doubtful, categorical = set(), set()
-        if of_categories:
-            kinds = zip(order, preprocessing.columns, strict=True)
-            categorical = {at for at, column in kinds if column.categories is not None}
+        doubtful = set()
+        categorical = {at for at, c in zip(order, known, strict=False) if c.categories is not None}
     others = {*columns.others}.difference(order) | categorical | doubtful
     numbers = [place for place in order if place not in categorical]
-    return FeatureChoice(Columns(table, places, numbers, sorted(others)), order, left_out)
+    return Columns(table, places, numbers, sorted(others)), order, left_out
 
 
 def _columns_of_table(
     columns: Columns, spec: NodeSpec, elsewhere: Mapping[str, str]
 ) -> tuple[list[int], dict[str, str], set[int]]:
     """The columns of features; those that are left out, each with the reason; and, of the former,
-    those that are called like an index of pandas.
-
-    Raises:
-        UserError: A key names a column that has another role.
-    """
+    those that are called like an index of pandas."""
     table, named = columns.table, set[int]()  # as they are, not by a pattern
     for word, names in (("features", spec.features or ()), ("categorical", spec.categorical)):
-        key = spec.key(word)
         found = {place for name in names for place in named_column(table, name)}
         for place in sorted(found.difference(columns.numbers)):
-            is_id = place in columns.places.values()
-            what = "the node ids" if is_id else "the labels or the split"
-            other = spec.key("id") if is_id else spec.label.key("column")
+            what, other = "the labels or the split", spec.label.key("column")
+            if place in columns.places.values():
+                what, other = "the node ids", spec.key("id")
             raise UserError(
-                f"{key} names {table.shown(place)}, the column of {table.path} that holds {what}.",
-                f"Leave it out of {key}, or name another column as {other}.",
+                f"{spec.key(word)} names {table.shown(place)}, the column of {table.path} that "
+                f"holds {what}.",
+                f"Leave it out of {spec.key(word)}, or name another column as {other}.",
             )
         named |= found
-    ignored = ignored_columns(table, spec)
-    chosen = {*columns.numbers}
+    ignored, chosen = ignored_columns(table, spec), {*columns.numbers}
     if spec.features is not None:
         chosen = matching_columns(table, spec.features) | named
     order: list[int] = []
     left_out: dict[str, str] = {}
-    own: list[str] = []  # left out by the user's own keys
     for place in columns.numbers:
         name, reason = table.names[place], ""
         if place in ignored:
             reason = spec.unused.get(name, f"{spec.key('ignore')} names it")
         elif place not in chosen:
             reason = f"{spec.key('features')} does not name it"
-        if reason:
-            own.append(unique_name(table, place))
         elif place not in named:
-            role = "split" if _MASK.fullmatch(name.lower()) else _ROLES.get(name.lower())
-            reason = elsewhere.get(name, _CALLED[role] if role else "")
+            use = "a split" if _MASK.fullmatch(name.lower()) else _CALLED.get(name.lower())
+            reason = elsewhere.get(name, f"it is called like {use}" if use else "")
         if reason:
-            left_out[unique_name(table, place)] = reason
+            left_out[_unique_name(table, place)] = reason
         else:
             order.append(place)
-    # Not one entry for each of very many columns.
-    if len(left_out) > _NUM_REASONS and len(own) > _NUM_SHOWN:
-        reason = left_out[own[-1]]
-        for name in own[_NUM_SHOWN:]:
-            del left_out[name]
-        left_out[f"{len(own) - _NUM_SHOWN:,} other columns"] = reason
     doubtful = {at for at in order if at not in named and is_pandas_index(table.names[at])}
     return order, left_out, doubtful
 
 
-def unique_name(table: Table, place: int) -> str:
+def _unique_name(table: Table, place: int) -> str:
     """A column's name; its number too where the name is empty or another column's."""
     name = table.names[place]
     if not name:
@@ -310,11 +287,7 @@ def unique_name(table: Table, place: int) -> str:
 def _columns_of_model(
     columns: Columns, preprocessing: Preprocessing
 ) -> tuple[list[int], dict[str, str]]:
-    """The columns that a model was trained on, found by their names, and those left out.
-
-    Raises:
-        UserError: Some are missing.
-    """
+    """The columns that a model was trained on, found by their names, and those left out."""
     table = columns.table
     places: dict[str, list[int]] = {}
     for place in range(len(table.names)):
@@ -348,7 +321,7 @@ def _columns_of_model(
             table.path,
             first_names([table.shown(place) for place in extra]),
         )
-    return order, {unique_name(table, at): "the model was not trained on it" for at in extra}
+    return order, {_unique_name(table, at): "the model was not trained on it" for at in extra}
 
 
 def _key_value(names: Sequence[str]) -> str:
@@ -378,18 +351,17 @@ def _holds_row_numbers(rows: Rows, place: int) -> bool:
 def _without_numbers(rows: Rows, places: Collection[int]) -> Rows:
     """Rows without some of the columns of numbers."""
     widths = widths_of(rows)
-    left = [place for place in widths if place not in places]
     is_left = [place not in places for place in widths]
     kept = np.flatnonzero(np.repeat(is_left, [*widths.values()])).tolist()
     # An index stands before all others, as a rule: the rest is a view.
     is_view = bool(kept) and kept[-1] - kept[0] + 1 == len(kept)
-    others = [place for place in rows.source.others if place not in places]
+    left = {place: width for place, width in widths.items() if place not in places}
     return replace(
         rows,
-        source=replace(rows.source, numbers=left, others=others),
+        source=replace(rows.source, numbers=list(left)),
         matrix=rows.matrix[:, kept[0] : kept[-1] + 1] if is_view else rows.matrix[:, kept],
         exact={new: rows.exact[old] for new, old in enumerate(kept) if old in rows.exact},
-        widths=[widths[place] for place in left],
+        widths=list(left.values()),
     )
 
 
@@ -432,33 +404,18 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
     )
 
 
-def _wrong_number(columns: Columns, record: Record, *, refuse: bool) -> str:
-    """The reason for a bad row: the column with a wrong number or list."""
-    for place, name in columns.names_of_numbers.items():
-        field = record[place]
-        if field.startswith("["):
-            continue
-        number = number_of(field, columns.table.decimal)
-        if number is None or abs(number) > _LARGEST or (refuse and math.isnan(number)):
-            return f"column {name} is {field!r} instead of a finite number"
-    return "the list of numbers is missing, not finite, or of another length than the first"
-
-
 def make_features(
     nodes: NodeRows, train: Int64Array, preprocessing: Preprocessing | None
 ) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
-    """The graph's features, and the preprocessing of the columns; None if it is the identity.
+    """The features, and the preprocessing of the columns; None if it is the identity.
 
     Args:
         nodes: The nodes.
-        train: Those of the training split.
+        train: Those whose statistics are taken.
         preprocessing: A model's own; None: it is learnt here.
-
-    Raises:
-        UserError: The columns do not fit the model, or a statistic cannot be computed.
     """
     rows, spec, table = nodes.rows, nodes.spec, nodes.rows.source.table
-    encoded = [to_categories(rows.columns[place]) for place in nodes.choice.categorical]
+    encoded = [to_categories(rows.columns[place]) for place in nodes.categorical]
     categories = [
         Categories(column.dictionary.to_pylist(), column.indices.fill_null(-1).to_numpy())
         for column in encoded
@@ -474,7 +431,7 @@ def make_features(
                     width=widths.get(place, 0),
                     categories=None if place in widths else (),
                 )
-                for place in nodes.choice.order
+                for place in nodes.order
             ],
             raw,
             train,
@@ -500,19 +457,19 @@ def make_features(
 
 def describe_features(nodes: NodeRows, preprocessing: Preprocessing | None, *, fitted: bool) -> str:
     """A phrase for `DataSummary.features`."""
-    rows = nodes.rows
-    matrix, count = rows.matrix, len(rows)
+    rows, matrix, count = nodes.rows, nodes.rows.matrix, len(nodes.rows)
     phrase = f"{_counted(matrix.shape[1], 'number')} of {rows.path.name}"
     if preprocessing is None:
         return phrase
     columns = preprocessing.columns
-    names = [
-        c.name + (f" ({c.width:,} numbers)" if c.width != 1 else "")
-        for c in columns
-        if c.categories is None
+    of_numbers = [c for c in columns if c.categories is None]
+    if preprocessing.has_names and of_numbers:
+        lists = {c: f" ({c.width:,} numbers)" for c in of_numbers if c.width != 1}
+        phrase += f": {first_names([c.name + lists.get(c, '') for c in of_numbers])}"
+    parts = [
+        phrase,
+        *(f"{len(c.categories):,} categories of {c.name}" for c in columns if c.categories),
     ]
-    parts = [phrase + (f": {first_names(names)}" if preprocessing.has_names and names else "")]
-    parts += [f"{len(c.categories):,} categories of {c.name}" for c in columns if c.categories]
     by = "of the training split" if fitted else "of the run's training split"
     if preprocessing.fills is not None:
         fill = "0" if nodes.spec.missing == "zero" else f"the mean {by}"

@@ -17,13 +17,15 @@ import re
 from glob import escape
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
+
 from gnntrain.config import DatasetConfig, FilesConfig, Problem
 from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_files
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_folder import digest_of
 from gnntrain.data.file_digests import identified
 from gnntrain.data.graph import EDGE, JSON, NODE, GraphData
-from gnntrain.data.preprocessing import AnyPreprocessing, plain_json
+from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.stores import stores_folder
 from gnntrain.data.tables import BadRows
 from gnntrain.errors import UserError
@@ -40,11 +42,7 @@ _MISSING_HINTS = {
 
 
 class FilesBuilder:
-    """Builds a graph from the user's files; `labelled`, `preprocessing`: see `read_graph`.
-
-    Raises:
-        UserError: Files are not given or not there, or a schema has mistakes.
-    """
+    """Builds a graph from the user's files; `labelled`, `preprocessing`: see `read_graph`."""
 
     def __init__(
         self,
@@ -95,11 +93,7 @@ class FilesBuilder:
         return [path for paths in self._paths.values() for path in paths]
 
     def identity(self) -> dict[str, JSON]:
-        """Paths and contents of the files, and how they are read.
-
-        Raises:
-            UserError: A file is not there.
-        """
+        """Paths and contents of the files, and how they are read."""
         excluded = {*DatasetConfig.model_fields, *_ROLES, "schema"}
         made_by = self._preprocessing
         return {
@@ -110,16 +104,12 @@ class FilesBuilder:
             "options": self.config.model_dump(mode="json", exclude=excluded),
             "split": self.config.split if isinstance(self.config.split, int) else None,
             "labelled": self._labelled,
-            "preprocessing": None if made_by is None else digest_of(plain_json(made_by)),
+            "preprocessing": None if made_by is None else digest_of(to_jsonable_python(made_by)),
             "reading": _READING,
         }
 
     def build(self) -> GraphData:
-        """Read the files.
-
-        Raises:
-            UserError: A file cannot be read, or (with `bad_rows=error`) has bad rows.
-        """
+        """Read the files."""
         from gnntrain.data.read.graph import read_graph
         from gnntrain.data.read.whole_files import read_whole_graph
 

@@ -23,7 +23,7 @@ from gnntrain.data.graph import (
     NodeType,
 )
 from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, of_one_type
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.read.columns import (
     columns_of_nodes,
     label_columns,
@@ -44,7 +44,6 @@ from gnntrain.data.read.edges import (
     read_foreign_key,
 )
 from gnntrain.data.read.features import (
-    FeatureChoice,
     NodeRows,
     describe_features,
     make_features,
@@ -92,11 +91,17 @@ def read_graph(
     Raises:
         UserError: A file cannot be read, or there are bad rows that are to be errors.
     """
+    if spec.schema is None and isinstance(preprocessing, Mapping):
+        raise UserError(
+            f"The model was trained on a typed graph; {bad.source} has one type.",
+            "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
+            "HeteroData.",
+        )
     known: Mapping[NodeType, Preprocessing] | None = None
-    if spec.schema is not None:
-        known = None if isinstance(preprocessing, Preprocessing) else preprocessing
-    elif (of_nodes := of_one_type(preprocessing, bad.source)) is not None:
-        known = {NODE: of_nodes}
+    if isinstance(preprocessing, Mapping):
+        known = preprocessing
+    elif spec.schema is None and preprocessing is not None:
+        known = {NODE: preprocessing}
     return _Reader(spec, sources, options, bad, labelled, is_published, known).read()
 
 
@@ -104,11 +109,8 @@ def read_graph(
 class _Reader:
     """Reads one graph, see `read_graph`; the methods stand in the order of the reading.
 
-    Attributes:
-        known: The preprocessing of a model by node type.
-        tables: The tables by their places.
-        labels: Columns of labels that are not in the nodes' table.
-        split: Splits that are not in the nodes' table.
+    `known` is the preprocessing of a model by node type; `labels` and `split` are those that are
+    not in the nodes' table.
     """
 
     spec: GraphSpec
@@ -192,12 +194,11 @@ class _Reader:
         node_data: dict[NodeType, NodeData] = {}
         for name, of_type in self.nodes.items():
             data = NodeData(of_type.index.num_nodes, ids=of_type.index.node_ids())
-            if of_type.choice.order:
+            if of_type.order:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
-                data.features, data.preprocessing = make_features(
-                    of_type, train, self.of_model(name)
-                )
+                of_model = (self.known or {}).get(name)
+                data.features, data.preprocessing = make_features(of_type, train, of_model)
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
             node_data[name] = data
@@ -230,17 +231,11 @@ class _Reader:
         assert not isinstance(source, Table | SplitArrays)
         return source
 
-    def of_model(self, name: NodeType) -> Preprocessing | None:
-        """The preprocessing of the model's features of a node type."""
-        return (self.known or {}).get(name)
-
     def open_tables(self) -> None:
         """Open all tables, but for arrays of splits and of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
-        tables |= {
-            place: table for place, table in self.sources.items() if isinstance(table, Table)
-        }
+        tables |= {place: one for place, one in self.sources.items() if isinstance(one, Table)}
         problems: list[Problem] = []
 
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
@@ -347,7 +342,7 @@ class _Reader:
 
     def nodes_of_table(self, name: NodeType, table: Table) -> NodeRows:
         """The nodes of a type that has a table."""
-        spec, of_model = self.specs[name], self.of_model(name)
+        spec, of_model = self.specs[name], (self.known or {}).get(name)
         labels, split = (self.labels, self.split) if name == self.target else (None, None)
         is_learnt = name == self.target and self.labelled
         if is_learnt and labels is None and not isinstance(table, ArrayTable):
@@ -366,22 +361,16 @@ class _Reader:
         columns = columns_of_nodes(
             table, spec, split_elsewhere=split_elsewhere, preprocessing=of_model
         )
-        choice, rows = read_nodes(
+        nodes = read_nodes(
+            name,
             columns,
             spec,
             elsewhere,
             of_model,
+            self.options,
             self.bad,
             strict=self.labelled,
             required=not (self.is_typed or self.is_published),
-        )
-        index = NodeIndex(
-            rows.columns.get("id"),
-            len(rows),
-            kind=name,
-            home=rows.path.name,
-            decimal=self.options.decimal,
-            id_key=spec.key("id"),
         )
         # A model that was trained without preprocessing says no statistics.
         for word in ("standardize", "categorical", "missing"):
@@ -392,7 +381,7 @@ class _Reader:
             if word == "missing":
                 hint = f"Use {key}=zero, or fill in the missing values."
             raise UserError(f"{key}={shown(value)}: the model was trained without it.", hint)
-        return NodeRows(spec, choice, rows, index)
+        return nodes
 
     def read_nodes_of_edges(self) -> None:
         """Add the nodes of the types that have no table: the ids at the ends of their edges."""
@@ -415,9 +404,8 @@ class _Reader:
                 )
             table = table_in_memory(schema, pa.table({"id": ids}))
             columns = Columns(table, {"id": 0}, ())
-            index = NodeIndex(ids, len(ids), kind=name, home=None)
-            choice = FeatureChoice(columns, ())
-            self.nodes[name] = NodeRows(self.specs[name], choice, columns.read(), index)
+            index = NodeIndex(ids, len(ids), name, None)
+            self.nodes[name] = NodeRows(self.specs[name], columns.read(), index)
         self.nodes = {name: self.nodes[name] for name in self.specs}
 
     def summary(
@@ -438,13 +426,13 @@ class _Reader:
                 if place is not None and is_pandas_index(own.table.names[place]):
                     of_ids += ", a pandas index"
             of_features = "none, learnt rows"
-            if of_type.choice.order:
+            if of_type.order:
                 made_by = node_data[name].preprocessing
                 of_features = describe_features(of_type, made_by, fitted=self.labelled)
             ids.append(f"{name}: " * self.is_typed + of_ids)
             features.append(f"{name}: " * self.is_typed + of_features)
             prefix = f"{name}." * self.is_typed
-            left_out |= {f"{prefix}{at}": why for at, why in of_type.choice.left_out.items()}
+            left_out |= {f"{prefix}{at}": why for at, why in of_type.left_out.items()}
         # Of the files of labels and splits.
         chosen = self.nodes[self.target]
         not_a_label = f"not a label, by its name or {chosen.spec.label.key('column')}"

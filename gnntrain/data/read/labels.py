@@ -78,10 +78,6 @@ def read_targets(
     "no label", and so does a missing value. Several columns of 0 and 1 are multi-label. With
     `dataset.task=regression`, the columns are quantities. `ask`: labels that may be no classes are
     an error.
-
-    Raises:
-        UserError: The labels do not fit the task, or tell nothing apart; or whole numbers may be
-            classes or a quantity.
     """
     if given is not None:
         rows = nodes.index.locate(given.read(), bad)
@@ -117,11 +113,12 @@ def _classes(
     if column.type == TEXT:
         has_label = ~rows.is_missing("label")
         if ask:
-            _ask_about_texts(column.filter(has_label), where, nodes.spec.label.key("column"))
+            _refuse_doubtful(column.filter(has_label), where, nodes.spec.label.key("column"))
     else:
         values = column.fill_null(-1).to_numpy()
         if ask:
-            _ask_about_numbers(values[values != -1], where)
+            known = pa.array(values[values != -1])
+            _refuse_doubtful(known, where, nodes.spec.label.key("column"))
         wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
         reason = "label {} is not a whole number from 0 on, or −1 for none"
         rows = rows.drop(wrong, bad, reason, role="label")
@@ -222,29 +219,30 @@ def _where(rows: Rows, places: Sequence[int]) -> str:
     return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
 
 
-def _ask_about_texts(texts: pa.Array, where: str, key: str) -> None:
-    """Raise a UserError where most of very many texts stand once: "10,111", a date, a name."""
-    counts = texts.value_counts().field("counts").to_numpy()
-    if len(counts) > _MOST_CLASSES and np.median(counts) < _FEW_TEXTS:
-        raise UserError(
-            f"{where} has {len(counts):,} different texts for labels, such as {texts[0].as_py()!r},"
-            " and most of them stand only once: are they classes?",
-            "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
-            f"table, {key} names their column. A quantity is written in digits with a decimal mark "
-            "alone.",
-        )
+def _refuse_doubtful(labels: pa.Array, where: str, key: str) -> None:
+    """Ask whether labels are classes.
 
-
-def _ask_about_numbers(values: AnyArray, where: str) -> None:
-    """Raise a UserError where numbers may be classes or a quantity.
-
-    Fractions are no classes. Whole numbers are plain classes if there are at most 50 different
-    ones, or if they fill their range as class numbers do and a typical one has several nodes.
+    Fractions are none. Texts are, unless most of very many stand once: "10,111", a date, a name.
+    Whole numbers are if there are at most 50 different ones, or if they fill their range as class
+    numbers do and a typical one has several nodes.
     """
-    different, counts = np.unique(values, return_counts=True)
-    if not len(different):
+    counts = labels.value_counts().field("counts").to_numpy()
+    is_many, typical = len(counts) > _MOST_CLASSES, np.median(counts) if len(counts) else 0
+    if labels.type == TEXT:
+        if is_many and typical < _FEW_TEXTS:
+            raise UserError(
+                f"{where} has {len(counts):,} different texts for labels, such as "
+                f"{labels[0].as_py()!r}, and most of them stand only once: are they classes?",
+                "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
+                f"table, {key} names their column. A quantity is written in digits with a decimal "
+                "mark alone.",
+            )
         return
-    ends = f"from {_number(different[0])} to {_number(different[-1])}"
+    values = labels.to_numpy()
+    if not len(values):
+        return
+    lowest, highest = values.min(), values.max()
+    ends = f"from {_number(lowest)} to {_number(highest)}"
     fractions = values[values != np.floor(values)]
     if len(fractions):
         raise UserError(
@@ -252,11 +250,9 @@ def _ask_about_numbers(values: AnyArray, where: str) -> None:
             f"{_number(fractions[0])}; {ends}.",
             f"{_TWO_KEYS} Then fractions are bad rows.",
         )
-    is_sparse = len(different) < (different[-1] - different[0] + 1) / 2
-    is_rare = float(np.median(counts)) < _FEW_NODES
-    if len(different) > _MOST_CLASSES and (is_sparse or is_rare):
+    if is_many and (len(counts) < (highest - lowest + 1) / 2 or typical < _FEW_NODES):
         raise UserError(
-            f"{where} has {len(different):,} different whole numbers {ends}: are they classes or a "
+            f"{where} has {len(counts):,} different whole numbers {ends}: are they classes or a "
             "quantity?",
             _TWO_KEYS,
         )
@@ -283,7 +279,7 @@ def warn_of_label_leaks(nodes: NodeRows, classes: AnyArray, train: Int64Array) -
         for (place, width), end in zip(widths.items(), accumulate(widths.values()), strict=True)
         if width == 1
     }
-    for place in nodes.choice.categorical:
+    for place in nodes.categorical:
         codes = to_categories(rows.columns[place]).indices.fill_null(-1)
         values[place] = codes.to_numpy()[train]
     for place, of_column in values.items():

@@ -44,7 +44,6 @@ class NodeIndex:
         kind: What a node is called in messages.
         home: What defines the nodes, for messages; None: the edges, which can name no other node.
         decimal: Decimal mark of ids that are texts.
-        id_key: The key that names their column.
 
     Attributes:
         hint: The hint for an unknown node; "" where none can be unknown, only missing.
@@ -54,18 +53,16 @@ class NodeIndex:
         self,
         ids: pa.Array | None,
         num_nodes: int,
-        *,
         kind: str = "node",
         home: str | None = "the features file",
         decimal: str = ".",
-        id_key: str = "dataset.id_column",
     ) -> None:
-        self.num_nodes = num_nodes
-        self._id_key, self._kind = id_key, kind
+        self.num_nodes, self.kind, self.home = num_nodes, kind, home or "the edges"
         self._ids = None if ids is None or _count_from_0(ids) else ids
-        keys = self._ids if self._ids is None else _keys(self._ids, decimal)
-        self._keys = None if keys is None or _count_from_0(keys) else keys
-        self.home = home or "the edges"
+        self._keys = None
+        if self._ids is not None:
+            keys = _keys(self._ids, decimal)
+            self._keys = None if _count_from_0(keys) else keys
         nodes = "nodes" if kind == "node" else f"nodes of type {kind}"
         defines = f"{self.home.replace('the ', 'The ', 1)} defines the {nodes} ({self.shown()})"
         self.hint = f"{defines}; no other file may add any." if home else ""
@@ -91,7 +88,7 @@ class NodeIndex:
         """Why a row with an unknown node is bad: its id, and the one that may be meant."""
         other = self.written_otherwise(text)
         which = f", which has {other!r}: write it alike in both" if other else ""
-        return f"{self._kind} {text!r} is not in {self.home}{which}"
+        return f"{self.kind} {text!r} is not in {self.home}{which}"
 
     def written_otherwise(self, text: str) -> str | None:
         """The id of a node that is the same number as an unknown id: 007 for 7."""
@@ -116,11 +113,7 @@ class NodeIndex:
         return np.asarray(found.fill_null(-1).to_numpy(), np.int64)
 
     def locate(self, rows: Rows, bad: BadRows) -> Rows:
-        """The rows that speak of a known node, each of another, with their `nodes`.
-
-        Raises:
-            UserError: The rows have no ids and are not one a node.
-        """
+        """The rows that speak of a known node, each of another, with their `nodes`."""
         if "id" in rows.columns:
             rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing")
             rows = replace(rows, nodes=self.find(rows.columns["id"], rows.source.table.decimal))
@@ -132,7 +125,7 @@ class NodeIndex:
             raise UserError(
                 f"{rows.path} has {rows.end} rows and no node ids, but there are "
                 f"{self.num_nodes} nodes.",
-                f"Give it one row a node, or node ids ({self._id_key}).",
+                "Give it one row a node, or a column of node ids.",
             )
         return replace(rows, nodes=rows.rows)
 
@@ -181,17 +174,7 @@ def nodes_by_type(
     options: FilesConfig,
     bad: BadRows,
 ) -> dict[str, tuple[Table, NodeSpec]]:
-    """The rows of each node type of a table with a column of types, and what is said of them.
-
-    Args:
-        table: The table.
-        mixed: The columns of ids and types, and what is said of single types.
-        options: What is done to features of the others.
-        bad: Takes the rows without a type.
-
-    Raises:
-        UserError: It cannot be read, or its columns of ids and types are not known.
-    """
+    """The rows of each node type of a table with a column of types, and what is said of them."""
     if isinstance(table, ArrayTable):
         raise UserError(
             f"{mixed.place}: {table.path} holds arrays, which have no column of types.",

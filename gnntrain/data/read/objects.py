@@ -56,12 +56,9 @@ _GLOBAL = "_global_store"
 
 @dataclass
 class _Arrays:
-    """Arrays of nodes or edges, taken by name; those that are never taken are left out.
+    """Arrays of nodes or edges, taken by name; those that are `left` are not used.
 
-    Attributes:
-        source: What they are from, for messages.
-        left: The arrays that have not been taken.
-        columns: Names of the columns of tables, by the arrays that they became.
+    `columns` are the names of the columns of tables, by the arrays that they became.
     """
 
     source: str
@@ -157,18 +154,8 @@ def from_pyg(
     target: NodeType | None = None,
     quantities: bool = False,
 ) -> GraphData:
-    """A PyG `Data` or `HeteroData` of a data set; see `graph_of_object` for what is read.
-
-    Args:
-        data: A graph; it may be without features.
-        dataset: Name of the data set.
-        split: Which of its splits; of a graph without masks, which of the random ones.
-        target: The node type to learn; None: the only one that has labels.
-        quantities: Whether its labels are quantities.
-
-    Raises:
-        UserError: There is no split of this number or no such node type, or the graph has a
-            mistake.
+    """A published PyG `Data` or `HeteroData`, which may be without features; without masks, `split`
+    counts the random splits. See `graph_of_object` for what is read.
     """
     config = FilesConfig(split=split, task="regression" if quantities else "auto")
     graph = _read(data.to_dict(), config.for_target(target), dataset, is_published=True)
@@ -538,10 +525,8 @@ def content_digest(graph: GraphData) -> str:
     }
     fields["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
     fields["edges"] = [["/".join(name), edges.symmetric] for name, edges in graph.edges.items()]
-    arrays: dict[str, AnyArray | None] = {
-        **{"labels": graph.labels, "class_names": graph.class_names},
-        **{split: np.asarray(graph.splits[split]) for split in SPLITS if split in graph.splits},
-    }
+    arrays = {"labels": graph.labels, "class_names": graph.class_names}
+    arrays |= {name: np.asarray(graph.splits[name]) for name in SPLITS if name in graph.splits}
     for edge_type, edges in graph.edges.items():
         arrays |= {f"{edge_type} {key}": getattr(edges, key) for key in ("src", "dst", "weight")}
     arrays |= {f"{name} ids": nodes.ids for name, nodes in graph.nodes.items()}
@@ -564,9 +549,8 @@ def content_digest(graph: GraphData) -> str:
     for name, array in arrays.items():
         add(name, array)
     for nodes in graph.nodes.values():
-        features: Any = nodes.features
-        for start in range(0, nodes.num_nodes if features is not None else 0, _DIGEST_ROWS):
+        rows: Any = nodes.features
+        for start in range(0, nodes.num_nodes if rows is not None else 0, _DIGEST_ROWS):
             stop = min(start + _DIGEST_ROWS, nodes.num_nodes)
-            is_array = isinstance(features, np.ndarray)
-            add("features", features[start:stop] if is_array else features.rows(start, stop))
+            add("features", rows[start:stop] if hasattr(rows, "dtype") else rows.rows(start, stop))
     return digest.hexdigest()
