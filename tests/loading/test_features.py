@@ -1,14 +1,46 @@
+"""Wherever rows lie, the same rows are read; and host memory that GPUs read is just as large as
+wanted, and given back."""
+
 from __future__ import annotations
 
+import mmap
+from dataclasses import replace
+from functools import partial
+from inspect import signature
 from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from gnntrain.loading.features import in_place
-from tests.graphs import stored
+from gnntrain.config import FeaturesConfig
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.cuda_runtime import CudaError
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.loading import pinned as module
+from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, rows_of
+from gnntrain.loading.pinned import PinningError, device_addresses, empty_pinned, pinned
+from gnntrain.loading.placement import (
+    Memory,
+    Placement,
+    Sizes,
+    Topology,
+    opened,
+    place,
+    place_and_pin,
+    place_features,
+    sharded_rows,
+)
+from tests.compute.devices import on_each_device
+from tests.graphs import random_graph, stored
 from tests.hetero_graphs import random_hetero_data
+
+pytest.importorskip("triton", reason="triton is not installed")
 
 # What rounding to each type may cost, relative.
 TOLERANCE = {"float32": 0.0, "float16": 2**-11, "bfloat16": 2**-8}
@@ -34,3 +66,226 @@ def test_rows_come_as_float32_whatever_the_store_holds(tmp_path: Path, dtype: st
         # All rows are had without a copy only where they are float32.
         is_view = whole.whole().data_ptr() == store.nodes[name].features.ctypes.data
         assert is_view == (dtype == "float32")
+
+
+CACHED = torch.tensor([3, 10, 11, 40])
+PLACEMENTS = [
+    Placement("resident", "resident"),
+    Placement("resident", "pinned", pins_rows=True),
+    Placement("resident", "memmap"),
+    Placement("resident", "sharded"),
+    Placement("resident", "cached", 4, pins_rows=True),
+    Placement("resident", "cached", 4),
+    Placement("resident", "cached", 0, pins_rows=True),
+]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def store(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> StoredGraph:
+    path = tmp_path_factory.mktemp("graph") / "store"
+    return stored(path, random_graph(), feature_dtype=request.param)
+
+
+def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSource:
+    context, memory = DistributedContext(device=torch.device(device)), Memory((0,), 0)
+    placement = place_and_pin(store, lambda _: placement, memory, context)
+    cached = CACHED[: placement.num_cached] if placement.features == "cached" else None
+    return place_features(store.target, rows_of(store.only_nodes), placement, context, cached)
+
+
+@on_each_device
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
+def test_the_rows_are_the_stores_and_hits_are_counted(
+    store: StoredGraph, placement: Placement, device: str
+) -> None:
+    features = placed(store, placement, device)
+    nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
+    expected = rows_of(store.only_nodes).float()[nodes]
+    assert features.select().num_features == expected.shape[1]
+    for asked in (nodes, nodes.to(device)):
+        assert torch.equal(features.select(asked).whole().cpu(), expected)
+    is_cached, num_hits = placement.features == "cached", 4 if placement.num_cached else 0
+    assert features.take_reads() == ((2 * num_hits, 2 * len(nodes)) if is_cached else (0, 0))
+    assert features.take_reads() == (0, 0)
+    none = features.select(torch.empty(0, dtype=torch.int64, device=device))
+    assert none.whole().shape == (0, expected.shape[1])
+
+
+@on_each_device
+def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
+    features = placed(store, Placement("resident", "cached", 4, pins_rows=True), device)
+    nodes = torch.tensor([3, 5, 3, 3, 3], device=device)
+    features.select(nodes, torch.tensor(2, device=device))
+    assert features.take_reads() == (1, 2)
+
+
+@on_each_device
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 60])
+def test_shards_on_several_gpus_are_read_as_one_table(
+    store: StoredGraph, device: str, world_size: int
+) -> None:
+    rows = rows_of(store.only_nodes).to(device)
+    size = -(-len(rows) // world_size)
+    shards = tuple(rows[rank * size : (rank + 1) * size].clone() for rank in range(world_size))
+    features = InPlaceFeatures(sharded_rows(shards, torch.device(device)), torch.device(device))
+    nodes = torch.randperm(len(rows)).to(device)
+    assert torch.equal(features.select(nodes).whole(), rows.float()[nodes])
+
+
+def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
+    assert {"storage_device", "event_sync_required"} <= set(
+        signature(rebuild_cuda_tensor).parameters
+    )
+    told: list[object] = []
+
+    def rebuild(shape: int, storage_device: int, event_sync_required: bool) -> Tensor:
+        told.extend([shape, storage_device, event_sync_required])
+        return torch.zeros(shape)
+
+    assert len(opened(rebuild, (3, 0, True), torch.device("cuda", 1))) == 3
+    assert len(opened(rebuild, (3, 0, True), torch.device("cpu"))) == 3
+    assert told == [3, 1, False, 3, 0, True]
+
+
+# Pinned
+
+
+AWAY = 1 << 40
+
+
+class Runtime:
+    """In the place of CUDA's runtime; its GPU has other addresses for the host's memory.
+
+    Attributes:
+        room: Bytes that it registers at most.
+        registered: The size of what it has registered, by address.
+    """
+
+    def __init__(self, room: int = 1 << 40) -> None:
+        self.room = room
+        self.registered: dict[int, int] = {}
+
+    def register_host_memory(self, address: int, size: int) -> None:
+        assert address % mmap.PAGESIZE == 0
+        assert address not in self.registered
+        if sum(self.registered.values()) + size > self.room:
+            raise CudaError("cudaHostRegister has failed: out of memory.")
+        self.registered[address] = size
+
+    def unregister_host_memory(self, address: int) -> None:
+        del self.registered[address]
+
+    def device_address(self, address: int) -> int:
+        first = max(start for start in self.registered if start <= address)
+        assert address < first + self.registered[first]
+        return address + AWAY
+
+
+def runtime(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 40) -> Runtime:
+    """The runtime, in the place of CUDA's."""
+    made = Runtime(room)
+    monkeypatch.setattr(module, "cuda_runtime", made)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    return made
+
+
+def placed_with(
+    store: StoredGraph, topology: Topology | Literal["auto"] = "auto", features: str = "auto"
+) -> Placement:
+    """Where a graph is put beside a GPU without room."""
+    sizes = Sizes(0, store.indices.nbytes, store.features.nbytes, store.num_nodes)
+    asked = FeaturesConfig.model_validate({"placement": features})
+    choose = partial(place, sizes, topology=topology, features=asked)
+    context = DistributedContext(device=torch.device("cuda", 0))
+    return place_and_pin(store, choose, Memory((0,), 1 << 30), context)
+
+
+def test_what_cannot_be_pinned_is_kept_elsewhere(
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = runtime(monkeypatch)
+    edges, rows = store.indices.nbytes, store.features.nbytes
+    found = {}
+    for room in (edges + rows, edges, 0):
+        cuda.room = room
+        placement = placed_with(store)
+        found[room] = placement.topology, placement.features
+        assert sum(cuda.registered.values()) == room
+        del placement
+        assert cuda.registered == {}
+    assert found == {
+        edges + rows: ("pinned", "pinned"),
+        edges: ("pinned", "memmap"),
+        0: ("host", "memmap"),
+    }
+
+
+def test_a_caches_rest_that_cannot_be_pinned_stays_in_the_store(
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime(monkeypatch, room=0)
+    placement = placed_with(store, "host", "cached")
+    assert (placement.features, placement.pins_rows, placement.pinned_rows) == ("cached", False, {})
+
+
+@pytest.mark.parametrize(("topology", "features"), [("pinned", "auto"), ("auto", "pinned")])
+def test_what_is_asked_for_and_cannot_be_pinned_is_refused(
+    store: StoredGraph, monkeypatch: pytest.MonkeyPatch, topology: Topology, features: str
+) -> None:
+    cuda = runtime(monkeypatch, room=0)
+    with pytest.raises(PinningError, match="out of memory") as caught:
+        placed_with(store, topology, features)
+    assert "ulimit -l" in str(caught.value.hint)
+    assert cuda.registered == {}
+
+
+def test_memory_stays_pinned_while_a_view_of_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = runtime(monkeypatch)
+    room: Any = empty_pinned((70, 3), torch.bfloat16)
+    assert (room.shape, room.dtype) == ((70, 3), torch.bfloat16)
+    assert cuda.registered == {room.data_ptr(): room.nbytes}
+    part = room[5:]
+    del room
+    part.fill_(2)
+    assert len(cuda.registered) == 1
+    del part
+    assert cuda.registered == {}
+
+
+def test_kernels_read_pinned_rows_at_the_gpus_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime(monkeypatch)
+    rows = empty_pinned((70, 3))
+    parts = (rows[:35], rows[35:])
+    with mock.patch.object(torch, "tensor") as made:  # no GPU is here
+        device_addresses(parts, torch.device("cuda", 0))
+    assert made.call_args.args == ([part.data_ptr() + AWAY for part in parts],)
+    found = device_addresses(parts, torch.device("cpu")).tolist()
+    assert found == [part.data_ptr() for part in parts]
+
+
+ROWS = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
+
+
+def pin_twice(context: DistributedContext, out: Path) -> None:
+    """Pin as two GPU ranks of a machine would; the second one's CUDA refuses."""
+    made = Runtime()
+    on_gpu = replace(context, device=torch.device("cuda", context.rank))
+    with (
+        mock.patch.object(module, "cuda_runtime", made),
+        mock.patch.object(torch.cuda, "synchronize"),
+    ):
+        rows = pinned(ROWS, on_gpu)
+        told = [torch.equal(rows, ROWS), made.registered == {rows.data_ptr(): rows.nbytes}]
+        if context.rank == 1:
+            made.room = 0
+        with pytest.raises(PinningError, match="out of memory"):
+            pinned(ROWS, on_gpu)
+        told.append(len(made.registered) == 1)
+        del rows
+        told.append(len(made.registered) == 0)
+    (out / f"{context.rank}").write_text(str(told))
+
+
+def test_ranks_pin_one_copy_each_once_or_all_do_without(tmp_path: Path) -> None:
+    launch(pin_twice, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == [str([True] * 4)] * 2

@@ -20,15 +20,30 @@ from gnntrain.data.graph import NODE, EdgeType, Graph, NodeType
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.pyg import PyGSampler
 from tests.examples import examples
-from tests.loading.graphs import KINDS, assert_same, cpu_loader, full_loader, graph_of, plan_of
+from tests.loading.graphs import (
+    KINDS,
+    assert_same,
+    builder,
+    cpu_loader,
+    full_loader,
+    graph_of,
+    plan_of,
+)
+from tests.pyg_backends import BACKENDS, use_backend
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
 
-@pytest.fixture(params=KINDS)
-def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
-    return graph_of(request.param, tmp_path / "store")
+def by_pyg(test: Any) -> Any:
+    warning = "ignore:Using 'NeighborSampler' without"
+    return pytest.mark.usefixtures("backend")(pytest.mark.filterwarnings(warning)(test))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graph:
+    return graph_of(request.param, tmp_path_factory.mktemp("graph") / "store")
 
 
 def loader(graph: Graph, plan: SeedPlan, threads: int = 0) -> SampledLoader:
@@ -315,3 +330,100 @@ def test_on_the_host_torch_computes_nothing_to_make_a_batch(graph: Graph) -> Non
 def test_only_what_the_model_reads_is_there(graph: Graph) -> None:
     for hop in next(iter(cpu_loader(graph, plan_of(graph), threads=0))).hops:
         assert all(block.tensors.keys() == {"indptr", "indices"} for block in hop.edges.values())
+
+
+# The builder
+
+
+def test_a_cpu_samples_and_reads_the_stores_own_arrays(graph: Graph) -> None:
+    needs = BlockNeeds(norm=True, weight=True, degree=True)
+    made = builder(graph, needs)
+    assert (made.backend, made.samples_on_gpu, made.why_placed) == ("numba", False, ())
+    tensors = made.graph
+    pairs: list[tuple[Tensor | None, Any]] = [(tensors.targets, graph.labels)]
+    for name, edges in graph.edges.items():
+        found = tensors.edges[name]
+        pairs += [(found.indptr, edges.indptr), (found.indices, edges.indices)]
+        pairs += [(found.norm, edges.gcn_norm), (found.weight, edges.weight)]
+    for node_type, source in made.features.items():
+        pairs.append((source.select().whole(), graph.nodes[node_type].features))
+    for tensor, array in pairs:
+        assert (None if tensor is None else tensor.data_ptr()) == (
+            None if array is None else array.ctypes.data
+        )
+    val = SeedPlan(graph.split("val"), 4)
+    assert made.loader(val, (3, 2)).sampler is made.sampler((3, 2))  # they share its memory
+    expected = cpu_loader(graph, plan_of(graph), needs=needs, threads=0)
+    for batch, same in zip(made.training_loader(), expected, strict=True):
+        assert_same(batch, same)
+
+
+def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:
+    batch = next(iter(builder(graph, options={"uses_graph": False}).training_loader()))
+    assert batch.hops == ()
+    assert sum(map(len, batch.n_id_dict.values())) == batch.batch_size
+
+
+# PyG's sampler
+
+
+def stock(
+    graph: Graph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2), **options: Any
+) -> SampledLoader:
+    return cpu_loader(graph, plan, fan_outs, needs=ALL, kind=PyGSampler, **options)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend(request.param, monkeypatch)
+
+
+@by_pyg
+@pytest.mark.parametrize("fan_outs", [(-1,), (-1, -1), (-1, -1, -1), ()])
+def test_with_all_in_neighbours_or_none_a_batch_of_pyg_equals_our_own(
+    tmp_path: Path, fan_outs: tuple[int, ...]
+) -> None:
+    """Of many types PyG numbers the sources of a hop in another order."""
+    graph = graph_of("one type", tmp_path / "store")
+    plan = plan_of(graph, 4)
+    by_us = cpu_loader(graph, plan, fan_outs, needs=ALL, threads=0)
+    for batch, same in zip(stock(graph, plan, fan_outs), by_us, strict=True):
+        assert_same(batch, same)
+
+
+@by_pyg
+def test_weights_are_those_of_the_edges_pyg_drew(graph: Graph) -> None:
+    for batch in stock(graph, plan_of(graph)):
+        assert batch.sample is not None
+        for hop, drawn in zip(batch.hops, batch.sample.hops, strict=True):
+            for name, block in hop.edges.items():
+                ids, weight = drawn.edges[name].edge_ids, graph.edges[name].weight
+                assert ids is not None
+                assert weight is not None
+                np.testing.assert_array_equal(block.weight, weight[ids])
+
+
+def drawn_edges(batch: Batch) -> list[Any]:
+    n_id = batch.n_id_dict
+    return [
+        [n_id[name[0]][pairs[0]].tolist(), n_id[name[2]][pairs[1]].tolist()]
+        for name, pairs in batch.edge_index_dict.items()
+    ]
+
+
+@by_pyg
+def test_an_epoch_of_pyg_goes_on_where_its_state_says_with_the_same_draws(graph: Graph) -> None:
+    """In the step's thread: others would draw from the generator that dropout is drawing from."""
+    first = stock(graph, plan_of(graph, 4), threads=1)
+    first.set_epoch(2)
+    whole = list(map(drawn_edges, first))
+    first.set_epoch(2)
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
+    assert first.state_dict() == {"epoch": 2, "step": 3}
+    other = stock(graph, plan_of(graph, 4))
+    other.load_state_dict(first.state_dict())
+    torch.manual_seed(99)  # as another process might stand
+    assert list(map(drawn_edges, other)) == whole[3:]

@@ -48,10 +48,10 @@ def sim() -> Iterator[torch.device]:
         yield torch.device("sim", 0)
 
 
-@pytest.fixture(params=[*zip(KINDS, ("float32", "bfloat16"), strict=True)])
-def graph(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
+@pytest.fixture(scope="module", params=[*zip(KINDS, ("float32", "bfloat16"), strict=True)])
+def graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graph:
     kind, dtype = request.param
-    return graph_of(kind, tmp_path / "store", dtype)
+    return graph_of(kind, tmp_path_factory.mktemp("graph") / "store", dtype)
 
 
 @pytest.mark.parametrize("needs", NEEDS, ids=["blocks", "rows", "edge_index"])

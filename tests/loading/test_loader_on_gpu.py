@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,17 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
+from gnntrain.errors import UserError
+from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import InPlaceFeatures, stored_rows
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.padded import PaddedBatches
+from gnntrain.loading.placement import Memory
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
-from tests.loading.graphs import assert_same, cpu_loader, graph_of, plan_of
+from tests.loading.graphs import assert_same, builder, cpu_loader, graph_of, plan_of
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -29,11 +31,15 @@ on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_G
 
 FAN_OUTS = (3, -1)
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
+TRITON: dict[str, Any] = {
+    "sampler": {"fan_outs": [3, 2], "backend": "triton"},
+    "features": {"placement": "cached", "cache_ratio": 0.5},
+}
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> Graph:
-    return graph_of("one type", tmp_path / "store", request.param)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return graph_of("one type", tmp_path_factory.mktemp("graph") / "store", "bfloat16")
 
 
 def loaders(
@@ -138,3 +144,27 @@ def test_no_batch_is_overwritten_while_it_is_in_use(store: Graph, device: str) -
     for (rows, edges), expected in zip(sums, theirs, strict=True):
         assert float(rows) == pytest.approx(float(expected.x.sum(dtype=torch.float64)))
         assert int(edges) == int(sources_of(expected))
+
+
+def test_a_gpu_sampler_reads_placed_arrays_and_the_place_is_told(store: Graph) -> None:
+    made = builder(store, **TRITON)
+    assert made.why_placed == ()
+    loader = made.training_loader()
+    assert isinstance(loader, SampledLoader)
+    assert made.samples_on_gpu
+    assert len(made.why_placed) == 2
+    expected = cpu_loader(store, plan_of(store), threads=0)
+    for batch, same in zip(loader, expected, strict=True):
+        assert_same(batch, same)
+    hits, reads = loader.take_reads()
+    assert 0 < hits < reads
+
+
+def test_steps_are_recorded_only_where_the_gpu_reads_the_rows(
+    store: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = TRITON | {"trainer": {"cuda_graph": True}}
+    assert len(builder(store, **keys).training_loader()) > 0
+    monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
+    with pytest.raises(UserError, match="cuda_graph"):
+        builder(store, **keys).training_loader()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -71,13 +70,6 @@ def test_the_fastest_place_that_is_large_enough(
     placed = place(sizes, memory, features=asked(**keys))
     assert (placed.topology, placed.features) == (topology, features)
     assert (placed.pins_rows, placed.num_cached) == (pins_rows, num_cached)
-
-
-def test_the_place_is_told_with_the_reason() -> None:
-    edges, features = place(PRODUCTS, machine(16)).why
-    assert re.search(r"edges .*0\.50 GiB .*7\.88 GiB", edges)
-    assert re.search(r"features .*1\.00 GiB .*7\.38 GiB", features)
-    assert "rows cached, 25.00 GiB" in place(PAPERS, machine(80)).why[1]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""The CPU sampler draws exactly what the slow oracle draws."""
+"""The CPU sampler draws exactly what the slow oracle draws, by the documented random numbers:
+what a node draws depends on the key alone, not on threads, ranks or the rest of the batch."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 
 from gnntrain.data.graph import NODE, FusedCSC
 from gnntrain.errors import UserError
+from gnntrain.sampling import kernels
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import MAX_BATCH_NODES
@@ -29,6 +33,7 @@ from tests.sampling.graphs import (
     csc,
     each_scope,
     fan_outs_of,
+    in_edges,
     of_one_type,
     on_each_graph,
     random_csc,
@@ -165,3 +170,107 @@ def test_no_hop_gives_the_seeds_alone() -> None:
     sample = cpu_sampler(random_csc(50, 300), []).sample(seeds_of([4, 2]), KEY)
     assert sample.nodes[NODE].tolist() == [4, 2]
     assert sample.hops == ()
+
+
+# What the key decides
+
+
+SEEDS = torch.from_numpy(np.random.default_rng(0).permutation(40))
+
+
+@on_each_graph
+@each_scope
+def test_many_threads_at_once_give_what_one_gives(graph: FusedCSC, scope: str) -> None:
+    sampler = sampler_of(graph, [8, 30, 3], scope=scope, edge_ids=True)
+    rng, num_threads = np.random.default_rng(0), 8
+    seeds = [seeds_of(torch.from_numpy(rng.integers(0, 40, 40)), graph) for _ in range(64)]
+    together = Barrier(num_threads)
+
+    def work(thread: int) -> list[Sample]:
+        together.wait()
+        steps = range(thread, len(seeds), num_threads)
+        return [sampler.sample(seeds[step], SampleKey(0, 0, step)) for step in steps]
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        drawn = list(pool.map(work, range(num_threads)))
+    for step, of_step in enumerate(seeds):
+        alone = sampler.sample(of_step, SampleKey(0, 0, step))
+        assert_equal(drawn[step % num_threads][step // num_threads], alone)
+
+
+@on_each_graph
+@each_scope
+@pytest.mark.parametrize("replace", [False, True])
+def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
+    graph: FusedCSC, scope: str, replace: bool
+) -> None:
+    """Neither does the order of the seeds matter."""
+    sampler = sampler_of(graph, [6, 4, 3], scope=scope, replace=replace)
+    whole = in_edges(sampler.sample(seeds_of(SEEDS, graph), KEY))
+    for share in (
+        SEEDS.flip(0),
+        *(SEEDS[rank::ranks] for ranks in (2, 4) for rank in range(ranks)),
+    ):
+        hops = in_edges(sampler.sample(seeds_of(share, graph), KEY))
+        for found, expected in zip(hops, whole, strict=True):
+            assert found.items() <= expected.items()
+
+
+@on_each_graph
+@each_scope
+def test_seed_epoch_step_and_hop_each_change_the_draws(graph: FusedCSC, scope: str) -> None:
+    sampler = sampler_of(graph, [3, 3], scope=scope)
+    parts = [(7, 0, 5), (8, 0, 5), (7, 1, 5), (7, 0, 6), (5, 0, 7)]
+    drawn = []
+    for key in parts:
+        first, second = in_edges(sampler.sample(seeds_of(SEEDS, graph), SampleKey(*key)))
+        drawn += [str([hop[node] for node in first]) for hop in (first, second)]
+    assert len(set(drawn)) == 2 * len(parts)
+
+
+# Random numbers
+
+
+def test_a_stream_is_splitmix64_and_the_draws_of_a_key_never_change() -> None:
+    """The published first outputs from state 0; and draws that runs are repeated by."""
+    number = np.uint64
+    found = [int(kernels.draw(number(0), number(index))) for index in range(3)]
+    assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    key = kernels.hop_key(*map(number, (42, 3, 17, 1)))
+    stream = kernels.node_key(number(key), number(123_456))
+    assert int(key) == 0x2BBC24730022433D
+    found = [int(kernels.draw(number(stream), number(index))) for index in range(2)]
+    assert found == [0xE8384DE448F306D9, 0x845E870A1F3307EF]
+
+
+@examples(50)
+@given(value=st.integers(0, 2**64 - 1), num_values=st.integers(1, 2**32 - 1))
+def test_a_bounded_draw_is_the_scaled_draw_rounded_down(value: int, num_values: int) -> None:
+    bounded = kernels.bounded(np.uint64(value), np.uint64(num_values))
+    assert int(bounded) == value * num_values // 2**64
+
+
+# PyG's view
+
+
+@examples(50)
+@given(typed_graphs(), st.data())
+def test_the_view_of_pyg_has_each_node_and_its_edges_once_in_the_hop_that_found_it(
+    graph: FusedCSC, data: st.DataObject
+) -> None:
+    seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph))
+    sample = sampler_of(graph, fan_outs).sample(seeds_of(seeds, graph), KEY)
+    for node_type, counts in sample.num_sampled_nodes.items():
+        known = [*(hop.num_dst[node_type] for hop in sample.hops[::-1])]
+        assert list(accumulate(counts)) == [*known, len(sample.nodes[node_type])]
+    for name, edge_index in sample.edge_index().items():
+        expected: list[tuple[int, int]] = []
+        oldest = 0
+        for number, hop in enumerate(reversed(sample.hops)):
+            block = hop.edges[name]
+            sources = torch.split(block.indices, block.indptr.diff().tolist())
+            new = [(u, v) for v in range(oldest, block.num_dst) for u in sources[v].tolist()]
+            assert len(new) == sample.num_sampled_edges[name][number]
+            expected += new
+            oldest = block.num_dst
+        assert list(zip(*edge_index.tolist(), strict=True)) == expected

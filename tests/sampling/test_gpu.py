@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.errors import RunError, UserError
-from gnntrain.sampling.base import SampleKey
+from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 from tests.absent_gpus import TARGETS, Compiled
 from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
@@ -96,27 +96,33 @@ def test_one_key_gives_equal_arrays_on_both_devices(
     assert_same_draws(graph, fan_outs, seeds, device, key, replace=replace)
 
 
-@on_each_device
-@pytest.mark.parametrize("fan_out", [1, 31, 63, 64, 65, 400, 4999, 5000, 5001, -1])
-def test_hubs_are_drawn_from_alike(device: str, fan_out: int) -> None:
-    """A fan-out near the degree makes most of Floyd's draws fall back on a chain of others."""
-    hub = csc(100, np.arange(5000) % 100, np.zeros(5000, int))
-    assert_same_draws(hub, [fan_out, 2], [0, 5], device)
+HUB = csc(100, np.arange(5000) % 100, np.zeros(5000, int))
+LARGE_HUB = csc(50, np.arange(10**6) % 50, np.arange(10**6) // (10**6 - 1))
+MANY = random_csc(1500, 12_000)
 
 
 @on_each_device
-def test_a_hub_of_a_million_in_edges_is_drawn_from_alike(device: str) -> None:
-    hub = csc(50, np.arange(10**6) % 50, np.arange(10**6) // (10**6 - 1))
-    for fan_outs in ([30, 3], [3000]):
-        assert_same_draws(hub, fan_outs, [0, 1], device)
-    assert_same_draws(hub, [100], [0, 1], device, replace=True)
-
-
-@on_each_device
-def test_several_programs_share_a_hop(device: str) -> None:
-    """More edges and nodes than one program of any kernel takes."""
-    for fan_outs in ([4, 2], [-1]):
-        assert_same_draws(random_csc(1500, 12_000), fan_outs, [*range(1200), 0, 2], device)
+@pytest.mark.parametrize(
+    ("graph", "fan_outs", "seeds"),
+    [
+        # A fan-out near the degree makes most of Floyd's draws fall back on a chain of others.
+        *((HUB, [fan_out, 2], [0, 5]) for fan_out in (1, 31, 63, 64, 65, 4999, 5000, 5001, -1)),
+        (LARGE_HUB, [30, 3], [0, 1]),
+        (LARGE_HUB, [3000], [0, 1]),
+        # Repeated seeds count as often as they are given: more nodes than the graph has.
+        (csc(4, [1, 2, 3, 0], [0, 1, 2, 3]), [2, 1, -1], [0, 0, 0, 1, 0]),
+        # More edges and nodes than one program of any kernel takes.
+        (MANY, [4, 2], [*range(0, 1500, 2), 0, 2]),
+        (MANY, [-1], [*range(0, 1500, 2), 0, 2]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, list) and len(value) < 9 else "",
+)
+def test_hubs_repeated_seeds_and_many_programs_are_drawn_from_alike(
+    device: str, graph: CSC, fan_outs: list[int], seeds: list[int]
+) -> None:
+    assert_same_draws(graph, fan_outs, seeds, device)
+    if graph is LARGE_HUB:
+        assert_same_draws(graph, [100], seeds, device, replace=True)
 
 
 @on_each_device
@@ -203,49 +209,44 @@ def test_threads_on_streams_of_their_own_share_a_sampler(device: str) -> None:
 
 @on_each_device
 @pytest.mark.parametrize("on_device", [False, True])
-def test_seeds_that_are_no_nodes_are_counted_and_shown(device: str, on_device: bool) -> None:
-    sampler = gpu_sampler(random_csc(50, 300), [3], device)
-    bad, good = torch.tensor([-1, 0, 50, 99]), torch.tensor([3, 49])
-    seeds = bad.to(device) if on_device else bad
+def test_mistakes_are_told(device: str, on_device: bool) -> None:
+    def seeds(*ids: float, dtype: torch.dtype = torch.int64) -> Seeds:
+        return seeds_of(torch.tensor(ids, dtype=dtype, device=device if on_device else "cpu"))
+
+    graph = random_csc(50, 300)
+    sampler = gpu_sampler(graph, [3], device)
     with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
-        sampler.sample(seeds_of(seeds), KEY)
-    seeds = good.to(device) if on_device else good
-    expected = cpu_sampler(random_csc(50, 300), [3]).sample(seeds_of(good), KEY)
-    assert_equal(sampler.sample(seeds_of(seeds), KEY), expected)
+        sampler.sample(seeds(-1, 0, 50, 99), KEY)
+    expected = cpu_sampler(graph, [3]).sample(seeds_of([3, 49]), KEY)
+    assert_equal(sampler.sample(seeds(3, 49), KEY), expected)
     with pytest.raises(UserError, match="float64"):
-        sampler.sample(seeds_of(torch.tensor([0.5], dtype=torch.float64, device=device)), KEY)
-
-
-@on_each_device
-def test_a_graph_without_nodes_has_no_seeds(device: str) -> None:
-    sampler = gpu_sampler(csc(0, [], []), [3, -1], device)
-    assert sampler.sample(seeds_of([]), KEY).nodes[NODE].numel() == 0
+        sampler.sample(seeds(0.5, dtype=torch.float64), KEY)
+    empty = gpu_sampler(csc(0, [], []), [3, -1], device)
+    assert empty.sample(seeds(), KEY).nodes[NODE].numel() == 0
     with pytest.raises(UserError, match="1 of 1"):
-        sampler.sample(seeds_of(torch.zeros(1, dtype=torch.int64, device=device)), KEY)
+        empty.sample(seeds(0), KEY)
+    unpadded = gpu_sampler(graph, [2, -1], device)
+    keys = unpadded.hop_keys(KEY).to(device)
+    with pytest.raises(UserError, match="fan-out -1"):
+        unpadded.sample_padded(torch.zeros(1, dtype=torch.int64, device=device), keys)
+    indptr, indices = (torch.from_numpy(array).to(device) for array in graph)
+    with pytest.raises(UserError, match=r"\b300\b.*\b299 edges"):
+        sampler_on(indptr, indices[:-1], [3])
+    with pytest.raises(UserError, match="over nothing"):
+        sampler_on(indptr[:0], indices, [3])
+    with pytest.raises(UserError, match="float32"):
+        sampler_on(indptr, indices.float(), [3])
 
 
-@on_each_device
-def test_tensors_that_are_no_csc_are_refused(device: str) -> None:
-    indptr, indices = (torch.from_numpy(array).to(device) for array in random_csc(50, 300))
-    for wrong, said in (
-        ((indptr, indices[:-1]), r"\b300\b.*\b299 edges"),
-        ((indptr[:0], indices), "over nothing"),
-        ((indptr, indices.float()), "float32"),
-    ):
-        with pytest.raises(UserError, match=said):
-            sampler_on(*wrong, [3])
-
-
-KERNELS = (
-    "register_seeds count_edges draw_by_row draw_by_edge draw_with_twins claim mark number forget"
-)
+KERNELS = {"register_seeds", "count_edges", "draw_by_row", "draw_by_edge", "draw_with_twins"}
+KERNELS |= {"claim", "mark", "number", "forget"}
 
 
 @pytest.mark.slow
 @interpreted
 def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Launch] = []
-    for name in KERNELS.split():
+    for name in KERNELS:
         kernel = getattr(triton_kernels, name)
         monkeypatch.setattr(triton_kernels, name, Recorded(name, kernel, launches))
     indptr, indices = random_csc(50, 300)
@@ -265,7 +266,7 @@ def test_every_launch_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.Mo
     )
     assert done.returncode == 0, done.stderr
     found = [Compiled(*values) for values in json.loads(done.stdout)]
-    assert {(one.kernel, one.target) for one in found} == set(product(KERNELS.split(), TARGETS))
+    assert {(one.kernel, one.target) for one in found} == set(product(KERNELS, TARGETS))
     assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
     assert max(one.local for one in found) == 0
 
@@ -322,16 +323,8 @@ def test_a_padded_draw_begins_with_what_is_drawn(
 @on_each_device
 def test_padded_sizes_depend_on_the_number_of_seeds_alone(device: str) -> None:
     sampler = gpu_sampler(random_csc(100, 700), [3, 2], device)
-    keys = sampler.hop_keys(KEY).to(device)
     for start in (0, 50):
-        padded = sampler.sample_padded(torch.arange(start, start + 5).to(device), keys)
-        sizes = [(block.num_dst, block.num_src, block.num_edges) for block in blocks_of(padded)]
+        seeds = torch.arange(start, start + 5, device=device)
+        blocks = blocks_of(sampler.sample_padded(seeds, sampler.hop_keys(KEY).to(device)))
+        sizes = [(block.num_dst, block.num_src, block.num_edges) for block in blocks]
         assert sizes == [(5, 20, 15), (20, 60, 40)]
-
-
-@on_each_device
-def test_a_padded_draw_of_all_in_neighbours_is_refused(device: str) -> None:
-    sampler = gpu_sampler(random_csc(10, 50), [2, -1], device)
-    keys = sampler.hop_keys(KEY).to(device)
-    with pytest.raises(UserError, match="fan-out -1"):
-        sampler.sample_padded(torch.zeros(1, dtype=torch.int64, device=device), keys)
