@@ -19,12 +19,9 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Interrupted, RunError, UserError
-from gnntrain.loading.features import in_place
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import Loader, SampledLoader, SeedPlan
+from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GAT, GCN, GNN, SAGE
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
-from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import CheckpointWriter, State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
@@ -32,7 +29,6 @@ from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
 from gnntrain.training.update import compiled
-from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -88,8 +84,9 @@ def make_trainer(
     *,
     batch_size: int = 8,
     values: list[float] | None = None,
+    evaluator: Evaluator | None = None,
     kind: str = "neighbor",
-    model: GNN | None = None,
+    model: GNN | dict[str, Any] | None = None,
     task: NodeClassification | None = None,
     listeners: Sequence[Recorder] = (),
     callbacks: Sequence[Callback] = (),
@@ -97,15 +94,17 @@ def make_trainer(
     checkpoint_config: CheckpointConfig | None = None,
     **keys: Any,
 ) -> Trainer:
+    """A trainer of this model, or of GraphSAGE with these options."""
     context = context or DistributedContext()
     torch.manual_seed(0)
-    model = model or SAGE(store.num_features, store.num_outputs, hidden_channels=8)
+    if not isinstance(model, GNN):
+        model = SAGE(store.num_features, store.num_outputs, hidden_channels=8, **model or {})
     return Trainer(
         model,
         make_loader(store, context, batch_size, kind, model.needs),
-        Scripted(values),
+        evaluator or Scripted(values),
         task=task or NodeClassification(store),
-        config=TrainerConfig(lr=0.05, **keys),
+        config=TrainerConfig(**{"lr": 0.05, **keys}),
         context=context,
         listeners=listeners,
         callbacks=callbacks,
@@ -176,7 +175,8 @@ def fitted(store: StoredGraph, tmp_path_factory: pytest.TempPathFactory) -> dict
         "pruned": neighbor | {"prune": 2},
         "few": neighbor | {"store": stored(folder / "few", few).path, "global_batch": 4},
     }
-    for world_size in (1, 2, 4):
+    fit_rank(DistributedContext(), {"jobs": jobs, "out": folder})
+    for world_size in (2, 4):
         plan = LaunchPlan(world_size, "cpu", 1, 60)
         launch(fit_rank, {"jobs": jobs, "out": folder}, plan, folder)
     return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
@@ -376,21 +376,6 @@ def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
     data = random_graph(num_classes=2 if task == "binary" else 4, task=task)
     result = make_trainer(stored(tmp_path / "store", data), epochs=20).fit()
     assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
-
-
-def test_ten_lines_train_a_model(store: StoredGraph, tmp_path: Path) -> None:
-    """What a notebook needs: a graph, a loader, a model and a trainer."""
-    graph = store
-    task = NodeClassification(graph)
-    sampler = CPUSampler(graph.fused, dict.fromkeys(graph.edges, (10, 5)))
-    plan = SeedPlan(task.examples("train"), 8)
-    loader = SampledLoader(GraphTensors.of(graph, NO_NEEDS), in_place(graph), sampler, plan)
-    model = SAGE(graph.num_features, task.num_outputs)
-    context = DistributedContext()
-    evaluator = layerwise(graph, tmp_path, context)
-    result = Trainer(model, loader, evaluator, task=task, config=TrainerConfig(epochs=3)).fit()
-    assert len(result.records) == 3
-    assert result.best["val"]["accuracy"] >= 0
 
 
 @pytest.mark.slow
