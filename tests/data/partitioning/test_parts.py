@@ -248,6 +248,9 @@ def test_what_is_not_there_is_said(path: Path, tmp_path: Path) -> None:
     assert reason(tmp_path / "nowhere") == "it does not exist"
     assert reason(path / "part0") == "it has no partition.json"
     assert reason(path, range(2, 4)) == "it has 3 parts, not part 3"
+    for text in ("", "{", "[]", '{"format": "gnntrain-store"}', '{"method": "magic"}'):
+        (path / "partition.json").write_text(text)
+        assert reason(path).startswith("partition.json")
 
 
 CONTRADICTIONS: list[tuple[str, Callable[[Any], object], str]] = [
