@@ -25,7 +25,6 @@ from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.preprocessing import AnyPreprocessing
 from gnntrain.data.raw_files import PublishedBuilder, default_root
-from gnntrain.data.read.files import FilesBuilder
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin, source_digest, told
 
@@ -79,6 +78,8 @@ def builder_for(
         options = config.model_dump(exclude=set(DatasetConfig.model_fields))
         return _Builder({"dataset": config.name, **options}, partial(_synthetic, config))
     if isinstance(config, FilesConfig):
+        from gnntrain.data.read.files import FilesBuilder
+
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
         raise UserError(f"dataset={config.name}: there is no such data set.")

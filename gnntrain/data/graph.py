@@ -483,6 +483,10 @@ class GraphData:
         return _only(self.edges, "edge types")
 
 
+HeteroGraphData = GraphData
+"""The name of the same record in packages written for earlier versions."""
+
+
 def reverse_type(edge_type: EdgeType) -> EdgeType:
     """The edge type of the reverse edges."""
     source, relation, destination = edge_type
