@@ -21,7 +21,7 @@ from typing import NoReturn
 _LIBRARY = Path("lib", "libtorch_cpu.so")
 
 # Before torch is loaded; see `set_variables`.
-_VARIABLES = {
+VARIABLES = {
     # A mini-batch's activations are newly allocated in every step; pages of 2 MiB instead of 4 KiB
     # need 512 times fewer page faults. torch reads this once, at its first allocation.
     "THP_MEM_ALLOC_ENABLE": "1",
@@ -35,7 +35,7 @@ _is_paused = False
 
 def set_variables() -> None:
     """Set the environment variables with which torch computes faster, unless they are set."""
-    for name, value in _VARIABLES.items():
+    for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
 
 

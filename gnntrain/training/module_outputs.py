@@ -247,11 +247,11 @@ class ModuleEvaluator(Evaluator):
         try:
             if bool(outputs_of_path(1.0).isnan().any()):
                 return None
-            spread = outputs_of_path(torch.nan).isnan().any(1).nonzero().flatten()
+            spread = outputs_of_path(torch.nan).isnan().any(1).nonzero().flatten().tolist()
         except Exception:  # of a user's code, which may know its own graph alone
             _log.debug("the model cannot be computed on a path", exc_info=True)
             return None
-        first, last = map(int, spread[[0, -1]]) if len(spread) else (_FARTHEST, _FARTHEST)
+        first, last = (spread[0], spread[-1]) if spread else (_FARTHEST, _FARTHEST)
         return None if first < _FARTHEST or last == 2 * _FARTHEST else last - _FARTHEST
 
     def _hops_of_layers(self, layers: Sequence[Layer], model: PlainModel) -> list[int]:

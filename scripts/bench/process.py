@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from gnntrain.startup import VARIABLES
 from scripts.bench.peers.turns import Spec
 
 _ROOT = Path(__file__).parents[2]
@@ -61,6 +62,7 @@ class Contestant:
             text=True,
             cwd=root,
             env={
+                **(VARIABLES if script == "ours" else {}),  # which the command sets
                 **os.environ,
                 "PYTHONPATH": str(root.absolute()),
                 "OMP_NUM_THREADS": threads,
