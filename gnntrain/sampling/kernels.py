@@ -199,7 +199,7 @@ def num_taken(degree: np.int64, fan_out: np.int64, replace: bool) -> np.int64:
 
 @jit
 def count_edges(edges: InEdges, options: HopOptions, hop: HopEdges, nodes: Int64Array) -> None:
-    """Fill the hop's `starts`, `degrees` and `offsets`, which are zeros.
+    """Fill the hop's `starts`, `degrees` and `offsets`.
 
     `nodes` are the destinations as `indptr` counts them, at the places of `hop.ids`.
     """
@@ -215,6 +215,7 @@ def count_edges(edges: InEdges, options: HopOptions, hop: HopEdges, nodes: Int64
             starts[i] = start
             degrees[i] = indptr[node + 1] - start
         total = np.int64(0)
+        offsets[0] = 0
         for i in range(end - begin - 1):
             total += num_taken(degrees[i], options.fan_outs[r], options.replace)
             offsets[i + 1] = total

@@ -39,6 +39,7 @@ from gnntrain.sampling.cpu import (
     in_edges_of,
     num_seeds_of,
     numba_hop_key,
+    rows_of,
     starts_of,
 )
 from gnntrain.sampling.kernels import (
@@ -252,7 +253,10 @@ class PartDraws:
         nodes = joined([of_type.astype(np.int64) for of_type in rows])
         # Keys are of the ids before the partition.
         ids = joined([own[of_type] for own, of_type in zip(self._original, rows, strict=True)])
-        hop, edge_ids = counted_hop(edges, options, nodes, ids, starts_of(num_dst), num_dst)
+        bounds = rows_of(edges, num_dst)
+        entries = np.empty((3, bounds[-1]), np.int64)
+        room = starts_of(num_dst)
+        hop, edge_ids = counted_hop(edges, options, nodes, ids, room, bounds, entries)
         rows_of_types = [*pairwise(hop.rows.tolist())]
         counts = [np.diff(hop.offsets[begin:end]) for begin, end in rows_of_types]
         first_drawn = starts_of([hop.offsets[end - 1] for _, end in rows_of_types])
