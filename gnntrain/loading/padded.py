@@ -14,8 +14,9 @@ from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.base import SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.block import Sample
+from gnntrain.sampling.cpu import checked_seeds
 
 
 @runtime_checkable
@@ -48,7 +49,8 @@ class PaddedBatches:
         loader: Its position moves as the steps are iterated over.
 
     Raises:
-        UserError: The loader's sampler cannot pad.
+        UserError: The loader's sampler cannot pad, or a seed of its plan is not a node: a step
+            would find out only by waiting for the device.
     """
 
     def __init__(self, loader: SampledLoader) -> None:
@@ -57,6 +59,9 @@ class PaddedBatches:
                 f"{type(loader.sampler).__name__} cannot draw batches of a fixed size",
                 "Write sampler.backend=triton, or leave out trainer.cuda_graph.",
             )
+        schema = loader.values.schema
+        seeds = Seeds({schema.target: as_tensor(loader.plan.seeds)}, NO_TARGETS)
+        checked_seeds(seeds, schema.num_nodes)
         self._sampler = loader.sampler
         self._loader = loader
 

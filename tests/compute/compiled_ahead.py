@@ -1,4 +1,4 @@
-"""Compile every kernel that the GPU's operators launch, for GPUs that are not here.
+"""Compile every kernel that the GPU's operators and sampler launch, for GPUs that are not here.
 
     python -m tests.compute.compiled_ahead
 
@@ -17,14 +17,20 @@ import torch
 
 from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.attention import dot_score, edge_softmax, pair_score, sum_softmax
+from gnntrain.sampling import gpu, triton_kernels
+from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
 from tests.absent_gpus import AbsentGPUs, Compiled
 from tests.compute.registrations import registered
+from tests.sampling.graphs import random_csc, seeds_of
 
 MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]
+SAMPLER = ["register_seeds", "count_edges", "draw_by_row", "draw_by_edge", "draw_with_twins"]
+SAMPLER += ["claim", "mark", "number", "forget"]
 
 
 class CompilesInstead:
@@ -36,7 +42,8 @@ class CompilesInstead:
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self._compile
 
-    def _compile(self, **arguments: Any) -> None:
+    def _compile(self, *args: Any, **arguments: Any) -> None:
+        arguments |= zip(self._kernel.arg_names, args, strict=False)
         self._found.update(self._gpus.compile_all(self._kernel, arguments))
         if arguments.get("parts") is not None:
             # Buffer loads, which AMD's backend prefers, reach 2 GiB from `rows` on.
@@ -51,6 +58,9 @@ def compile_all() -> set[Compiled]:
         place, kernel = name.split(".")
         module = import_module(f"gnntrain.compute.{place}")
         setattr(module, kernel, CompilesInstead(getattr(module, kernel), gpus, found))
+    for kernel in SAMPLER:
+        launch = CompilesInstead(getattr(triton_kernels, kernel), gpus, found)
+        setattr(triton_kernels, kernel, launch)
     for aggregation in _aggregations(torch.int32):
         _aggregate(aggregation, torch.bfloat16)
     _read_stored()
@@ -61,6 +71,8 @@ def compile_all() -> set[Compiled]:
     for aggregation in _aggregations(torch.int64):
         _aggregate(aggregation, torch.float32)
     _attend(torch.int64, torch.float32)
+    for index in (torch.int32, torch.int64):
+        _sample(index)
     return found
 
 
@@ -138,6 +150,17 @@ def _fuse(dtype: torch.dtype) -> None:
     )
     torch.autograd.backward(layer(rows, None).sum())
     layer(LazyFeatures(rows.detach().half(), torch.arange(3)), None)
+
+
+def _sample(index: torch.dtype) -> None:
+    """Draw without the numbers that kernels would have written: a node and an edge each hop."""
+    gpu._read = lambda sizes: [1] * len(sizes)
+    gpu.resolve_draws = lambda values, *_: torch.zeros_like(values)
+    indptr, indices = map(torch.from_numpy, random_csc(50, 300))
+    edges = FusedCSC.cut([EDGE], {NODE: 50}, [300], indptr, indices.to(index))
+    for fan_outs, replace in (((1, 10, 64, 65, -1), False), ((3,), True)):
+        sampler = gpu.GPUSampler(edges, {EDGE: fan_outs}, replace=replace)
+        sampler.sample(seeds_of([0, 1, 2]), SampleKey(1, 2, 3))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -114,6 +115,15 @@ def test_a_step_that_is_made_later_is_the_batch_and_padding(store: Graph, device
         shapes.add(tuple((b.num_dst, b.num_src, b.num_edges) for b in blocks))
     assert len(shapes) == 2  # 7 seeds, and the 2 that are left
     assert ours.state_dict() == {"epoch": 0, "step": len(ours)}
+
+
+@pytest.mark.parametrize("wrong", [-1, 60])
+def test_a_step_that_is_made_later_has_no_seed_that_is_no_node(store: Graph, wrong: int) -> None:
+    """Its kernels would read the target of another node, or none."""
+    ours, _ = loaders(store, "cpu", fan_outs=(3, 2))
+    ours.plan = replace(ours.plan, seeds=np.array([3, wrong]))
+    with pytest.raises(UserError, match=f"1 of 2 seeds are not nodes of the graph: {wrong}"):
+        PaddedBatches(ours)
 
 
 @on_a_gpu
