@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import checks
 from gnntrain.run import train as train_here
+from tests.packages import install
 from tests.pyg_backends import INSTALLED, use_backend
 
 ROOT = Path(__file__).parents[1]
@@ -205,26 +203,21 @@ def test_cora_reaches_its_published_accuracy_nearly(gnntrain: Command) -> None:
 def test_a_users_own_pyg_model_trains_by_its_entry_point(
     gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "site"
-    (package / "my_models-1.0.dist-info").mkdir(parents=True)
-    (package / "my_models.py").write_text(
-        "import torch\n"
-        "from torch_geometric.nn import GraphSAGE\n"
-        "class Mine(GraphSAGE):\n"
-        "    def __init__(self, in_channels, out_channels, width=8):\n"
-        "        super().__init__(in_channels, width, 2, out_channels)\n"
-        "        self.unused = torch.nn.Linear(2, 2)\n"
-        "    def forward(self, x, edge_index):\n"
-        "        x = torch.nn.functional.dropout(x, 0.5, self.training, inplace=True)\n"
-        "        return super().forward(x, edge_index)\n"
-    )
-    (package / "my_models-1.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: my-models\nVersion: 1.0\n"
-    )
-    (package / "my_models-1.0.dist-info" / "entry_points.txt").write_text(
-        "[gnntrain.models]\nmine = my_models:Mine\n"
-    )
-    monkeypatch.syspath_prepend(package)
+    code = """
+        import torch
+        from torch_geometric.nn import GraphSAGE
+
+        class Mine(GraphSAGE):
+            def __init__(self, in_channels, out_channels, width=8):
+                super().__init__(in_channels, width, 2, out_channels)
+                self.unused = torch.nn.Linear(2, 2)
+
+            def forward(self, x, edge_index):
+                x = torch.nn.functional.dropout(x, 0.5, self.training, inplace=True)
+                return super().forward(x, edge_index)
+    """
+    points = "[gnntrain.models]\nmine = my_models:Mine\n"
+    install(tmp_path / "site", monkeypatch, "my_models", code, points)
     keys = ["model=plugin", "model.name=mine", "model.options={width: 12}", *TINY_GRAPH]
     assert gnntrain.train("b", *keys, "sampler=full")["status"] == "completed"
     assert gnntrain.train("c", *keys, "distributed.num_processes=2")["world_size"] == 2
@@ -240,44 +233,31 @@ def test_a_failing_run_says_so_in_its_summary(gnntrain: Command, tmp_path: Path)
     assert "loss" in summary["error"]
 
 
-def test_a_rank_that_fails_is_named_in_the_summary(cache: Path, tmp_path: Path) -> None:
-    package = tmp_path / "site"
-    package.mkdir()
-    # Every process of the job imports this: rank 1 fails in its second step.
-    (package / "sitecustomize.py").write_text(
-        "import os\n"
-        "if os.environ.get('FAIL_RANK'):\n"
-        "    from gnntrain.tasks import NodeClassification\n"
-        "    import torch.distributed as dist\n"
-        "    loss, calls = NodeClassification.loss, []\n"
-        "    def failing(*args):\n"
-        "        calls.append(1)\n"
-        "        if dist.is_initialized() and dist.get_rank() == 1 and len(calls) == 2:\n"
-        "            raise ValueError('boom on rank 1')\n"
-        "        return loss(*args)\n"
-        "    NodeClassification.loss = failing\n"
-    )
-    run = tmp_path / "run"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "gnntrain", *TINY, "trainer.epochs=9"),
-            *("distributed.num_processes=2", f"run.dir={run}"),
-        ],
-        env=os.environ
-        | {
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{package}",
-            "XDG_CACHE_HOME": str(cache),
-            "FAIL_RANK": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Rank 1 failed: ValueError: boom on rank 1" in done.stderr
-    assert "closed by peer" not in done.stdout + done.stderr
-    assert "boom on rank 1" in json.loads((run / "summary.json").read_text())["error"]
+def test_a_rank_that_fails_is_named_in_the_summary(
+    gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        import torch.distributed as dist
+        from torch_geometric.nn import GraphSAGE
+
+        class Fails(GraphSAGE):
+            def __init__(self, in_channels, out_channels):
+                super().__init__(in_channels, 8, 2, out_channels)
+                self.num_steps = 0
+
+            def forward(self, x, edge_index):
+                self.num_steps += 1
+                if dist.get_rank() == 1 and self.num_steps == 2:
+                    raise ValueError("boom on rank 1")
+                return super().forward(x, edge_index)
+    """
+    points = "[gnntrain.models]\nfails = fails_on_a_rank:Fails\n"
+    install(tmp_path / "site", monkeypatch, "fails_on_a_rank", code, points)
+    keys = ["model=plugin", "model.name=fails", "distributed.num_processes=2", "run.dir=run"]
+    told = gnntrain(*TINY_GRAPH, "trainer.batch_size=16", *keys, code=1)
+    assert "Rank 1 failed: ValueError: boom on rank 1" in told
+    assert "closed by peer" not in told
+    assert "boom on rank 1" in json.loads(Path("run/summary.json").read_text())["error"]
 
 
 def test_too_few_nodes_for_one_full_batch_are_refused_before_a_run_begins(

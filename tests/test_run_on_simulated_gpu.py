@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,23 @@ import torch
 from gnntrain import devices, plugins
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.compute.selection import CPU_KERNELS, select
+from gnntrain.data.partitioning.build import partition
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import evaluate, resume, saved_config, train
+from gnntrain.run import evaluate, prepare_store, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.simulated_device import Traffic, present, watched
 from tests.simulated_device.module import DeviceModule
 
 ROOT = Path(__file__).parents[1]
-KEYS = [
-    *("dataset.num_nodes=300", "dataset.avg_degree=6", "dataset.num_features=12"),
-    *("model.hidden_channels=8", "trainer.batch_size=16", "trainer.epochs=2", "logger=[csv]"),
-    *("compute.kernels=torch", "distributed.threads=1"),
-]
+COMMON = ["model.hidden_channels=8", "trainer.epochs=2", "logger=[csv]", "compute.kernels=torch"]
+COMMON += ["distributed.threads=1"]
+KEYS = ["dataset.num_nodes=300", "dataset.avg_degree=6", "dataset.num_features=12", *COMMON]
+KEYS += ["trainer.batch_size=16"]
+TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=8", "model=rgcn"]
+TYPED += ["trainer.batch_size=128", "sampler.fan_outs=[3,2]", *COMMON]
 TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "gpu_memory", "time")
 NOT_ON_CPU = ("cache_hit_rate",)
 
@@ -61,10 +63,10 @@ def _usual_kernels() -> Iterator[None]:
     select(CPU_KERNELS, "cpu")
 
 
-def on_gpu(run: Path, *keys: str, memory: int = 4 << 30) -> Traffic:
+def on_gpu(run: Path, *keys: str, memory: int = 4 << 30, graph: Sequence[str] = KEYS) -> Traffic:
     """A run on the simulated GPU, and what it copied and waited for."""
     with present(total_memory=memory), watched() as traffic:
-        train(compose_config([*KEYS, f"run.dir={run}", *keys]).config)
+        train(compose_config([*graph, f"run.dir={run}", *keys]).config)
     assert (RunDirectory(run).summary() or {})["status"] == "completed"
     assert not traffic.races
     return traffic
@@ -81,8 +83,8 @@ def test_the_callers_generator_is_left_alone(tmp_path: Path, stores: str, device
         assert torch.equal(devices.rng_state(torch.device("sim")), state)
 
 
-def on_cpu(run: Path, *keys: str) -> None:
-    train(compose_config([*KEYS, f"run.dir={run}", *keys, "trainer.device=cpu"]).config)
+def on_cpu(run: Path, *keys: str, graph: Sequence[str] = KEYS) -> None:
+    train(compose_config([*graph, f"run.dir={run}", *keys, "trainer.device=cpu"]).config)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -145,17 +147,22 @@ WAYS = [
     "trainer.scheduler=cosine trainer.clip_norm=1 trainer.optimizer=sgd",
     "trainer.precision=bf16",
 ]
+TYPED_WAYS = [
+    "model=hgt model.heads=2 evaluation=sampled trainer.epochs=1",
+    "model=rgat model.heads=2 trainer.epochs=1",
+    "model=hetero_sage features.placement=memmap",
+    "sampler=full trainer.optimizer=adamw trainer.clip_norm=1 trainer.weight_decay=0.1",
+]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *TYPED_WAYS])
 def test_a_gpu_gives_the_cpus_numbers_and_no_step_waits(
     tmp_path: Path, stores: str, way: str
 ) -> None:
-    keys = [stores, *way.split()]
-    traffic = on_gpu(tmp_path / "gpu", *keys)
-    on_cpu(
-        tmp_path / "cpu", *[key for key in keys if "placement" not in key and "cache" not in key]
-    )
+    keys, graph = [stores, *way.split()], TYPED if way in TYPED_WAYS else KEYS
+    traffic = on_gpu(tmp_path / "gpu", *keys, graph=graph)
+    there = [key for key in keys if "placement" not in key and "cache" not in key]
+    on_cpu(tmp_path / "cpu", *there, graph=graph)
     assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
     assert_no_wait_in_a_step(traffic, rows(tmp_path / "gpu")[-1]["step"])
 
@@ -181,6 +188,32 @@ def test_fp16_scales_the_loss(tmp_path: Path, stores: str) -> None:
     losses = [[row["train/loss"] for row in rows(tmp_path / name)] for name in ("gpu", "cpu")]
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
     assert traffic.waits_in(STEPS[0]) <= MEANT | {"training/update.py:_take_step"}
+
+
+def test_fp16_scales_the_gradients_of_tables_too(tmp_path: Path, stores: str) -> None:
+    # Without a kink: where rounding flips a ReLU, a gradient of 0 becomes another.
+    many = "dataset.num_classes=349"  # their gradients are small enough for the first scale
+    plain = [stores, many, "trainer.optimizer=sgd", "trainer.lr=1", "model.activation=none"]
+    on_gpu(tmp_path / "gpu", *plain, "trainer.precision=fp16", graph=TYPED)
+    on_cpu(tmp_path / "cpu", *plain, graph=TYPED)
+    on_cpu(tmp_path / "still", stores, many, "trainer.lr=1e-30", graph=TYPED)
+    for table in ("author", "institution", "field_of_study"):
+        name = f"tables.{table}.weight"
+        found, expected, before = (
+            weights(tmp_path / run, "last")[name] for run in ("gpu", "cpu", "still")
+        )
+        moved = (expected - before).norm()
+        assert moved > 0
+        assert (found - expected).norm() < 0.005 * moved
+
+
+def test_a_gpu_trains_on_a_graph_in_parts(tmp_path: Path, stores: str) -> None:
+    store = prepare_store(compose_config([*TYPED, stores]).config.dataset).store
+    partition(store, 3, tmp_path / "parts", "streaming")
+    in_parts = ["distributed.graph=partitioned", f"distributed.parts={tmp_path / 'parts'}"]
+    on_gpu(tmp_path / "gpu", stores, *in_parts, graph=TYPED)
+    on_cpu(tmp_path / "cpu", stores, graph=TYPED)
+    assert_same_run(tmp_path / "gpu", tmp_path / "cpu")
 
 
 PACKAGE = """
@@ -290,18 +323,22 @@ def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
         assert evaluate(run)["metrics"] == metrics
 
 
-@pytest.mark.parametrize("memory", [4 << 30, LITTLE])
-def test_predictions_and_embeddings_are_the_cpus(tmp_path: Path, stores: str, memory: int) -> None:
+@pytest.mark.parametrize(("graph", "model"), [(KEYS, "gat"), (TYPED, "rgcn")])
+def test_predictions_and_embeddings_are_the_cpus(
+    tmp_path: Path, stores: str, graph: list[str], model: str
+) -> None:
     run = tmp_path / "run"
-    on_gpu(run, stores, "model=gat")
+    on_gpu(run, stores, f"model={model}", "trainer.epochs=1", graph=graph)
     for what in ("logits", "embeddings"):
-        with present(total_memory=memory), watched() as traffic:
-            predict(run, tmp_path / f"gpu_{what}.npy", what=what)
-        assert traffic.copies
-        assert not traffic.races
-        predict(run, tmp_path / f"cpu_{what}.npy", what=what)
-        there, here = (np.load(tmp_path / f"{device}_{what}.npy") for device in ("gpu", "cpu"))
-        np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
+        predict(run, tmp_path / f"cpu-{what}.npy", what=what)
+        here = np.load(tmp_path / f"cpu-{what}.npy")
+        for memory in (4 << 30, LITTLE):
+            out = tmp_path / f"{memory}-{what}.npy"
+            with present(total_memory=memory), watched() as traffic:
+                predict(run, out, what=what)
+            assert traffic.copies
+            assert not traffic.races
+            np.testing.assert_allclose(np.load(out), here, rtol=1e-5, atol=1e-6)
 
 
 def test_its_weights_are_exported_as_those_of_a_cpu(tmp_path: Path, stores: str) -> None:

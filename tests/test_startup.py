@@ -106,14 +106,6 @@ def test_collection_that_a_user_has_disabled_stays_so() -> None:
         gc.enable()
 
 
-def test_a_run_of_one_process_does_not_load_what_only_machines_need() -> None:
-    code = "import sys, gnntrain.run, gnntrain.worker; print(*sys.modules)"
-    command = [sys.executable, "-c", code]
-    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    assert "gnntrain.distributed.launch" in loaded
-    assert not loaded & {"gnntrain.distributed.rendezvous", "gnntrain.distributed.exchange"}
-
-
 IMPORTS = """
 import os, warnings
 import numpy, ogb, optuna, pandas, scipy.sparse, sklearn, torch, torch._inductor, torch_geometric
@@ -124,5 +116,6 @@ assert found == [dict(os.environ), warnings.filters]
 """
 
 
+@pytest.mark.slow
 def test_an_import_sets_no_filter_and_no_variable() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)
