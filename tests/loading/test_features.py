@@ -24,7 +24,7 @@ from gnntrain.distributed.cuda_runtime import CudaError
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading import pinned as module
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, rows_of
-from gnntrain.loading.pinned import PinningError, device_addresses, empty_pinned, pinned
+from gnntrain.loading.pinned import PinningError, empty_pinned, pinned
 from gnntrain.loading.placement import (
     Memory,
     Placement,
@@ -250,17 +250,6 @@ def test_memory_stays_pinned_while_a_view_of_it_is_held(monkeypatch: pytest.Monk
     assert len(cuda.registered) == 1
     del part
     assert cuda.registered == {}
-
-
-def test_kernels_read_pinned_rows_at_the_gpus_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime(monkeypatch)
-    rows = empty_pinned((70, 3))
-    parts = (rows[:35], rows[35:])
-    with mock.patch.object(torch, "tensor") as made:  # no GPU is here
-        device_addresses(parts, torch.device("cuda", 0))
-    assert made.call_args.args == ([part.data_ptr() + AWAY for part in parts],)
-    found = device_addresses(parts, torch.device("cpu")).tolist()
-    assert found == [part.data_ptr() for part in parts]
 
 
 ROWS = torch.arange(12, dtype=torch.bfloat16).view(4, 3)

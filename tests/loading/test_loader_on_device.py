@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain import devices
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
@@ -91,15 +89,6 @@ def test_later_batches_do_not_overwrite_earlier_ones(graph: Graph, sim: torch.de
     for found, batch in zip(sums, expected, strict=True):
         wanted = [float(x.sum(dtype=torch.float64)) for x in batch.x_dict.values()]
         assert list(map(float, found)) == pytest.approx(wanted)
-
-
-def test_a_device_without_streams_is_used_by_one_thread(
-    graph: Graph, sim: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "has_streams", lambda _: False)
-    with watched() as traffic:
-        assert len(list(builder(graph, ALL, sim).training_loader())) > 1
-    assert {copy.thread for copy in traffic.copies} == {threading.current_thread().name}
 
 
 def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:

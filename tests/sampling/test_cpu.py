@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.graph import NODE, FusedCSC
+from gnntrain.data.graph import FusedCSC
 from gnntrain.errors import UserError
 from gnntrain.sampling import kernels
 from gnntrain.sampling.base import SampleKey
@@ -166,12 +166,6 @@ def test_mistakes_are_told() -> None:
         sampler_of(typed, unequal, scope="node")
 
 
-def test_no_hop_gives_the_seeds_alone() -> None:
-    sample = cpu_sampler(random_csc(50, 300), []).sample(seeds_of([4, 2]), KEY)
-    assert sample.nodes[NODE].tolist() == [4, 2]
-    assert sample.hops == ()
-
-
 # What the key decides
 
 
@@ -216,18 +210,6 @@ def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
             assert found.items() <= expected.items()
 
 
-@on_each_graph
-@each_scope
-def test_seed_epoch_step_and_hop_each_change_the_draws(graph: FusedCSC, scope: str) -> None:
-    sampler = sampler_of(graph, [3, 3], scope=scope)
-    parts = [(7, 0, 5), (8, 0, 5), (7, 1, 5), (7, 0, 6), (5, 0, 7)]
-    drawn = []
-    for key in parts:
-        first, second = in_edges(sampler.sample(seeds_of(SEEDS, graph), SampleKey(*key)))
-        drawn += [str([hop[node] for node in first]) for hop in (first, second)]
-    assert len(set(drawn)) == 2 * len(parts)
-
-
 # Random numbers
 
 
@@ -241,13 +223,6 @@ def test_a_stream_is_splitmix64_and_the_draws_of_a_key_never_change() -> None:
     assert int(key) == 0x2BBC24730022433D
     found = [int(kernels.draw(number(stream), number(index))) for index in range(2)]
     assert found == [0xE8384DE448F306D9, 0x845E870A1F3307EF]
-
-
-@examples(50)
-@given(value=st.integers(0, 2**64 - 1), num_values=st.integers(1, 2**32 - 1))
-def test_a_bounded_draw_is_the_scaled_draw_rounded_down(value: int, num_values: int) -> None:
-    bounded = kernels.bounded(np.uint64(value), np.uint64(num_values))
-    assert int(bounded) == value * num_values // 2**64
 
 
 # PyG's view

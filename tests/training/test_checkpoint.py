@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import random
@@ -25,17 +24,6 @@ from gnntrain.training.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from tests.disks import full_disk
-
-
-def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "last.pt"
-    save_checkpoint(path, {"model": {"w": torch.arange(3)}, "epoch": 4, "config": {"a": [1, "b"]}})
-    state = load_checkpoint(path)
-    assert state["model"]["w"].tolist() == [0, 1, 2]
-    assert state["epoch"] == 4
-    assert state["config"] == {"a": [1, "b"]}
-    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
 def test_what_was_written_is_read_again_before_it_takes_the_place(
@@ -229,30 +217,6 @@ def test_training_does_not_wait_for_the_disk(
     writer.close()
     assert written[-1] == ("last.pt", 49)
     assert len(written) <= 3
-
-
-def test_a_full_disk_is_told_once_and_written_to_when_it_has_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.02)
-    with caplog.at_level(logging.WARNING, logger="gnntrain"):
-        writer = CheckpointWriter(tmp_path)
-        writer.offer({"epoch": 1}, best=True)
-        wait_for(tmp_path / "last.pt")
-        with full_disk(100):
-            for epoch in (2, 3, 4):
-                writer.offer({"epoch": epoch}, best=epoch == 3)
-                time.sleep(0.1)
-            assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
-        wait_for(tmp_path / "last.prev.pt")  # nothing new is offered
-        writer.close()
-    writer.raise_failure()
-    refused, recovered = caplog.messages
-    assert "could not be written" in refused
-    assert "written again" in recovered
-    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 3
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 4
-    assert {path.name for path in tmp_path.iterdir()} == {"best.pt", "last.pt", "last.prev.pt"}
 
 
 def test_without_the_best_the_last_is_not_written_and_the_run_fails(

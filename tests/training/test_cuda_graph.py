@@ -1,25 +1,17 @@
-"""A recorded step trains as one that is not. Where there is no GPU, to record is to run again.
-
-It asks the device for no number and sends it none, since the host would wait for either: tried on
-tensors without memory (`meta`), where to ask is an error, with kernels that do nothing.
-"""
+"""A recorded step trains as one that is not. Where there is no GPU, to record is to run again;
+on a GPU, CUDA refuses to record a step that waits for the device."""
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
@@ -31,25 +23,21 @@ from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
-from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
-from tests.compute.registrations import opened
+from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
 from tests.training.test_trainer import Recorder, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.loading.features import InPlaceFeatures, rows_of
-from gnntrain.loading.padded import PaddedBatches, SeedBatch
-from gnntrain.sampling import gpu, triton_kernels
+from gnntrain.sampling import gpu
 
-META = torch.device("meta")
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> StoredGraph:
-    return stored(
-        tmp_path / "store", random_graph()
-    )  # 30 training nodes: 3 steps of 8 and one of 6
+    return stored(tmp_path / "store", random_graph())
 
 
 def run_again(body: Callable[[], None]) -> Callable[[], None]:
@@ -66,31 +54,24 @@ def trainer(
     options: dict[str, Any] | None = None,
     **keys: Any,
 ) -> tuple[Trainer, Recorder]:
+    """Of 30 training nodes: 3 steps of 8 and one of 6."""
     torch.manual_seed(0)
     place, listener = torch.device(device), Recorder()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options or {})
-    model, needs, name = model.to(place), model.needs, store.target
-    graph = GraphTensors.of(store, needs, torch.device("cpu") if place == META else place)
+    needs, graph = model.needs, GraphTensors.of(store, model.needs, place)
     edges = graph.only_edges
     fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
     by_type = dict.fromkeys(store.edges, fan_outs)
     sampler = gpu.GPUSampler(fused, by_type, edge_ids=needs.weight)
-    rows, slots = rows_of(store.only_nodes).to(place), None
-    if place == META:
-        graph = GraphTensors.of(store, needs, META)
-        edges = graph.only_edges
-        sampler._device, sampler._indptr, sampler._indices = META, edges.indptr, edges.indices
-        slots = torch.empty(store.num_nodes, dtype=torch.int32, device=META)
-    features = {name: InPlaceFeatures(LazyFeatures(rows, slots=slots), place)}
+    rows = LazyFeatures(rows_of(store.only_nodes).to(place))
+    features = {store.target: InPlaceFeatures(rows, place)}
     plan = SeedPlan(store.split("train"), 8)
-    loader = SampledLoader(graph, features, sampler, plan, needs=needs, threads=0)
-    config = TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys})
     made = Trainer(
-        model,
-        loader,
+        model.to(place),
+        SampledLoader(graph, features, sampler, plan, needs=needs, threads=0),
         Scripted(),
         task=NodeClassification(store),
-        config=config,
+        config=TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys}),
         context=DistributedContext(device=place),
         listeners=(listener,),
         record=run_again if device == "cpu" else None,
@@ -126,17 +107,45 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
         torch.testing.assert_close(left, right, atol=close, rtol=close)
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
-@pytest.mark.parametrize("kind", [GCN, GIN, GAT, GATv2])
+@on_a_gpu
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SAGE, {"norm": "layer", "residual": True, "jk": "cat"}),
+        (SAGE, {"aggregator": "max", "normalize": True, "jk": "max"}),
+        (GCN, {}),
+        (GIN, {}),
+        (GAT, {}),
+        (GATv2, {}),
+    ],
+    ids=str,
+)
 def test_every_model_can_be_recorded(
-    store: StoredGraph, device: str, kind: Callable[..., GNN]
+    store: StoredGraph, device: str, kind: Callable[..., GNN], options: dict[str, Any]
 ) -> None:
-    eager, eager_told = trainer(store, device, kind)
-    recorded, told = trainer(store, device, kind, cuda_graph=True)
+    eager, eager_told = trainer(store, device, kind, options=options)
+    recorded, told = trainer(store, device, kind, options=options, cuda_graph=True)
     eager.fit()
     recorded.fit()
     losses = [[record.train_loss for record in one.epochs] for one in (told, eager_told)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@on_a_gpu
+@pytest.mark.parametrize(
+    ("kind", "option"), [(SAGE, "dropout"), (GIN, "input_dropout"), (GAT, "attention_dropout")]
+)
+def test_dropout_and_draws_of_another_kernel_can_be_recorded(
+    store: StoredGraph, device: str, kind: Callable[..., GNN], option: str
+) -> None:
+    options = {option: 0.5}
+    recorded, told = trainer(
+        store, device, kind, fan_outs=(70, 2), options=options, cuda_graph=True
+    )
+    recorded.fit()
+    losses = {record.train_loss for record in told.epochs}
+    assert len(losses) == 3
+    assert all(map(math.isfinite, losses))
 
 
 @on_each_device
@@ -165,81 +174,3 @@ def test_who_goes_on_with_the_rest_of_an_epoch_records_whole_steps(
     assert sizes == [6] + [8] * 8
     assert recorded._replay is not None
     assert int(totals.step) == len(sizes)
-
-
-class NoKernel:
-    """In the place of every kernel, and of the modules that hold them."""
-
-    def __getattr__(self, name: str) -> NoKernel:
-        return self
-
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *_, **__: None
-
-
-class Mixed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Notes the operators that take or give tensors of both the host and the device."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[str] = []
-        self.number = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own = opened(func, cuda)
-        if own is not None:
-            with self:
-                return own(*args)
-        out = func(*args, **(kwargs or {}))
-        values = [v for v in tree_leaves((args, kwargs, out)) if isinstance(v, Tensor)]
-        self.number += 1
-        if any(value.device != META for value in values):
-            self.found.append(f"{func}: {[(v.device.type, list(v.shape)) for v in values]}")
-        return out
-
-
-@pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (SAGE, {"dropout": 0.5, "norm": "layer", "residual": True, "jk": "cat"}),
-        (SAGE, {"aggregator": "max", "normalize": True, "jk": "max"}),
-        (GCN, {"dropout": 0.5}),
-        (GIN, {"input_dropout": 0.1}),
-        (GAT, {"attention_dropout": 0.5}),
-        (GATv2, {}),
-    ],
-    ids=str,
-)
-def test_a_step_neither_waits_for_the_device_nor_sends_it_anything(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Callable[..., GNN],
-    options: dict[str, Any],
-) -> None:
-    weights = np.random.default_rng(1).random(240).astype(np.float32)
-    store = stored(tmp_path / "store", random_graph(edge_weight=weights))
-    made, _ = trainer(
-        store, "meta", kind, fan_outs=(70, 2), options=options, clip_norm=1.0
-    )  # 70 is drawn by another kernel than 2
-    monkeypatch.setattr(launching, "_kernels", lambda _: NoKernel())
-    for name, value in vars(triton_kernels).items():
-        if hasattr(value, "fn"):
-            monkeypatch.setattr(triton_kernels, name, NoKernel())
-    # Autocast does not know the device.
-    for module in ("aggregate_linear", "base"):
-        monkeypatch.setattr(
-            f"gnntrain.models.{module}.autocast_type", lambda _, otherwise: otherwise
-        )
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    # The optimiser is not ours.
-    monkeypatch.setattr(made.update.optimizer, "step", lambda: None)
-    keys = torch.empty(4, dtype=torch.int32, device=META)
-    step = SeedBatch(torch.empty(8, dtype=torch.int64, device=META), keys, 8, 8)
-    totals = EpochTotals.start(META)
-    with Mixed() as mixed:
-        made.update(PaddedBatches(cast(SampledLoader, made.loader)).make(step), totals)
-    assert totals.num_skipped == 0
-    assert mixed.found == []
-    assert mixed.number > 100

@@ -130,44 +130,6 @@ def test_a_run_broken_off_anywhere_ends_bit_for_bit_as_one_that_was_not(
         assert_same(again, whole)
 
 
-def test_a_run_broken_off_many_times_ends_as_one_that_was_not(
-    store: StoredGraph, tmp_path: Path
-) -> None:
-    whole = make(store, tmp_path / "whole")
-    whole.fit()
-    directory = tmp_path / "often"
-    interrupted(make(store, directory, listener=Interrupting(step=2)))
-    for _ in range(4):
-        interrupted(resumed(store, directory, Interrupting(step=2)))
-    interrupted(resumed(store, directory, Interrupting(epoch=3)))
-    again = resumed(store, directory)
-    again.fit()
-    assert_same(again, whole)
-
-
-@pytest.mark.parametrize(
-    ("interruption", "told"),
-    [
-        # The step that was told last was saved before.
-        ({"step": STEPS + 3}, [(2, 4), (3, 1), (3, 2), (3, 3), (3, 4), (4, 1)]),
-        ({"epoch": 2}, [(3, 1), (3, 2), (3, 3), (3, 4), (4, 1), (4, 2)]),
-    ],
-)
-def test_only_the_steps_and_epochs_that_are_missing_are_trained_and_told(
-    store: StoredGraph,
-    tmp_path: Path,
-    interruption: dict[str, int],
-    told: list[tuple[int, int]],
-) -> None:
-    interrupted(make(store, tmp_path / "run", listener=Interrupting(**interruption)))
-    listener = Recorder()
-    again = resumed(store, tmp_path / "run", listener)
-    again.fit()
-    assert [(p.epoch, p.step) for p in listener.steps[:6]] == told
-    assert [record.epoch for record in listener.epochs] == list(range(told[0][0], EPOCHS + 1))
-    assert [record.epoch for record in again.result.records] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(
     ("optimizer", "setting"), [("adam", "capturable"), ("adamw", "capturable"), ("sgd", "fused")]
 )
@@ -183,17 +145,6 @@ def test_the_settings_of_a_step_recorded_on_a_gpu_bind_no_later_run(
     again.load_state(state)
     assert again.update.optimizer.param_groups[0][setting] == usual
     again.fit()  # Adam would refuse a state that is said to be a GPU's
-
-
-def test_a_run_that_was_done_goes_on_with_more_epochs(store: StoredGraph, tmp_path: Path) -> None:
-    whole = make(store, tmp_path / "whole", epochs=5)
-    whole.fit()
-    make(store, tmp_path / "run", epochs=2).fit()
-    done = resumed(store, tmp_path / "run", epochs=2)
-    assert len(done.fit().records) == 2
-    again = resumed(store, tmp_path / "run", epochs=5)
-    again.fit()
-    assert_same(again, whole)
 
 
 def test_the_seconds_of_a_run_are_added_up(store: StoredGraph, tmp_path: Path) -> None:

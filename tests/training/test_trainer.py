@@ -23,7 +23,7 @@ from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GAT, GCN, GNN, SAGE
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from gnntrain.tasks import NodeClassification
-from gnntrain.training.checkpoint import CheckpointWriter, State, load_checkpoint
+from gnntrain.training.checkpoint import CheckpointWriter, State
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.totals import EpochTotals
@@ -265,26 +265,6 @@ def test_a_listener_can_end_training_and_the_others_are_still_told(store: Stored
     result = make_trainer(store, epochs=9, listeners=(PrunesAfter(2), other)).fit()
     assert [record.epoch for record in other.epochs] == [1, 2]
     assert result.records == other.epochs
-
-
-class Failing(Scripted):
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        if self.num_calls == 3:
-            raise KeyboardInterrupt
-        return super().evaluate(model)
-
-
-def test_checkpoints_hold_what_going_on_will_need(store: StoredGraph, tmp_path: Path) -> None:
-    trainer = make_trainer(store, epochs=9, checkpoints=tmp_path)
-    trainer.evaluator = Failing([0.1, 0.9, 0.2])
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit()
-    last, best = (load_checkpoint(tmp_path / f"{name}.pt") for name in ("last", "best"))
-    assert (last["epoch"], best["epoch"], last["best_epoch"]) == (3, 2, 2)
-    assert last["loader"] == {"epoch": 3, "step": 4}
-    assert set(last) >= {"model", "optimizer", "schedule", "scaler", "ranks", "history", "step"}
-    weight = "convs.0.lin_l.weight"
-    assert not torch.equal(last["model"][weight], best["model"][weight])
 
 
 class Asking(Callback):

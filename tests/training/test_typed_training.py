@@ -14,11 +14,10 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
 from gnntrain.models.embedding import EmbeddingTable, embedding_tables
-from gnntrain.training.checkpoint import load_last
 from gnntrain.training.trainer import Trainer
-from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
+from tests.hetero_graphs import hetero_graph, random_hetero_data
 from tests.trainers import trainer_of
-from tests.training.test_resumed_training import Interrupting, assert_same, outcome
+from tests.training.test_resumed_training import Interrupting, outcome
 
 
 def make(
@@ -58,36 +57,6 @@ def make(
 
 def tables_of(trainer: Trainer) -> list[EmbeddingTable]:
     return [table for _, table in embedding_tables(trainer.model)]
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"optimizer": "sgd", "clip_norm": 0.5, "weight_decay": 0.01},
-        {"model": "hgt", "optimizer": "adamw", "on_nonfinite": "skip", "scheduler": "cosine"},
-        {"sampler": "full"},
-    ],
-    ids=lambda keys: ",".join(map(str, keys.values())),
-)
-def test_a_run_broken_off_anywhere_ends_bit_for_bit_as_one_that_was_not(
-    tmp_path: Path, keys: dict[str, Any]
-) -> None:
-    whole = make(tmp_path / "whole", **keys)
-    before = [table.weight.clone() for table in tables_of(whole)]
-    assert [len(weight) for weight in before] == [SIZES["author"], SIZES["venue"]]
-    whole.fit()
-    assert not any(
-        torch.equal(table.weight, first)
-        for table, first in zip(tables_of(whole), before, strict=True)
-    )
-    for step in (2, whole.result.records[-1].step - 1):
-        folder = tmp_path / str(step)
-        with pytest.raises(KeyboardInterrupt):
-            make(folder, listener=Interrupting(step=step), **keys).fit()
-        again = make(folder, **keys)
-        again.load_state(load_last(folder)[0])
-        again.fit()
-        assert_same(again, whole)
 
 
 RANKS: list[dict[str, Any]] = [{"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}]
