@@ -142,6 +142,7 @@ WAYS = [
     "model=mlp model.residual=true",
     "model.aggregator=max features.placement=memmap",
     "sampler=full model=gat model.heads=2",
+    "sampler=full model=gcn",
     "features.placement=cached features.cache_ratio=0.3",
     "dataset.feature_dtype=float16",
     "trainer.scheduler=cosine trainer.clip_norm=1 trainer.optimizer=sgd",

@@ -157,7 +157,8 @@ def _sample(index: torch.dtype) -> None:
     gpu._read = lambda sizes: [1] * len(sizes)
     gpu.resolve_draws = lambda values, *_: torch.zeros_like(values)
     indptr, indices = map(torch.from_numpy, random_csc(50, 300))
-    edges = FusedCSC.cut([EDGE], {NODE: 50}, [300], indptr, indices.to(index))
+    tensors: Any = indptr, indices.to(index)
+    edges = FusedCSC.cut([EDGE], {NODE: 50}, [300], *tensors)
     for fan_outs, replace in (((1, 10, 64, 65, -1), False), ((3,), True)):
         sampler = gpu.GPUSampler(edges, {EDGE: fan_outs}, replace=replace)
         sampler.sample(seeds_of([0, 1, 2]), SampleKey(1, 2, 3))

@@ -391,18 +391,6 @@ def test_with_all_in_neighbours_or_none_a_batch_of_pyg_equals_our_own(
         assert_same(batch, same)
 
 
-@by_pyg
-def test_weights_are_those_of_the_edges_pyg_drew(graph: Graph) -> None:
-    for batch in stock(graph, plan_of(graph)):
-        assert batch.sample is not None
-        for hop, drawn in zip(batch.hops, batch.sample.hops, strict=True):
-            for name, block in hop.edges.items():
-                ids, weight = drawn.edges[name].edge_ids, graph.edges[name].weight
-                assert ids is not None
-                assert weight is not None
-                np.testing.assert_array_equal(block.weight, weight[ids])
-
-
 def drawn_edges(batch: Batch) -> list[Any]:
     n_id = batch.n_id_dict
     return [

@@ -48,17 +48,13 @@ def loaders(
     device: str,
     needs: BlockNeeds = ALL,
     fan_outs: tuple[int, ...] = FAN_OUTS,
-    *,
-    pins_edges: bool = False,
     **options: Any,
 ) -> tuple[SampledLoader, SampledLoader]:
     place = torch.device(device)
     graph = GraphTensors.of(store, needs, place)
-    indices = graph.only_edges.indices
-    if pins_edges:
-        indices = torch.from_numpy(store.indices).pin_memory()
+    edges = graph.only_edges
     sampler = GPUSampler(
-        replace(store.fused, indptr=graph.only_edges.indptr, indices=indices),
+        replace(store.fused, indptr=edges.indptr, indices=edges.indices),
         dict.fromkeys(store.edges, fan_outs),
         edge_ids=needs.weight,
     )
@@ -124,13 +120,6 @@ def test_a_step_that_is_made_later_has_no_seed_that_is_no_node(store: Graph, wro
     ours.plan = replace(ours.plan, seeds=np.array([3, wrong]))
     with pytest.raises(UserError, match=f"1 of 2 seeds are not nodes of the graph: {wrong}"):
         PaddedBatches(ours)
-
-
-@on_a_gpu
-def test_edges_are_read_from_pinned_host_memory(store: Graph, device: str) -> None:
-    ours, theirs = loaders(store, device, pins_edges=True)
-    for batch, expected in zip(ours, theirs, strict=True):
-        assert_same(batch, expected, device)
 
 
 def sources_of(batch: Batch) -> Tensor:

@@ -24,7 +24,6 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import equal_ranges
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.loading.features import rows_of
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.shared import SharedGraph
@@ -34,9 +33,7 @@ from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SampledEvaluator
-from gnntrain.training.forward import OnBatch
 from gnntrain.training.graph_access import balanced_range, chunks
-from gnntrain.training.layerwise import LayerwiseEvaluator
 from tests.disks import full_disk
 from tests.evaluators import layerwise
 from tests.examples import examples
@@ -47,7 +44,6 @@ from tests.training.inference_cases import (
     ONE_TYPE,
     TYPED,
     assert_close,
-    each_of_one_type,
     each_variant,
     exchange_of,
     full_forward,
@@ -144,56 +140,6 @@ def test_a_target_without_features_is_embedded_by_its_table(tmp_path: Path) -> N
     assert isinstance(model, HeteroGNN)
     assert isinstance(found.embeddings, torch.Tensor)
     assert torch.equal(found.embeddings, model.tables["paper"].weight)
-
-
-class AskedRows:
-    """Rows that are asked for, as those of other machines."""
-
-    def __init__(self, rows: torch.Tensor) -> None:
-        self._rows = LazyFeatures(rows)
-
-    def select(self, nodes: torch.Tensor) -> LazyFeatures:
-        return LazyFeatures(self._rows.select(nodes).whole())
-
-
-@each_variant
-@pytest.mark.parametrize("how", ["gathered", "asked for", "in half precision"])
-def test_rows_that_are_not_read_in_place_as_they_are(
-    graphs: Graphs,
-    tmp_path: Path,
-    variant: dict[str, Any],
-    how: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph, features = of(graphs, variant), None
-    monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
-    if how == "gathered":
-        monkeypatch.setattr(LayerwiseEvaluator, "_is_here", lambda *_: False)
-    elif how == "asked for":
-        nodes = {t: found for t, found in graph.nodes.items() if found.num_features}
-        features = {t: AskedRows(rows_of(found)) for t, found in nodes.items()}
-    else:
-        halved = {
-            t: replace(found, features=found.features.astype(np.float16), feature_dtype="float16")
-            for t, found in graph.nodes.items()
-        }
-        graph = replace(graph, nodes=halved)
-    model = make_model(graph, variant)
-    found = layerwise(graph, tmp_path, features=features).infer(model).logits
-    assert_close(found, full_forward(graph, model))
-
-
-@each_of_one_type
-def test_a_mini_batch_of_all_neighbours_equals_the_full_graph_forward(
-    graphs: Graphs, variant: dict[str, Any]
-) -> None:
-    graph, model = graphs["one"], make_model(graphs["one"], variant)
-    assert isinstance(model, GNN)
-    fan_outs = (-1,) * model.num_layers if model.uses_graph else ()
-    plan, expected = SeedPlan(np.arange(graph.num_nodes), 9), full_forward(graph, model)
-    for batch in cpu_loader(graph, plan, fan_outs, needs=model.needs, threads=0):
-        with torch.no_grad():
-            assert_close(OnBatch(model)(batch), expected[batch.n_id[: batch.batch_size]])
 
 
 class Noted(SharedBuffers):

@@ -33,7 +33,6 @@ from tests.training.inference_cases import ONE_TYPE, each_of_one_type, make_mode
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.loading.graph import GraphTensors
 
 PLENTY, LITTLE = 2**40, 1_000
 
@@ -82,12 +81,10 @@ def evaluator(
     *,
     free: int,
     features: str = "resident",
-    graph: GraphTensors | None = None,
-    memory_limit: int = PLENTY,
 ) -> LayerwiseEvaluator:
     context, rows = DistributedContext(device=device), place(store, features, device)
-    made = DeviceBuffers(context, scratch_dir, memory_limit, free=free)
-    return layerwise(store, made, context, features=rows, edges=graph)
+    made = DeviceBuffers(context, scratch_dir, PLENTY, free=free)
+    return layerwise(store, made, context, features=rows)
 
 
 def assert_near(found: Any, expected: Any) -> None:
@@ -126,21 +123,6 @@ def test_logits_and_embeddings_are_the_hosts(
     inferred = found.infer(model, embed=True)
     assert_near(inferred.logits, expected.logits)
     assert_near(inferred.embeddings, expected.embeddings)
-
-
-@pytest.mark.parametrize("free", [PLENTY, LITTLE])
-def test_metrics_with_edges_on_the_device_are_the_hosts_and_the_memory_is_given_back(
-    store: StoredGraph, tmp_path: Path, device: torch.device, free: int
-) -> None:
-    model = make_model(store, ONE_TYPE[3])  # takes weights and norms
-    expected = layerwise(store, tmp_path).evaluate(model)
-    graph = GraphTensors.of(store, model.needs, device)
-    ours = evaluator(store, tmp_path, device, free=free, graph=graph)
-    found = ours.evaluate(model.to(device))
-    assert found.keys() == expected.keys()
-    for split, metrics in expected.items():
-        assert found[split] == pytest.approx(metrics)
-    assert ours.access.buffers._matrices == {}
 
 
 @each_of_one_type

@@ -12,25 +12,6 @@ from gnntrain.training.optimizer import build_optimizer, build_schedule
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "given"),
-    [
-        ("adam", torch.optim.Adam, {}),
-        ("adamw", torch.optim.AdamW, {}),
-        ("sgd", torch.optim.SGD, {"momentum": 0.75}),
-    ],
-)
-def test_optimisers_by_name_take_rate_and_decay(
-    name: str, kind: type, given: dict[str, float]
-) -> None:
-    keys: dict[str, Any] = {"lr": 0.5, "weight_decay": 0.25, **given}
-    optimizer = build_optimizer(
-        [nn.Parameter(torch.zeros(1))], TrainerConfig(**{"optimizer": name, **keys})
-    )
-    assert type(optimizer) is kind
-    assert optimizer.param_groups[0].items() >= keys.items()
-
-
-@pytest.mark.parametrize(
     ("keys", "rates"),
     [
         ({}, [1.0] * 4),

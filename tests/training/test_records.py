@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import subprocess
 import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.training.records import EpochRecord, json_safe
-from tests.reporting.samples import INFO, RECORD, STEP, SUMMARY, record, summary
+from tests.reporting.samples import RECORD, SUMMARY, record, summary
 
 FIELDS = {
     *("status", "dataset", "model", "num_parameters", "world_size", "seed", "epochs"),
@@ -65,11 +63,6 @@ def test_a_summary_has_every_field_that_scripts_rely_on() -> None:
 def test_what_is_json_safe_can_be_written_as_strict_json(value: object) -> None:
     text = json.dumps(json_safe(value), allow_nan=False)
     assert json_safe(json.loads(text)) == json_safe(value)
-
-
-@pytest.mark.parametrize("row", [INFO, STEP, RECORD, SUMMARY])
-def test_records_travel_between_processes(row: object) -> None:
-    assert pickle.loads(pickle.dumps(row)) == row
 
 
 def test_the_records_need_no_torch() -> None:

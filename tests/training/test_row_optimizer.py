@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, optim
+from torch import Tensor
 
 from gnntrain.compute.selection import KernelChoice, select, selected
 from gnntrain.config import TrainerConfig
@@ -71,20 +71,6 @@ def test_a_step_that_reads_all_rows_is_the_dense_optimisers(
         dense.grad = rows if nodes is None else torch.zeros(7, 3).index_copy(0, nodes, rows)
         theirs.step()
         torch.testing.assert_close(table.weight.data, dense.data)
-
-
-def test_adam_of_some_rows_is_torchs_sparse_adam() -> None:
-    table, ours = made()
-    sparse = torch.nn.Parameter(table.weight.detach().clone())
-    theirs = optim.SparseAdam([sparse], lr=0.1)
-    for nodes in ([5, 2], [2], [0, 6, 5], [1], [2, 5]):
-        rows = torch.randn(len(nodes), 3)
-        take_step(table, ours, torch.tensor(nodes), rows)
-        sparse.grad = torch.sparse_coo_tensor(
-            torch.tensor([nodes]), rows, sparse.shape, check_invariants=True
-        )
-        theirs.step()  # type: ignore[no-untyped-call]
-        torch.testing.assert_close(table.weight.data, sparse.data)
 
 
 @each_kind
