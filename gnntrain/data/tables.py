@@ -263,7 +263,7 @@ class Columns:
                 role: self.table.to_plain(rows.columns[role], labels=role in _LABEL_ROLES)
                 for role in self.places
             }
-            marks = missing_marks(rows.columns["label"]) if "label" in plain else {}
+            marks = missing_marks(rows.columns["label"], labels=True) if "label" in plain else {}
         return replace(rows, columns={**rows.columns, **plain}, missing_marks=marks)
 
 

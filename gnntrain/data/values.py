@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -156,13 +156,19 @@ def with_decimal_point(texts: pa.Array, decimal: str) -> pa.Array:
     return pc.replace_substring(pc.replace_substring(texts, ".", "_"), decimal, ".")
 
 
-def missing_marks(column: pa.Array) -> dict[str, int]:
-    """How often each mark of a missing label stands in a column of texts, blanks left out."""
+def missing_marks(column: pa.Array, *, labels: bool = False) -> dict[str, int]:
+    """How often each mark of a missing value stands in a column of texts, blanks left out."""
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return {}
     texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    marks = texts.filter(pc.and_(_is_no_label(texts), pc.not_equal(texts, "")))
+    is_mark = _is_no_label(texts) if labels else is_missing_mark(texts)
+    marks = texts.filter(pc.and_(is_mark, pc.not_equal(texts, "")))
     return {found["values"]: found["counts"] for found in pc.value_counts(marks).to_pylist()}
+
+
+def listed_marks(marks: Mapping[str, int]) -> str:
+    """The marks with their numbers, for a message."""
+    return ", ".join(f"{mark}: {count:,}" for mark, count in marks.items())
 
 
 def to_int64(column: pa.Array, decimal: str = ".") -> pa.Array:

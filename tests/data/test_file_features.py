@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "missing values": (
         {"a": [1, None, *range(6)], "kind": ["x", "y", None, *"xyxyx"]}, {},
         {"categorical": "kind"},
-        ["line 3: column a", "line 4: column kind has no value", "dataset.missing"],
+        ["line 3: column a", "line 4: column kind has no category: ''", "dataset.missing"],
     ),
 }  # fmt: skip
 
@@ -333,6 +333,26 @@ def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path, suffix: str) -> N
     found = told(build({**options, "missing": "indicator"}))
     np.testing.assert_allclose(found["features"], expected, rtol=1e-6)
     assert found["names"] == []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_category_that_is_called_like_a_missing_value_is_told(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    country = pd.Categorical([*["NA", "DE", None] * 2, "NA", "null"])
+    table = nodes(country=country, code=["1", "NA"] * 4)
+    keys: dict[str, Any] = paths(tmp_path, table, suffix)
+    keys["categorical"] = ["country", "code"]
+    message = refusal(keys)
+    row = "line 2" if suffix == "csv" else "row 0"
+    assert f"{row}: column country has no category: 'NA'" in message
+    assert "kept under another name" in message
+    data = build({**keys, "missing": "indicator"})
+    assert "missing numbers are the mean" in told(data)["summary"]
+    assert "missing categories are 0 in each, marked by 2 indicators" in told(data)["summary"]
+    (warning,) = (text for text in caplog.messages if "not as categories" in text)
+    assert "column country: " in warning
+    assert "NA: 3, null: 1." in warning
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "jsonl"])

@@ -35,7 +35,16 @@ from gnntrain.data.read.columns import ignored_columns, matching_columns, named_
 from gnntrain.data.read.nodes import NodeIndex, drop_repeated
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table
-from gnntrain.data.values import TEXT, is_finite, number_of, to_categories, to_int64
+from gnntrain.data.values import (
+    TEXT,
+    is_finite,
+    is_number,
+    listed_marks,
+    missing_marks,
+    number_of,
+    to_categories,
+    to_int64,
+)
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,6 +63,7 @@ _USES: Mapping[Role, str] = {
 _CALLED = {name: use for role, use in _USES.items() for name in COLUMN_NAMES[role]}
 _NUM_SHOWN = 10
 _LARGEST = float(np.finfo(np.float32).max)
+_KEEP_MARK = "A category that is really called so is kept under another name, such as NA_."
 
 
 @dataclass(frozen=True)
@@ -164,12 +174,22 @@ def read_nodes(
 
     hint = f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some)
     rows = rows.drop(suspects, bad_values, wrong_number, hint)
-    categorical = {*order}.difference(rows.source.numbers)
-    for place in sorted(categorical) if refuse else ():
-        lacks = to_categories(rows.columns[place]).is_null().to_numpy(zero_copy_only=False)
-        hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
-        reason = f"column {table.shown(place)} has no value"
-        rows = rows.drop(np.asarray(lacks, bool), bad_values, reason, hint)
+    for place in sorted({*order}.difference(rows.source.numbers)):
+        name, column = table.shown(place), to_categories(rows.columns[place])
+        marks = missing_marks(rows.columns[place])
+        if refuse:
+            lacks = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
+            hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
+            hint += f" {_KEEP_MARK}" * bool(marks)
+            rows = rows.drop(lacks, bad_values, f"column {name} has no category: {{}}", hint, place)
+        elif marks and not all(map(is_number, column.dictionary.to_pylist())):
+            _logger.warning(
+                "%s: column %s: these values are read as missing, not as categories: %s. %s",
+                rows.path,
+                name,
+                listed_marks(marks),
+                _KEEP_MARK,
+            )
     bad_values.report()
     bad.report()
     if not has_ids and len(rows) < rows.end:
@@ -475,7 +495,9 @@ def describe_features(nodes: NodeRows, preprocessing: Preprocessing | None, *, f
         fill = "0" if nodes.spec.missing == "zero" else f"the mean {by}"
         num_marks = sum(c.indicator for c in columns)
         marked = f", marked by {_counted(num_marks, 'indicator')}" if num_marks else ""
-        parts.append(f"missing values are {fill}{marked}")
+        missing = [f"missing numbers are {fill}"] if of_numbers else []
+        missing += ["missing categories are 0 in each"] if len(of_numbers) < len(columns) else []
+        parts.append(f"{' and '.join(missing)}{marked}")
     if preprocessing.means is not None:
         parts.append("standardised " + by.replace("of", "on", 1))
     numbers = rows.source.numbers

@@ -18,7 +18,7 @@ from gnntrain.data.read.features import NodeRows, widths_of
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import BadRows, Columns, Record, Rows
-from gnntrain.data.values import TEXT, BoolArray, number_of, to_categories
+from gnntrain.data.values import TEXT, BoolArray, listed_marks, number_of, to_categories
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -91,7 +91,7 @@ def read_targets(
     num_missing = int((~targets.labelled).sum())
     if not num_missing:
         return targets
-    listed = ", ".join(f"{mark}: {count:,}" for mark, count in rows.missing_marks.items())
+    listed = listed_marks(rows.missing_marks)
     if listed and targets.class_names is not None and targets.class_names.dtype.kind == "S":
         message = "%s: these labels are read as missing, not as classes: %s"
         _logger.warning(message, rows.path, listed)
