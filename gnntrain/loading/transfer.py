@@ -76,19 +76,24 @@ def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 def sent(value: _Value, device: torch.device) -> _Value:
     """A value with all tensors in it on a device, see `send_all`."""
-    moved = iter(send_all(list(tensors_in(value)), device))
-
-    def rebuilt(old: Any) -> Any:
-        if isinstance(old, Tensor):
-            return next(moved)
-        if is_dataclass(old) and not isinstance(old, type):
-            return replace(old, **{f.name: rebuilt(getattr(old, f.name)) for f in fields(old)})
-        if isinstance(old, dict):
-            return {name: rebuilt(item) for name, item in old.items()}
-        return type(old)(map(rebuilt, old)) if isinstance(old, list | tuple) else old
-
-    made: _Value = rebuilt(value)
+    made: _Value = _with_tensors(value, iter(send_all(list(tensors_in(value)), device)))
     return made
+
+
+# No inner function: one that calls itself is a cycle, which would keep the batch until Python
+# collects its garbage.
+def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """The value with these tensors in place of its own, in the order of `tensors_in`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        return replace(value, **{n: _with_tensors(getattr(value, n), tensors) for n in names})
+    if isinstance(value, dict):
+        return {name: _with_tensors(item, tensors) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_with_tensors(item, tensors) for item in value)
+    return value
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:

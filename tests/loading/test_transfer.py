@@ -3,6 +3,8 @@ wait."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -108,3 +110,15 @@ def test_the_taker_waits_on_the_device_and_no_memory_is_reused_too_early(sim: to
     assert float(total) == 9
     assert not traffic.races
     assert not traffic.waits
+
+
+def test_a_sent_batch_is_freed_at_once() -> None:
+    """Without Python's garbage collection, which comes many batches later."""
+    gc.disable()
+    try:
+        batch = {"paper": [torch.ones(3)]}
+        tensor = weakref.ref(sent(batch, torch.device("cpu"))["paper"][0])
+        del batch
+        assert tensor() is None
+    finally:
+        gc.enable()
