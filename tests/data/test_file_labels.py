@@ -207,6 +207,10 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         {"labels": "id,label\n10,1\n20,NA\n30,2\n40,1\n"}, {},
         ["split.csv line 3: node in split 'valid'"],
     ),
+    "a missing quantity in a split": (
+        table(label=[1.5, NAN, 2.5, 3.5], split=["train", "val", "test", "train"]), REGRESSION,
+        ["features.csv line 3: node in split 'val'"],
+    ),
     "flags of which some are missing": (
         {"labels": FLAGS_MISSING.replace("?", "1"), **NO_SPLIT}, {}, ["line 3: label old is 'NA'"],
     ),

@@ -164,6 +164,21 @@ READ: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
          "y": pd.Series(list("abab"), dtype=object)},
         {}, {"features": MIXED.to_numpy(float), "labels": [0, 1, 0, 1], "classes": ["a", "b"]},
     ),
+    **{
+        f"labels with gaps, {name}": ({**COLUMNS, "y": y}, {}, {"labels": [1, -1, 0, 1]})
+        for name, y in {
+            "texts": ["b", None, "a", "b"],
+            "objects": pd.Series(["b", NAN, "a", "b"], dtype=object),
+            "strings": pd.Series(["b", None, "a", "b"], dtype="string"),
+            "categories": pd.Series(["b", None, "a", "b"], dtype="category"),
+            "integers": pd.Series([7, None, 5, 7], dtype="Int64"),
+            "flags": pd.Series([True, None, False, True], dtype="boolean"),
+        }.items()
+    },
+    "integers with gaps as a quantity": (
+        {**COLUMNS, "y": pd.Series([7, None, 5, 7], dtype="Int64")}, {"task": "regression"},
+        {"labels": [[7], [NAN], [5], [7]]},
+    ),
     "a data set of OGB": (OGBDataset(OGB, OGB_LABELS, OGB_SPLIT), {}, OF_OGB),
     "OGB's graph with labels and split": ({**OGB, "y": OGB_LABELS, **OGB_SPLIT}, {}, OF_OGB),
     "OGB's graph and labels": ((OGB, OGB_LABELS), {}, {"labels": [0, 1, 0, 1]}),
@@ -216,7 +231,8 @@ TABLE = pd.DataFrame({"x": [0.5, 1, 2, 3], "y": [0, 1, 0, 1]}, index=[2, 0, 1, 3
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "quantities, or classes as floats": (small(y=WEIGHT), r"task\.type=node_regression"),
+    "quantities, or classes as floats": (small(y=WEIGHT), r"y holds floats"),
+    "labels of several types": ({**COLUMNS, "y": [1, "a", None, 2]}, "y is object"),
     "a split of another number": (
         (small(train_mask=EYE[:, :3], test_mask=EYE[3]), {"split": 3}),
         r"dataset\.split=3",
