@@ -205,11 +205,11 @@ def test_marks_of_missing_labels_are_no_classes(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a missing label in a split": (
         {"labels": "id,label\n10,1\n20,NA\n30,2\n40,1\n"}, {},
-        ["split.csv line 3: node in split 'valid'"],
+        ["split.csv line 3: the node is in a split"],
     ),
     "a missing quantity in a split": (
         table(label=[1.5, NAN, 2.5, 3.5], split=["train", "val", "test", "train"]), REGRESSION,
-        ["features.csv line 3: node in split 'val'"],
+        ["features.csv line 3: the node is in a split"],
     ),
     "flags of which some are missing": (
         {"labels": FLAGS_MISSING.replace("?", "1"), **NO_SPLIT}, {}, ["line 3: label old is 'NA'"],
