@@ -25,6 +25,7 @@ class FeatureStatistics(BaseModel):
         means: Their means over the training nodes; of other types than the target over all.
         stds: Their standard deviations; 0 where a feature is constant.
         is_binary: Whether its numbers in the user's table were all 0 or 1.
+        without_category: The share of all nodes that have no category, by column of categories.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -32,6 +33,7 @@ class FeatureStatistics(BaseModel):
     means: tuple[float, ...]
     stds: tuple[float, ...]
     is_binary: tuple[bool, ...]
+    without_category: dict[str, float] = {}  # empty in runs older than this
 
     @classmethod
     def of(cls, nodes: Nodes, made_by: Preprocessing | None) -> FeatureStatistics:
@@ -43,6 +45,7 @@ class FeatureStatistics(BaseModel):
             means=tuple(mean.tolist()),
             stds=tuple(np.where((sample == sample[:1]).all(axis=0), 0.0, std).tolist()),
             is_binary=tuple(_is_binary(sample, nodes, made_by).tolist()),
+            without_category=_without_category(_sample(nodes, np.arange(len(nodes))), made_by),
         )
 
     def apart(self, made_by: Preprocessing | None) -> list[str]:
@@ -73,17 +76,13 @@ class FeatureStatistics(BaseModel):
         sample = _sample(nodes, np.arange(len(nodes)))
         if not len(sample):
             return
-        first = 0
-        for column in made_by.columns if made_by is not None else ():
-            last = first + len(column.feature_names)
-            # An indicator, the last of a column's features, marks missing values.
-            share = float((sample[:, first:last] == 0).all(axis=1).mean())
-            if column.categories is not None and share > 0:
+        for name, share in _without_category(sample, made_by).items():
+            known = self.without_category.get(name, 0.0)
+            if share > min(2 * known, (1 + known) / 2):
                 yield (
-                    f"{column.name}: {share:.3g} of the nodes have no category, or one that was "
-                    "not there in training"
+                    f"{name}: {share:.3g} of the nodes have no category, or one that was not "
+                    "there in training" + f" ({known:.3g} in training)" * (known > 0)
                 )
-            first = last
         names, numbers = _names_and_numbers(nodes.num_features, made_by)
         mean, _ = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
         means, stds = np.array(self.means), np.array(self.stds)
@@ -116,6 +115,18 @@ def _names_and_numbers(
         return np.array(names, object), np.ones(num_features, bool)
     found = made_by.feature_names if made_by.has_names else names
     return np.array(found, object), np.array(made_by.is_number)
+
+
+def _without_category(sample: Float32Array, made_by: Preprocessing | None) -> dict[str, float]:
+    """By column of categories, the share of nodes that have none or an unknown one. An indicator,
+    the last of a column's features, marks those that have none."""
+    shares, first = dict[str, float](), 0
+    for column in made_by.columns if made_by is not None else ():
+        last = first + len(column.feature_names)
+        if column.categories is not None:
+            shares[column.name] = float((sample[:, first:last] == 0).all(axis=1).mean())
+        first = last
+    return shares
 
 
 def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:

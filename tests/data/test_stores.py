@@ -57,17 +57,10 @@ def test_the_second_run_opens_what_the_first_built_without_a_lock(
     assert opened(tmp_path / "new" / "cache") == (True, "built: none was there")
     monkeypatch.setattr(build, "locked", never)
     assert opened(tmp_path / "new" / "cache", never) == (False, "opened")
-
-
-def test_the_name_follows_identity_and_options() -> None:
-    assert NAME.startswith("sm_all-")
-    assert len(NAME) == len("sm_all-") + 12
-    others = {
-        store_name(IDENTITY | {"seed": 2}, PLAIN),
-        store_name(IDENTITY, PrepareOptions(add_self_loops=True)),
-        store_name(IDENTITY, PrepareOptions(feature_dtype="float16")),
-    }
-    assert len(others - {NAME}) == 3
+    monkeypatch.undo()
+    half = PrepareOptions(feature_dtype="float16")
+    store = open_or_build(tmp_path / "new" / "cache", lambda: IDENTITY, half, small_graph).store
+    assert store.only_nodes.feature_dtype == "float16"
 
 
 def test_a_damaged_store_and_one_of_other_data_are_rebuilt_with_the_reason(tmp_path: Path) -> None:

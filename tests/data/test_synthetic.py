@@ -64,13 +64,6 @@ def test_edges_are_distinct_and_as_many_as_asked_within_and_between_classes(**si
     assert within.sum() == round(sizes["homophily"] * num_pairs)
 
 
-def test_the_store_holds_the_exact_number_of_edges(tmp_path: Path) -> None:
-    data = graph(num_nodes=1000, num_edges=12_346, avg_degree=99.0)
-    store = write_store(tmp_path / "store", data, PrepareOptions(), {"dataset": "synthetic"})
-    assert (store.num_nodes, store.num_edges, store.num_features) == (1000, 12_346, 64)
-    np.testing.assert_array_equal(np.diff(store.indptr), degrees(data))
-
-
 @pytest.mark.parametrize("degree_exponent", [2.05, 4.0])
 def test_exactly_the_asked_fraction_of_nodes_is_isolated(degree_exponent: float) -> None:
     data = graph(avg_degree=4.0, isolated_fraction=0.05, degree_exponent=degree_exponent)

@@ -361,11 +361,13 @@ def table_of_people(path: Path, standardize: bool) -> list[str]:
     people["year"] = 2025
     people["country"] = rng.choice(["de", "fr"], 60)
     people["label"] = rng.choice(["no", "yes", "maybe"], 60)
+    people["town"] = ["a"] * 5 + ["b"] * 40 + [None] * 15
     people.to_csv(path / "seen.csv", index=False)
     ring = pd.DataFrame({"source": people["id"], "target": np.roll(people["id"], 1)})
     ring.to_csv(path / "edges.csv", index=False)
     keys = ["dataset=files", f"dataset.root={path}", "dataset.edges=edges.csv", "trainer.epochs=1"]
-    keys += ["dataset.features=seen.csv", "dataset.categorical=[country]", "trainer.gpus=0"]
+    keys += ["dataset.features=seen.csv", "dataset.categorical=[country,town]"]
+    keys += ["dataset.missing=mean", "trainer.gpus=0"]
     return [*keys, f"dataset.standardize={standardize}"]
 
 
@@ -416,6 +418,9 @@ def test_another_graph_that_is_unlike_the_runs_is_told(
     assert "member" not in line
     (line,) = told(country=["at"] * 15 + ["de"] * 45)
     assert "country: 0.25 of the nodes" in line
+    assert told(town=["b"] * 35 + [None] * 25) == []  # a quarter had none in training
+    (line,) = told(town=["b"] * 20 + [None] * 40)
+    assert "town: 0.667 of the nodes" in line
     Path("none.csv").write_text("source,target\n")
     (line,) = told("none.csv")
     assert "no edges" in line
