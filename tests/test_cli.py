@@ -106,8 +106,6 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
-    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
-    monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
@@ -191,12 +189,6 @@ def test_predict_takes_options_of_its_own_and_keys(run: FakeRun) -> None:
     assert options["config"].dataset.seed == 4
 
 
-def test_predict_must_be_told_where_to(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", "latest"]) == 2
-    assert "predict needs --out FILE" in capsys.readouterr().err
-    assert not run.asked
-
-
 def test_the_default_verb_trains(run: FakeRun) -> None:
     assert main(["model=gat", "trainer.epochs=3"]) == 0
     assert main(["train", "model=gat", "trainer.epochs=3"]) == 0
@@ -267,6 +259,10 @@ def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> 
         (["model=gta"], "did you mean gat?"),
         (["trainer.lr=0.1,0.2"], "add -m"),
         (["--config-dir", "nowhere"], "--config-dir=nowhere"),
+        (["predict", "latest"], "predict needs --out FILE"),
+        (["sweep=optuna", "sweep.trials=3"], "add -m"),
+        (["run.name=gr\udcc3\udcb6n"], r"'run.name=gr\udcc3\udcb6n' is no text in this locale"),
+        (["run.name=gr\udcc3\udcb6n"], "PYTHONUTF8=1"),
     ],
 )
 def test_the_users_mistakes_exit_with_2_and_a_hint_and_no_traceback(
@@ -491,24 +487,6 @@ def test_a_sweep_goes_on_with_the_keys_it_was_begun_with(
     assert main(["resume", "sweep", override]) == 2
     assert "Only keys such as sweep.trials=50" in capsys.readouterr().err
     assert len(run.asked) == 2
-
-
-def test_keys_of_a_sweep_are_refused_without_one(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["sweep=optuna", "sweep.trials=3"]) == 2
-    assert "add -m" in capsys.readouterr().err
-    assert run.asked == []
-
-
-def test_an_argument_that_is_no_text_is_a_sentence(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run.name=gr\udcc3\udcb6n"]) == 2
-    assert run.asked == []
-    err = capsys.readouterr().err
-    assert "'run.name=gr\\udcc3\\udcb6n' is no text in this locale" in err
-    assert "PYTHONUTF8=1" in err
 
 
 def test_a_current_directory_that_has_gone_is_a_sentence(

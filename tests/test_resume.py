@@ -237,26 +237,19 @@ def interrupted(run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *keys: 
             begin(run, cache, *keys)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     cache: Path,
     whole: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    damage: str,
 ) -> None:
     run = tmp_path / "run"
     interrupted(run, cache, monkeypatch)
     last = run / "checkpoints" / "last.pt"
     content = bytearray(last.read_bytes())
-    if damage == "truncated":
-        last.write_bytes(content[:-200])
-    elif damage == "flipped":
-        content[content.index(b"history")] ^= 4
-        last.write_bytes(content)
-    else:
-        torch.save({"weights": torch.ones(3)}, last)
+    content[content.index(b"history")] ^= 4
+    last.write_bytes(content)
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         go_on(run)
     assert "last.pt cannot be used" in caplog.text

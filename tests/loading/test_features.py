@@ -218,14 +218,8 @@ def test_what_cannot_be_pinned_is_kept_elsewhere(
         edges: ("pinned", "memmap"),
         0: ("host", "memmap"),
     }
-
-
-def test_a_caches_rest_that_cannot_be_pinned_stays_in_the_store(
-    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime(monkeypatch, room=0)
-    placement = placed_with(store, "host", "cached")
-    assert (placement.features, placement.pins_rows, placement.pinned_rows) == ("cached", False, {})
+    cached = placed_with(store, "host", "cached")
+    assert (cached.features, cached.pins_rows, cached.pinned_rows) == ("cached", False, {})
 
 
 @pytest.mark.parametrize(("topology", "features"), [("pinned", "auto"), ("auto", "pinned")])

@@ -36,11 +36,6 @@ from tests.pyg_backends import BACKENDS, use_backend
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
 
-def by_pyg(test: Any) -> Any:
-    warning = "ignore:Using 'NeighborSampler' without"
-    return pytest.mark.usefixtures("backend")(pytest.mark.filterwarnings(warning)(test))
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graph:
     return graph_of(request.param, tmp_path_factory.mktemp("graph") / "store")
@@ -367,28 +362,9 @@ def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:
 # PyG's sampler
 
 
-def stock(
-    graph: Graph, plan: SeedPlan, fan_outs: tuple[int, ...] = (3, 2), **options: Any
-) -> SampledLoader:
-    return cpu_loader(graph, plan, fan_outs, needs=ALL, kind=PyGSampler, **options)
-
-
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     use_backend(request.param, monkeypatch)
-
-
-@by_pyg
-@pytest.mark.parametrize("fan_outs", [(-1,), (-1, -1), (-1, -1, -1), ()])
-def test_with_all_in_neighbours_or_none_a_batch_of_pyg_equals_our_own(
-    tmp_path: Path, fan_outs: tuple[int, ...]
-) -> None:
-    """Of many types PyG numbers the sources of a hop in another order."""
-    graph = graph_of("one type", tmp_path / "store")
-    plan = plan_of(graph, 4)
-    by_us = cpu_loader(graph, plan, fan_outs, needs=ALL, threads=0)
-    for batch, same in zip(stock(graph, plan, fan_outs), by_us, strict=True):
-        assert_same(batch, same)
 
 
 def drawn_edges(batch: Batch) -> list[Any]:
@@ -399,10 +375,12 @@ def drawn_edges(batch: Batch) -> list[Any]:
     ]
 
 
-@by_pyg
+@pytest.mark.usefixtures("backend")
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 def test_an_epoch_of_pyg_goes_on_where_its_state_says_with_the_same_draws(graph: Graph) -> None:
     """In the step's thread: others would draw from the generator that dropout is drawing from."""
-    first = stock(graph, plan_of(graph, 4), threads=1)
+    plan, keys = plan_of(graph, 4), dict[str, Any](needs=ALL, kind=PyGSampler)
+    first = cpu_loader(graph, plan, **keys, threads=1)
     first.set_epoch(2)
     whole = list(map(drawn_edges, first))
     first.set_epoch(2)
@@ -411,7 +389,7 @@ def test_an_epoch_of_pyg_goes_on_where_its_state_says_with_the_same_draws(graph:
         next(iterator)
     assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
     assert first.state_dict() == {"epoch": 2, "step": 3}
-    other = stock(graph, plan_of(graph, 4))
+    other = cpu_loader(graph, plan, **keys)
     other.load_state_dict(first.state_dict())
     torch.manual_seed(99)  # as another process might stand
     assert list(map(drawn_edges, other)) == whole[3:]

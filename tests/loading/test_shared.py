@@ -39,29 +39,8 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
+from tests.sampling.parts import InProcess
 from tests.simulated_device import present, watched
-
-Arrays = Sequence[npt.NDArray[Any]]
-
-
-class Calls:
-    """Owners in this process, which note what they were asked for.
-
-    Attributes:
-        asked: The rows of each call, by owner.
-    """
-
-    def __init__(self, parts: Sequence[Sequence[npt.NDArray[Any]]]) -> None:
-        self.asked: list[dict[int, npt.NDArray[Any]]] = []
-        self._answers = [answers_of(own) for own in parts]
-
-    def call(self, name: str, arguments: Mapping[int, Arrays]) -> dict[int, list[npt.NDArray[Any]]]:
-        assert name == ROWS
-        self.asked.append({owner: rows for owner, (rows,) in arguments.items()})
-        return {
-            owner: [answer.copy() for answer in self._answers[owner](list(rows))]
-            for owner, rows in arguments.items()
-        }
 
 
 def as_stored(rows: torch.Tensor) -> npt.NDArray[Any]:
@@ -96,11 +75,13 @@ class Sharded:
         if owner is not None:
             ends = [starts[owner], *sorted(cuts), starts[owner + 1]]
             parts[owner] = [matrix[a:b].clone() for a, b in pairwise(ends)]
-        self.calls = Calls([[as_stored(part) for part in own] for own in parts])
+        answers = [answers_of([as_stored(part) for part in own]) for own in parts]
+        self.calls = InProcess({ROWS: [*answers]})
         own, first = ([], 0) if owner is None else (parts[owner], starts[owner])
         context, nodes = DistributedContext(device=device), np.array(cached, np.int64)
         self.source = ShardedFeatures(own, first, matrix, nodes, owners, self.calls, context)
         self.calls.asked.clear()
+        self.calls.num_calls = 0
 
 
 @st.composite
@@ -136,10 +117,9 @@ def test_rows_are_those_of_the_whole_matrix_and_hits_those_in_the_cache(
     assert sharded.source.take_reads() == (len(hits), len(others))
     assert sharded.source.take_reads() == (0, 0)
     # One call, of each remote row once; its number takes four bytes.
-    asked = [rows for call in sharded.calls.asked for rows in call.values()]
-    assert len(sharded.calls.asked) == (len(others) > len(hits))
-    assert sum(map(len, asked)) == len(others) - len(hits)
-    assert all(rows.dtype == np.int32 for rows in asked)
+    assert sharded.calls.num_calls == (len(others) > len(hits))
+    asked = sum(num_bytes for *_, num_bytes, _ in sharded.calls.asked)
+    assert asked == 4 * (len(others) - len(hits))
 
 
 def test_own_and_cached_rows_are_not_copied() -> None:

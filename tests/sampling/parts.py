@@ -24,16 +24,19 @@ class InProcess:
 
     Attributes:
         answers: By the name of the call, then by owner.
-        asked: The calls so far: name, owner, bytes asked, bytes answered.
+        asked: What was asked so far: name, owner, bytes asked, bytes answered.
+        num_calls: In a call any owners are asked at once.
     """
 
     answers: dict[str, list[Answer]]
     asked: list[tuple[str, int, int, int]] = field(default_factory=list)
+    num_calls: int = 0
 
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
     ) -> dict[int, list[AnyArray]]:
         found = {}
+        self.num_calls += 1
         for owner, given in arguments.items():
             answer = self.answers[name][owner]([_received(array) for array in given])
             found[owner] = [_received(array) for array in answer]
