@@ -272,6 +272,16 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "empty training split": (small(test_mask=ALL), "no array called train"),
     "an id twice": (small(ids=torch.tensor([1, 1, 2, 3])), "ids"),
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
+    "ids with gaps": ({**COLUMNS, "ids": ["a", None, "b", "c"]}, "ids is object"),
+    "ids of pandas with gaps": (
+        {**COLUMNS, "ids": pd.Series([7, None, 5, 6], dtype="Int64")}, "ids is object",
+    ),
+    "nodes of a split with gaps": (
+        {**COLUMNS, "train_idx": pd.Series([0, None], dtype="Int64")}, "node id is missing",
+    ),
+    "weights with gaps": (
+        {**COLUMNS, "edge_weight": pd.Series([1, None, 2, 3], dtype="Int64")}, "edge_weight is",
+    ),
     "adjacency that is not square": (
         small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()), "square",
     ),
