@@ -40,6 +40,7 @@ _LABEL_ROLES: tuple[Role, ...] = ("label", "split", "train", "val", "test")
 
 MAX_COLUMNS = 100_000
 _NUM_SHOWN = 10  # bad rows
+_BAD = "bad, or only their label, split or key"
 
 Record = Sequence[str]
 """One row's fields as text."""
@@ -394,7 +395,7 @@ class BadRows:
         lines = first + [report for _, _, report in sorted(self._shown)]
         hints = list(self._hints)
         self._total += self._counts
-        self.left_out = {f"{n:,} rows of {name}": "bad" for name, n in self._total.items()}
+        self.left_out = {f"{n:,} rows of {name}": _BAD for name, n in self._total.items()}
         for noted in (self._counts, self._shown, self._hints):
             noted.clear()
         # The hint stands before the ten rows.
@@ -402,7 +403,7 @@ class BadRows:
             or_skip = ", or set dataset.bad_rows=skip to leave them out"
             hints.append(f"Correct them{or_skip * (self.source == 'dataset=files')}.")
             raise UserError(found, "\n".join([" ".join(hints), *lines]))
-        said = " ".join([found, "They are left out.", *hints])
+        said = " ".join([found, "They are left out, or only their label, split or key.", *hints])
         _logger.warning("%s", "\n".join([said, *lines]))
 
 

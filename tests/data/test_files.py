@@ -287,7 +287,7 @@ def test_a_weight_that_is_no_weight_is_a_bad_row(tmp_path: Path) -> None:
     data = build({**keys, "bad_rows": "skip"})
     assert told(data)["weights"] == [1.0]
     assert data.summary is not None
-    assert data.summary.left_out["4 rows of edges.csv"] == "bad"  # also when the store is there
+    assert "4 rows of edges.csv" in data.summary.left_out  # also when the store is there
 
 
 @pytest.mark.parametrize("role", ["edges", "labels", "split"])

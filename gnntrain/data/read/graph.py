@@ -51,7 +51,7 @@ from gnntrain.data.read.features import (
 )
 from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
-from gnntrain.data.read.splits import SplitArrays, Splits, SplitSource, split_nodes
+from gnntrain.data.read.splits import SplitArrays, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
@@ -168,11 +168,11 @@ class _Reader:
 
         chosen = self.nodes[target]
         targets = no_targets(chosen)
-        splits = Splits({name: np.empty(0, np.int64) for name in SPLITS}, "")
+        splits, of_split = {name: np.empty(0, np.int64) for name in SPLITS}, ""
         metric = "auto"
         if labelled:
             targets = read_targets(self.labels, chosen, options, bad, ask=not self.is_published)
-            splits = split_nodes(
+            splits, of_split = split_nodes(
                 self.split, targets, chosen, options, bad, is_published=self.is_published
             )
             metric, metrics = options.metric, metrics_for(targets.task)
@@ -196,7 +196,7 @@ class _Reader:
             data = NodeData(of_type.index.num_nodes, ids=of_type.index.node_ids())
             if of_type.order:
                 # Statistics are those of the training split; other types have none: of all rows.
-                train = splits.nodes["train"] if name == target else np.arange(len(of_type.rows))
+                train = splits["train"] if name == target else np.arange(len(of_type.rows))
                 of_model = (self.known or {}).get(name)
                 data.features, data.preprocessing = make_features(of_type, train, of_model)
                 if data.preprocessing is not None and data.preprocessing.has_names:
@@ -204,11 +204,11 @@ class _Reader:
             node_data[name] = data
         is_of_files = not isinstance(self.sources.get(learnt.place), Table)
         if labelled and is_of_files and targets.task in ("multiclass", "binary"):
-            warn_of_label_leaks(chosen, targets.labels, splits.nodes["train"])
+            warn_of_label_leaks(chosen, targets.labels, splits["train"])
 
         summary = self.summary(node_data, edge_data)
         left_out = {**summary.left_out, **bad.left_out}
-        phrases = {"labels": targets.phrase, "split": splits.phrase, "left_out": left_out}
+        phrases = {"labels": targets.phrase, "split": of_split, "left_out": left_out}
         return GraphData(
             dataset=options.name,
             nodes=node_data,
@@ -217,7 +217,7 @@ class _Reader:
             labels=targets.labels,
             num_classes=targets.num_classes,
             task=targets.task,
-            splits=splits.nodes,
+            splits=splits,
             class_names=targets.class_names,
             labelled=labelled,
             metric=DEFAULT_METRICS[targets.task] if metric == "auto" else metric,

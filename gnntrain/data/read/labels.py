@@ -159,9 +159,7 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
             f"Say which one is meant with {key}.",
         )
     where = _where(rows, [*columns])
-    missing = np.asarray(rows.matrix != rows.matrix)  # NaN, of any type
-    if missing.any():
-        rows = rows.keep(np.asarray(~missing.all(axis=1)))
+    has_label = np.asarray((rows.matrix == rows.matrix).any(axis=1))  # NaN, of any type, is none
     if is_quantity:
         wrong = np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1)
         expected, lacks = "a number", "no row has numbers for labels"
@@ -173,7 +171,8 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
             f"If only one column holds the labels, set {key}; if they are quantities, "
             "task.type=node_regression."
         )
-    if len(rows) and wrong.all():
+    wrong &= has_label
+    if has_label.any() and (wrong == has_label).all():
         raise UserError(f"{where}: {lacks}.", hint)
 
     def reason(record: Record) -> str:
@@ -185,15 +184,16 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
         return f"a label is not {expected}"
 
     rows = rows.drop(np.asarray(wrong), bad, reason, "" if is_quantity else hint)
+    has_label = has_label[~wrong]
     shape = nodes.index.num_nodes, len(columns)
     labelled = np.zeros(len(nodes.rows), bool)
-    labelled[rows.nodes] = True
+    labelled[rows.nodes[has_label]] = True
     names = None  # where a name stands twice or all are places, which say nothing
     if len({*columns.values()}) == len(columns) and not all(map(str.isdecimal, columns.values())):
         names = utf8(np.array([*columns.values()], object))
     if not is_quantity:
         labels: AnyArray = np.zeros(shape, np.uint8)
-        labels[rows.nodes] = rows.matrix
+        labels[rows.nodes[has_label]] = rows.matrix[has_label]
         phrase = f"{where}: {len(columns)} labels of 0 and 1"
         return Targets(labels, len(columns), "multilabel", labelled, rows, names, phrase)
     labels = np.full(shape, np.nan)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
@@ -72,7 +74,8 @@ class _Arrays:
 
     def wrong(self, name: str, array: AnyArray, expected: str, hint: str) -> UserError:
         """The error for an array of another shape or type."""
-        shown = f"{array.dtype} {list(array.shape)}"
+        kind = "float" if array.dtype.kind == "f" else array.dtype  # NumPy has no bfloat16
+        shown = f"{kind} {list(array.shape)}"
         return UserError(f"{self.source}: {name} is {shown} instead of {expected}.", hint)
 
 
@@ -279,6 +282,8 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
         raise arrays.wrong(name, y, "[num_nodes]", hint)
     y = y[:, 0] if y.shape[1:] == (1,) else y
     path, is_quantity = Path(arrays.source), task == "regression"
+    if y.dtype == object and y.ndim == 1:
+        y = _labels_with_gaps(y, is_quantity=is_quantity)
     if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
         hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
         raise arrays.wrong(name, y, "labels", hint)
@@ -289,10 +294,27 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
         return ArrayTable(path, {}, y)
     if y.dtype.kind == "f" and task == "auto":
         raise UserError(
-            f"{arrays.source}: {name} is {y.dtype}, which may be quantities or classes.",
-            "Set task.type=node_regression for quantities; for classes give integers: y.long().",
+            f"{arrays.source}: {name} holds floats, which may be quantities or classes.",
+            "Set task.type=node_regression for quantities, or dataset.task=multiclass (binary, if "
+            "there are two) for classes.",
         )
     return ArrayTable(path, {name: y})
+
+
+def _labels_with_gaps(y: AnyArray, *, is_quantity: bool) -> AnyArray:
+    """Labels some of which are None, NaN or pandas' NA: "" of texts, −1 of integers."""
+    try:
+        column = pa.array(y, from_pandas=True)
+    except pa.ArrowException:  # of several types
+        return y
+    if column.type == pa.string():
+        return np.array(column.fill_null("").to_pylist(), str)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if pa.types.is_integer(column.type) and not is_quantity:
+        column = column.fill_null(-1)
+    labels: AnyArray = column.to_numpy(zero_copy_only=False)
+    return labels
 
 
 def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
@@ -323,9 +345,10 @@ def _ids(arrays: _Arrays, num_nodes: int) -> AnyArray | None:
     name, ids = arrays.take(*_IDS)
     if ids is None:
         return None
-    if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO":
+    if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO" or pd.isna(ids).any():
         hint = f"Give an id a node: there are {num_nodes:,}."
         raise arrays.wrong(name, ids, "[num_nodes]", hint)
+    ids = ids.astype(str) if ids.dtype == object else ids
     if len(np.unique(ids)) < num_nodes:
         raise UserError(f"{arrays.source}: {name} has an id twice.", "Give each node its own id.")
     if ids.dtype.kind in "iu":
@@ -508,7 +531,9 @@ def _array(value: Any, what: str) -> AnyArray:
         return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
     if scipy.sparse.issparse(value):
         return densified(value, what)
-    array: AnyArray = np.asarray(value)
+    # NumPy would make floats of integers of pandas with gaps.
+    has_gaps = getattr(value, "hasnans", False) and value.dtype.kind != "f"
+    array: AnyArray = np.asarray(value, object if has_gaps else None)
     if array.dtype != object:
         return array
     if hasattr(value, "columns") and all(kind.kind in "biuf" for kind in value.dtypes):

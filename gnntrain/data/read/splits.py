@@ -55,12 +55,8 @@ SplitSource = Columns | SplitArrays | Mapping[str, Sequence[Path]]
 """The columns of a split file, or its arrays; or the files of the node ids of each split."""
 
 
-@dataclass(frozen=True)
-class Splits:
-    """Sorted node ids of "train", "val" and "test", and the phrase for `DataSummary.split`."""
-
-    nodes: Mapping[str, Int64Array]
-    phrase: str
+Splits = dict[str, Int64Array]
+"""Sorted node numbers of "train", "val" and "test"."""
 
 
 def split_nodes(
@@ -71,8 +67,9 @@ def split_nodes(
     bad: BadRows,
     *,
     is_published: bool = False,
-) -> Splits:
-    """Splits from the split file, else from columns of the labels or the nodes' table, else drawn.
+) -> tuple[Splits, str]:
+    """Splits from the split file, else from columns of the labels or the nodes' table, else drawn;
+    and the phrase for `DataSummary.split`.
 
     A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
     truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
@@ -102,7 +99,10 @@ def split_nodes(
         rows, origin = of_columns
         # A split file without ids has a row for every node, also for those of no split.
         must_have_name = given is not None and "id" in rows.columns
-        _assign_columns(rows, targets, split_of, bad, must_have_name=must_have_name)
+        rows, codes = _codes_of_columns(rows, bad, must_have_name=must_have_name)
+        unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
+        rows = rows.drop(unlabelled, bad, "the node is in a split and has no label")
+        split_of[rows.nodes] = codes[~unlabelled]
     for split, rows in lists.items():  # the first field is the node
         node = f"node {{}} in split {split}"
         hint = "A node without a label belongs to no split."
@@ -115,7 +115,7 @@ def split_nodes(
     fields = type(options).model_fields
     unused = [key for key in _KEYS_OF_DRAWN if getattr(options, key) != fields[key].default]
     without_use = f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
-    return Splits(splits, f"{origin}{without_use}: {split_sizes(splits)}")
+    return splits, f"{origin}{without_use}: {split_sizes(splits)}"
 
 
 def _rows_of_columns(
@@ -165,37 +165,26 @@ def _rows_of_columns(
     return rows, origin + (f", number {number or 0} of {min(widths)}" if widths else "")
 
 
-def _assign_columns(
-    rows: Rows, targets: Targets, split_of: AnyArray, bad: BadRows, *, must_have_name: bool
-) -> None:
-    """Put each row's node into the split of its name, or whose mask is 1 there.
-
-    A row without a name is skipped, unless it must have one.
-    """
+def _codes_of_columns(rows: Rows, bad: BadRows, *, must_have_name: bool) -> tuple[Rows, AnyArray]:
+    """The rows and the split of each, by its name or the mask that is 1; −1 for none."""
     if "split" in rows.columns:
         if must_have_name:
             rows = rows.drop(rows.is_missing("split"), bad, "the split is missing")
         codes = _codes(rows, "split", _SPLIT_WORDS)
         wrong = ~rows.is_missing("split") & (codes < 0)
         rows = rows.drop(wrong, bad, "split {} is none of train, val, test", role="split")
-        codes = codes[~wrong]
-        unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
-        rows = rows.drop(unlabelled, bad, "node in split {} has no label", role="split")
-    else:
-        masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
-        for mask in masks:
-            name = rows.source.table.names[rows.source.places[mask]]
-            wrong = _codes(rows, mask, _FLAG_WORDS) < 0
-            rows = rows.drop(wrong, bad, name + " is {} instead of 0 or 1", role=mask)
-        flags = np.array([_codes(rows, mask, _FLAG_WORDS) for mask in masks])
-        shared = np.asarray(flags.sum(axis=0) > 1)
-        rows = rows.drop(shared, bad, "the node is in two splits")
-        flags = flags[:, ~shared]
-        split_codes = np.array([_MASKS.index(mask) for mask in masks])
-        codes = np.where(flags.any(axis=0), split_codes[flags.argmax(axis=0)], -1)
-        unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
-        rows = rows.drop(unlabelled, bad, "the node is in a split and has no label")
-    split_of[rows.nodes] = codes[~unlabelled]
+        return rows, codes[~wrong]
+    masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
+    for mask in masks:
+        name = rows.source.table.names[rows.source.places[mask]]
+        wrong = _codes(rows, mask, _FLAG_WORDS) < 0
+        rows = rows.drop(wrong, bad, name + " is {} instead of 0 or 1", role=mask)
+    flags = np.array([_codes(rows, mask, _FLAG_WORDS) for mask in masks])
+    shared = np.asarray(flags.sum(axis=0) > 1)
+    rows = rows.drop(shared, bad, "the node is in two splits")
+    flags = flags[:, ~shared]
+    split_codes = np.array([_MASKS.index(mask) for mask in masks])
+    return rows, np.where(flags.any(axis=0), split_codes[flags.argmax(axis=0)], -1)
 
 
 def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
@@ -252,7 +241,9 @@ def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad
     return index.locate(Columns(table, {}).read(), bad).keep(array)
 
 
-def _drawn(targets: Targets, number: int, options: FilesConfig, *, is_published: bool) -> Splits:
+def _drawn(
+    targets: Targets, number: int, options: FilesConfig, *, is_published: bool
+) -> tuple[Splits, str]:
     """Splits that are drawn from the nodes that have a label."""
     nodes = np.flatnonzero(targets.labelled)
     if is_published:  # 60 % train, 20 % val, 20 % test
@@ -261,7 +252,7 @@ def _drawn(targets: Targets, number: int, options: FilesConfig, *, is_published:
         parts = np.split(order, [first, min(first + round(0.2 * len(nodes)), len(nodes))])
         splits = {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
         how = f"drawn at random (dataset.split={number})"
-        return Splits(splits, f"{split_sizes(splits)}, {how}")
+        return splits, f"{split_sizes(splits)}, {how}"
     strata, within = None, ""
     if options.stratify:
         strata, within = targets.labels[nodes], " within each class"
@@ -278,7 +269,7 @@ def _drawn(targets: Targets, number: int, options: FilesConfig, *, is_published:
     splits = draw_split(nodes, options.split_ratio, options.split_seed, number, strata)
     ratio = "/".join(f"{100 * share:g}" for share in options.split_ratio)
     how = f"drawn at random{within}: {ratio}, seed {options.split_seed}, number {number}"
-    return Splits(splits, f"{how}; {split_sizes(splits)}")
+    return splits, f"{how}; {split_sizes(splits)}"
 
 
 def draw_split(
@@ -287,7 +278,7 @@ def draw_split(
     seed: int,
     number: int,
     strata: AnyArray | None = None,
-) -> dict[str, Int64Array]:
+) -> Splits:
     """Share out `nodes` at random, sorted: the split with a given number, of all with one seed.
 
     The shares of train, val and test, `ratio`, are exact but for rounding: to one node in all, to
