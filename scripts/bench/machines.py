@@ -281,8 +281,8 @@ class Arithmetic:
             parts_folder(self._folder, contestant.owners, contestant.method)
         )
         owner = np.empty(self._graph.num_nodes, np.int16)
-        for part in parts.opened:
-            owner[part.originals[NODE]] = part.number
+        for number, part in enumerate(parts.opened):
+            owner[part.originals[NODE]] = number
         return owner
 
 
