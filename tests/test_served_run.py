@@ -59,7 +59,7 @@ def test_ranks_that_train_open_no_part(tmp_path: Path) -> None:
         for exchange in ranks:
             graph = rank_graph(config, folder, DistributedContext(), exchange)
             assert isinstance(graph, PartitionedGraph)
-            held.append([part.number for part in graph.opened])
+            held.append([*graph.parts])
     assert held == [[], [0, 1], [2, 3]]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -43,12 +42,11 @@ from gnntrain.data.graph import (
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import EdgeTypeMeta, NodeTypeMeta, StoredGraph, StoreMeta
 from gnntrain.data.stores import (
-    clear_place,
     disk_errors,
     disk_full,
     locked,
-    move_into_place,
-    temporary_sibling,
+    refuse_foreign,
+    store_draft,
 )
 from gnntrain.data.summary import summary_of
 from gnntrain.errors import UserError
@@ -116,7 +114,7 @@ def open_or_build(
             if store is not None:
                 reason = "opened: another process has just built it"
                 return OpenedStore(store, False, reason, time.perf_counter() - begin)
-            clear_place(path)
+            refuse_foreign(path)
             try:
                 store = _write(path, builder(), options, now, identity)
             except _OtherFiles:
@@ -165,7 +163,7 @@ def write_store(
     """
     path = Path(path).absolute()
     with locked(path):
-        clear_place(path)
+        refuse_foreign(path)
         return _write(path, data, options, identity, lambda: identity)
 
 
@@ -180,18 +178,17 @@ def _write(
     needed = needed_bytes(data, options)
     if free_bytes(path.parent) < needed:
         raise disk_full(path, needed)
-    building = temporary_sibling(path)
-    try:
-        with disk_errors(path, needed):
-            building.mkdir()
-            meta = _write_files(building, data, options, identity)
-            write_seal(building, meta.arrays, meta.digest)
-            fsync_folder(building)
-            if identity_now() != identity:
-                raise _OtherFiles
-            move_into_place(building, path)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    with disk_errors(path, needed), store_draft(path) as draft:
+        meta = _write_files(draft, data, options, identity)
+        write_seal(draft, meta.arrays, meta.digest)
+        fsync_folder(draft)
+        if identity_now() != identity:
+            raise _OtherFiles
+        with store_draft(path) as replaced:
+            if path.exists():
+                path.rename(replaced)
+            draft.rename(path)
+        fsync_folder(path.parent)
     return StoredGraph.open(path, check=False)
 
 

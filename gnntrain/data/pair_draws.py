@@ -73,15 +73,9 @@ def _alias_tables(weight: Float64Array, bounds: Int64Array) -> tuple[Float32Arra
 def draw_pairs(
     partners: Partners, sure: Int64Array, out: Int64Array, within: bool, seed: int
 ) -> None:
-    """Fill `out` with distinct unordered pairs, smaller id << 32 | larger id, ascending.
-
-    Args:
-        partners: Who may be drawn.
-        sure: Positions each of which gets a pair, as far as `out` has space.
-        out: int64 `[num_pairs]`, contiguous; at most about half of all pairs that exist.
-        within: Pairs within a class; else pairs between two classes.
-        seed: With `within` it fixes the result.
-    """
+    """Fill `out` with distinct unordered pairs within a class, or between two classes: smaller id
+    << 32 | larger id, ascending; at most about half of all pairs that exist. Each of the `sure`
+    positions gets a pair, as far as `out` has space."""
 
     def draw(turn: int, sure: Int64Array, start: np.uint64, fresh: Int64Array) -> None:
         key = np.uint64(splitmix64(np.uint64(seed), np.uint64(2 * turn + within)))
@@ -98,14 +92,15 @@ def draw_edges(
     homophily: float,
     seed: int,
 ) -> None:
-    """Fill `out` with distinct edges from one set of nodes to another, none from a node to itself.
+    """Fill `out` with distinct edges: source << 32 | destination, ascending; at most about half of
+    all edges that could be.
 
     Args:
         sources: Nodes where edges may begin.
-        destinations: Nodes where they may end; the same object for edges within one set.
+        destinations: Nodes where they may end; the same object for edges within one set, which
+            join no node to itself.
         sure: Positions of sources each of which gets an edge, as far as `out` has space.
-        out: int64 `[num_edges]`, contiguous, at most about half of all edges that could be: source
-            << 32 | destination, ascending.
+        out: int64 `[num_edges]`, contiguous.
         homophily: Share of edges that end in the source's class; smaller where the class has not as
             many destinations.
         seed: Fixes the result.
@@ -222,9 +217,8 @@ def _draw_pairs(
         if place < len(sure):
             one = sure[place]
         else:
-            one = _pick(
-                splitmix64(stream, np.uint64(0)), 0, len(nodes), partners.stay, partners.alias, flat
-            )
+            random = splitmix64(stream, np.uint64(0))
+            one = _pick(random, 0, len(nodes), partners.stay, partners.alias, flat)
         if within:
             stay, alias = partners.class_stay, partners.class_alias
             first = bounds[labels[one]]

@@ -128,7 +128,6 @@ class Part:
     """One part's nodes and their in-edges: read-only views of mapped pages.
 
     Attributes:
-        number: Which part.
         ranges: Its nodes of each type, a range of new numbers.
         graph: Its nodes, and their in-edges: the i-th row of a type is that of the i-th node of its
             range. Sources are new numbers of any part's nodes, in the order of the original graph:
@@ -136,17 +135,16 @@ class Part:
         originals: By node type, int64, ascending: each node's number in the original graph.
     """
 
-    number: int
     ranges: Mapping[NodeType, range]
     graph: Graph
     originals: Mapping[NodeType, Int64Array]
 
     @classmethod
-    def of(cls, graph: Graph, number: int, ranges: Mapping[NodeType, range]) -> Part:
+    def of(cls, graph: Graph, ranges: Mapping[NodeType, range]) -> Part:
         """Consecutive nodes of a whole graph as a part of it: views, but for numbers a node."""
         originals = {name: np.arange(own.start, own.stop) for name, own in ranges.items()}
         if all(len(own) == len(graph.nodes[name]) for name, own in ranges.items()):
-            return cls(number, ranges, graph, originals)
+            return cls(ranges, graph, originals)
         nodes, edges = {}, {}
         for name, own in ranges.items():
             given, rows = graph.nodes[name], slice(own.start, own.stop)
@@ -168,7 +166,7 @@ class Part:
         rows_alone = Graph(
             nodes, edges, task=graph.task, num_classes=graph.num_classes, target=graph.target
         )
-        return cls(number, ranges, rows_alone, originals)
+        return cls(ranges, rows_alone, originals)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -183,7 +181,8 @@ class PartitionedGraph(Graph):
     Attributes:
         path: The folder that `gnntrain partition` has written.
         meta: The content of its `partition.json`.
-        opened: The parts that are open, consecutive.
+        parts: Which parts are open, consecutive.
+        opened: These parts.
         starts: By node type, int64 `[num_parts + 1]`: part p has the nodes
             `starts[p] … starts[p + 1] − 1`.
         originals: The original numbers of all nodes of each type that has no features, int64: a
@@ -192,6 +191,7 @@ class PartitionedGraph(Graph):
 
     path: Path
     meta: PartitionMeta
+    parts: range
     opened: tuple[Part, ...]
     starts: Mapping[NodeType, Int64Array]
     originals: Mapping[NodeType, Int64Array]
@@ -237,7 +237,7 @@ class PartitionedGraph(Graph):
                 )
                 ranges = {t: range(*s[number : number + 2].tolist()) for t, s in starts.items()}
                 originals = {name: arrays[f"original_{i}"] for i, name in enumerate(starts)}
-                opened.append(Part(number, ranges, graph, originals))
+                opened.append(Part(ranges, graph, originals))
         except StoreError as error:
             where = "" if error.path == path else f"{error.path.name}: "
             raise PartitionError(path, f"{where}{error.reason}") from error
@@ -253,6 +253,7 @@ class PartitionedGraph(Graph):
             edges=dict.fromkeys(meta.graph_schema.edge_types, no_edges),
             path=path,
             meta=meta,
+            parts=parts,
             opened=tuple(opened),
             starts=starts,
             originals={
@@ -264,9 +265,7 @@ class PartitionedGraph(Graph):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        first = self.opened[0].number if self.opened else 0
-        reopen = partial(PartitionedGraph.open, check=False)
-        return reopen, (self.path, range(first, first + len(self.opened)))
+        return partial(PartitionedGraph.open, check=False), (self.path, self.parts)
 
     @property
     def num_parts(self) -> int:
@@ -275,10 +274,8 @@ class PartitionedGraph(Graph):
     @property
     def ranges(self) -> dict[NodeType, range]:
         """The nodes of the open parts of each type, ranges of new numbers."""
-        if not self.opened:
-            return dict.fromkeys(self.starts, range(0))
-        first, last = self.opened[0].ranges, self.opened[-1].ranges
-        return {name: range(nodes.start, last[name].stop) for name, nodes in first.items()}
+        ends = [self.parts.start, self.parts.stop]
+        return {name: range(*starts[ends].tolist()) for name, starts in self.starts.items()}
 
     @property
     def content_digest(self) -> str:

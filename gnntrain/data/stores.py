@@ -6,18 +6,16 @@ import contextlib
 import errno
 import fcntl
 import json
-import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gnntrain.atomic_io import fsync_folder
+from gnntrain.atomic_io import draft_of
 from gnntrain.config import DatasetConfig
 from gnntrain.data.array_folder import SEAL_FILE
 from gnntrain.data.store import META_FILE, StoreMeta
@@ -29,7 +27,7 @@ _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT),
 )
-_LEFTOVER = re.compile(r"\.(.+)\.building-\d+-[0-9a-f]+")
+_LEFTOVER = re.compile(r"\.(.+)\.building[.-][0-9a-f-]+")
 _ARRAY_FILE = re.compile(
     r"(indptr|indices|edge_weight|gcn_norm|labels|class_names|split_(train|val|test)"
     r"|(features|node_ids)(_[0-9]+)?)\.npy"  # without a number in formats before 3
@@ -57,14 +55,8 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def clear_place(path: Path) -> None:
-    """Prepare the place of a store whose lock this process holds.
-
-    Temporary folders of builders that died are removed.
-
-    Raises:
-        UserError: A file or folder at `path` is no store: it is not touched.
-    """
+def refuse_foreign(path: Path) -> None:
+    """Raise a UserError where a file or folder at `path` is no store: it is not touched."""
     if path.exists():
         foreign = _foreign_names(path) if path.is_dir() else [path.name]
         is_empty = path.is_dir() and not any(path.iterdir())
@@ -74,13 +66,6 @@ def clear_place(path: Path) -> None:
                 f"{path} is not a graph store ({what}), so it is not replaced",
                 "Move it away, or set dataset.store_dir to another directory",
             )
-    for leftover in path.parent.glob(".*.building-*"):
-        name = leftover.name[1:].rpartition(".building-")[0]
-        with contextlib.suppress(Timeout, OSError):  # of a builder at work
-            # Nobody holds the lock of a builder that died; that of our own store is ours.
-            lock = None if name == path.name else _lock(path.parent, name).acquire(timeout=0)
-            with lock or contextlib.nullcontext():
-                shutil.rmtree(leftover)
 
 
 @contextmanager
@@ -111,18 +96,9 @@ def disk_full(
     )
 
 
-def temporary_sibling(path: Path) -> Path:
-    return path.with_name(f".{path.name}.building-{os.getpid()}-{secrets.token_hex(4)}")
-
-
-def move_into_place(building: Path, path: Path) -> None:
-    """Replace the store at `path`, whose lock this process holds."""
-    replaced = temporary_sibling(path)
-    if path.exists():
-        path.rename(replaced)
-    building.rename(path)
-    fsync_folder(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+def store_draft(path: Path) -> AbstractContextManager[Path]:
+    """An empty folder beside the store at `path`, for a while; those of killed builders go."""
+    return draft_of(path.with_name(f"{path.name}.building"), is_folder=True)
 
 
 def _lock(folder: Path, name: str) -> FileLock:
@@ -204,12 +180,15 @@ def remove_store(store: FoundStore) -> None:
     """
     try:
         with _lock(store.path.parent, store.name).acquire(timeout=0):
-            removed = store.path
-            if not store.is_leftover:
-                with (store.path / META_FILE).open("r+b") as meta:  # NFS locks no other
-                    fcntl.flock(meta, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    # Renamed first: no process can open a half-removed store.
-                    removed = store.path.rename(temporary_sibling(store.path))
-            shutil.rmtree(removed)
+            if store.is_leftover:
+                shutil.rmtree(store.path)
+                return
+            with (
+                (store.path / META_FILE).open("r+b") as meta,  # NFS locks no other
+                store_draft(store.path) as removed,
+            ):
+                fcntl.flock(meta, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Renamed first: no process can open a half-removed store.
+                shutil.rmtree(store.path.rename(removed))
     except (Timeout, BlockingIOError):
         raise StoreInUse from None

@@ -122,7 +122,13 @@ def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
             f"together {total}, but there are {num_nodes} nodes",
             "Lower them, or raise dataset.num_nodes",
         )
-    order = random_stream(config.seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
+    return _drawn_splits(config.seed, num_nodes, num_train, num_val, total)
+
+
+def _drawn_splits(
+    seed: int, num_nodes: int, num_train: int, num_val: int, total: int
+) -> dict[str, Int64Array]:
+    order = random_stream(seed, "splits").permutation(num_nodes)[:total].astype(np.int64)
     parts = np.split(order, [num_train, num_train + num_val])
     return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
 
@@ -189,9 +195,8 @@ def synthetic_mag(config: SyntheticMAGConfig) -> GraphData:
     features = ClassFeatures(
         classes[_PAPER], num_classes, config.num_features, config.feature_signal, seed
     )
+    num_papers = sizes[_PAPER]
     num_train, num_val = round(_NUM_TRAIN * config.scale), round(_NUM_VAL * config.scale)
-    order = random_stream(seed, "splits").permutation(sizes[_PAPER])
-    parts = np.split(order, [num_train, num_train + num_val])
     return GraphData(
         dataset=config.name,
         nodes={
@@ -203,27 +208,19 @@ def synthetic_mag(config: SyntheticMAGConfig) -> GraphData:
         labels=classes[_PAPER],
         num_classes=num_classes,
         task="multiclass",
-        splits={name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)},
+        splits=_drawn_splits(seed, num_papers, num_train, num_val, num_papers),
         reverse=True,
     )
 
 
 @dataclass(frozen=True)
 class ClassFeatures:
-    """Features drawn around the mean of each node's class, generated when asked for.
+    """Features drawn around the mean of each node's class, generated when asked for."""
 
-    Attributes:
-        labels: int32 `[num_nodes]`.
-        num_classes: Classes.
-        num_features: Features a node.
-        signal: Expected distance between two class means.
-        seed: Seed of means and noise.
-    """
-
-    labels: Int32Array
+    labels: Int32Array  # [num_nodes]
     num_classes: int
     num_features: int
-    signal: float
+    signal: float  # expected distance between two class means
     seed: int
 
     def rows(self, start: int, stop: int) -> Float32Array:
@@ -273,14 +270,8 @@ def random_classes(seed: int, stream: str, chunk: int, num: int, num_classes: in
 def propensities(
     draws: np.random.Generator, num_nodes: int, exponent: float, ratio: float
 ) -> npt.NDArray[np.float64]:
-    """Pareto variates `[num_nodes]`: what a node's expected degree is proportional to.
-
-    Args:
-        draws: Random numbers.
-        num_nodes: Number of nodes.
-        exponent: Exponent of the power law of degrees.
-        ratio: Least ratio of their sum to the largest.
-    """
+    """Pareto variates `[num_nodes]`: what a node's expected degree is proportional to. `exponent`
+    is that of the power law of degrees, `ratio` the least of their sum to the largest."""
     uniform = 1.0 - draws.random(num_nodes)
     weight = np.power(uniform, -1.0 / (exponent - 1.0))
     for _ in range(_CAP_TURNS):

@@ -222,7 +222,7 @@ class SharedGraph(BatchValues):
         if isinstance(graph, PartitionedGraph):
             parts = graph.opened
         elif in_parts and owner is not None:
-            parts = (Part.of(graph, owner, self._local),)
+            parts = (Part.of(graph, self._local),)
         if parts:
             _serve_parts(exchange, parts)
         self._rows: dict[NodeType, list[AnyArray]] = {}

@@ -177,7 +177,7 @@ class WholeGraph(GraphAccess):
         whole = {t: range(len(nodes)) for t, nodes in graph.nodes.items()}
         if features is None:
             features = {t: LazyFeatures(rows) for t, rows in stored_rows(graph).items()}
-        super().__init__(graph, buffers, features, [Part(0, whole, graph, {})], context.rank, count)
+        super().__init__(graph, buffers, features, [Part(whole, graph, {})], context.rank, count)
         # If rank 0 computes alone, nothing reads the rows on another machine.
         is_read = all_ranks or context.machine == 0
         self.nodes = whole if is_read else dict.fromkeys(whole, range(0))

@@ -35,6 +35,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import rank_range
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
+from gnntrain.startup import VARIABLES
 from scripts.bench.crossing import Batches, Traffic, cached_nodes, traffic
 from scripts.bench.machine_rank import FOLDER
 from scripts.bench.sitting import Spread
@@ -175,7 +176,7 @@ def train(contestant: Contestant, words: Sequence[str]) -> dict[str, Any]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={count}"]
         torchrun += [f"--nproc-per-node={contestant.ranks}", "--rdzv-backend=c10d"]
         torchrun += ["--rdzv-endpoint=machine0:29500", "-m", "scripts.bench.machine_rank"]
-        env = {**os.environ, FOLDER: name, "PYTHONPATH": str(_ROOT)}
+        env = {**VARIABLES, **os.environ, FOLDER: name, "PYTHONPATH": str(_ROOT)}
         machines.run(
             {machine: [*torchrun, *words, f"run.dir={folder}/run"] for machine in range(count)},
             folder=folder,
@@ -280,8 +281,8 @@ class Arithmetic:
             parts_folder(self._folder, contestant.owners, contestant.method)
         )
         owner = np.empty(self._graph.num_nodes, np.int16)
-        for part in parts.opened:
-            owner[part.originals[NODE]] = part.number
+        for number, part in enumerate(parts.opened):
+            owner[part.originals[NODE]] = number
         return owner
 
 

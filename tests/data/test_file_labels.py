@@ -49,25 +49,11 @@ def many(*values: object) -> dict[str, Any]:
     return {"features": f"id,f\n{features}", "labels": f"id,income\n{rows}", **PAIR, **NO_SPLIT}
 
 
-def masks_in(role: str, dtype: str) -> dict[str, Any]:
-    files: dict[str, Any] = {
-        "features": {"x": np.eye(4, dtype=np.float32)},
-        "labels": {"y": np.array([0, 1, 0, 1])},
-        "split": {},
-    }
-    files[role] |= {name: np.array(mask, dtype) for name, mask in MASKS.items()}
-    return NO_SPLIT | PAIR | {f"{name}.npz": arrays for name, arrays in files.items() if arrays}
-
-
 FLAGS_MISSING = "id,old,rich\n10,1,0\n20,NA,?\n30,1,1\n40,0,1\n"
 QUANTITIES = "id,rent,f,income\n10,1.5,7,100\n20,,8,200\n30,NA,9,?\n40,2.5,6,300\n"
 TARGETS = np.array([[1.5, 7], [2.5, NAN], [NAN, NAN], [4.5, 9]], np.float32)
 
 READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
-    "missing in npz": (
-        {"labels.npz": {"ids": np.array(IDS), "labels": np.array(["a", "?", "b", "a"])},
-         **NO_SPLIT}, {}, {"labels": [0, -1, 1, 0], "summary": "1 of 4 nodes have none"},
-    ),
     "a word that may be a class": (
         labels("Mild", "None", "Severe", "None"), {},
         {"labels": [0, -1, 1, -1], "summary": "None: 2"},
@@ -115,10 +101,6 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
         {"labels": "id,label,when\n10,a,7\n20,b,8\n30,a,9\n40,b,7\n", "split": None}, {},
         {"labels": [0, 1, 0, 1], "left_out": ["when"]},
     ),
-    "ids of another name": (
-        {"labels": "label,rank\na,40\nb,30\na,20\nb,10\n", "split": None}, {},
-        {"labels": [1, 0, 1, 0], "summary": "column rank of labels.csv"},
-    ),
     # Splits.
     **{
         f"masks of {kind.__name__} in {suffix}": (
@@ -137,10 +119,9 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
         for names in (("train", "val", "test"), ("is_train", "is_valid", "is_test"))
     },
     "a feature called test": (table(test=[1.5, 2.5, 3.5, 4.5]), {}, {"names": ["f", "test"]}),
-    **{
-        f"masks in {role}.npz": (masks_in(role, dtype), {}, USUAL_SPLIT)
-        for role, dtype in (("labels", "uint8"), ("split", "float32"))
-    },
+    "masks of floats in a file of arrays": (
+        {**ARRAYS, "split.npz": masks_as(np.float32), "split": None}, {}, USUAL_SPLIT,
+    ),
     "masks of the features file for labels of another": (
         {"features": table(**MASKS)["features"].drop(columns="label"), "split": None}, {},
         {**USUAL_SPLIT, "names": ["f"]},
@@ -259,8 +240,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         {"split": 3}, ["dataset.ignore=[split]"],
     ),
     "a table of splits of several columns": (
-        {"split": "id,fold,part\n10,1,train\n20,2,val\n30,2,test\n40,1,train\n"}, {},
-        ["dataset.split_column"],
+        {"split": "id,fold,part\n10,1,train\n"}, {}, ["dataset.split_column"],
     ),
     "flags, stratified": (
         {"labels": "id,a,b\n10,1,0\n20,0,1\n30,1,1\n40,0,1\n", **NO_SPLIT}, {"stratify": True},

@@ -186,11 +186,12 @@ def test_what_a_killed_builder_left_is_swept_and_what_is_being_built_is_kept(
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    for name in (NAME, "other-0123456789ab"):
-        shutil.copytree(leftover.path, cache / f".{name}.building-1-abcd")
-    remove_store(leftover)
-    assert not leftover.path.exists()
+    other = cache / ".other-0123456789ab.building-1-abcd"  # by an earlier version
+    shutil.copytree(leftover.path, other)
     assert opened(cache) == (True, "built: none was there")
+    assert set(folders(cache)) == {cache / NAME, other}
+    (unused,) = (store for store in find_stores(cache) if store.is_leftover)
+    remove_store(unused)
     assert folders(cache) == [cache / NAME]
 
 

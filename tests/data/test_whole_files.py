@@ -108,7 +108,7 @@ WORDS = {
     "evil.pt": ["mkdir", "to_dict"],
     "hetero.pt": ["no edge types", "edge_index"],
     "two_processed.pt": ["2 graphs"],
-    "float_y.pt": ["task.type=node_regression", "long()"],
+    "float_y.pt": ["task.type=node_regression", "dataset.task=multiclass"],
     "no_x.pt": ["torch.ones(num_nodes, 1)"],
     "graph.gpickle": ["pickle.load", "write_graphml"],
     "graph.dgl": ["dgl.load_graphs", "numpy.savez"],

@@ -64,12 +64,6 @@ _CHUNK_EDGES = 1 << 18
 def partition(store: StoredGraph, num_parts: int, out: Path, method: Method) -> PartitionedGraph:
     """Cut a graph into parts, and write them to the folder `out`, as a whole or not at all.
 
-    Args:
-        store: The graph.
-        num_parts: Number of parts, at most `gnntrain.data.partitioning.assign.MAX_PARTS`.
-        out: The folder; missing or empty.
-        method: How nodes are assigned to parts, see `gnntrain.data.partitioning.assign.assign`.
-
     Raises:
         UserError: The graph cannot be cut into so many parts, the folder is not empty or cannot be
             written, or METIS is not installed or needs too much memory.
@@ -171,17 +165,9 @@ def _edge_chunks(edges: Edges) -> Iterator[tuple[slice, Int64Array]]:
 def write_parts(
     path: Path, store: StoredGraph, part_of: PartIndex, num_parts: int, method: Method
 ) -> PartitionedGraph:
-    """Write a graph's parts to the folder `path`, which appears when all of it is written.
+    """Write a graph's parts to the folder `path`, missing or empty, as a whole or not at all.
 
-    Args:
-        path: The folder; missing or empty.
-        store: The graph.
-        part_of: uint8 `[num_nodes]`, the part of each node, type by type; every part has a node.
-        num_parts: Number of parts.
-        method: How the nodes were assigned, for the record.
-
-    Raises:
-        OSError: The disk refuses; nothing is left.
+    `part_of` is the part of each node, type by type; every part has a node.
     """
     path = Path(path).absolute()
     with atomic_folder(path) as folder:

@@ -106,15 +106,10 @@ class EdgeSource:
 
     def rows_by_type(self, end: Role, batch: Rows) -> Iterator[tuple[NodeType, AnyArray]]:
         """Each node type in the column of types of an end, with the mask of its rows."""
-        types = _trimmed(batch.columns[self.types[end]]).dictionary_encode()
+        types = to_plain(batch.columns[self.types[end]].cast(TEXT)).dictionary_encode()
         codes = types.indices.fill_null(-1).to_numpy()
         for code, name in enumerate(types.dictionary.to_pylist()):
             yield name, codes == code
-
-
-def _trimmed(column: pa.Array) -> pa.Array:
-    texts = pc.utf8_trim_whitespace(column.cast(TEXT))
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, TEXT), texts)
 
 
 def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad: BadRows) -> Table:
@@ -265,7 +260,7 @@ class IdCollector:
     def add(self, node_type: NodeType, ids: pa.Array, table: Table) -> None:
         """Add ids that stand in a table."""
         is_written = table.unit == "line" and ids.type == TEXT
-        ids = (_trimmed(ids) if is_written else to_plain(ids)).drop_null()
+        ids = to_plain(ids).drop_null()
         parts = self._parts.setdefault((node_type, is_written), [])
         parts.append(pc.unique(ids))
         # Repeated ids are dropped before they fill the memory.
@@ -371,7 +366,7 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
             if len(candidates[end]) == 1 and (nodes < 0).any()
         }
         if edge_type is None:
-            relations = _trimmed(batch.columns[source.relation]).dictionary_encode()
+            relations = to_plain(batch.columns[source.relation].cast(TEXT)).dictionary_encode()
             relation = relations.indices.fill_null(-1).to_numpy()
             is_known &= relation >= 0
         bad.add(table, batch.rows[~is_known], why_unknown, " ".join(filter(None, hints)))
@@ -473,11 +468,11 @@ def _why_unknown(source: EdgeSource, candidates: Candidates, record: Record) -> 
     return "the relation is missing"
 
 
-def read_foreign_key(
-    rows: Rows, column: str, edge_type: EdgeType, lists: EdgeLists, bad: BadRows
-) -> None:
-    """Read a column of nodes that names a node of another type; an empty field is no edge."""
-    table, index, ids = rows.source.table, lists.indexes[edge_type[2]], foreign_ids(rows, column)
+def read_foreign_key(rows: Rows, edge_type: EdgeType, lists: EdgeLists, bad: BadRows) -> None:
+    """Read the column of nodes, called like the relation, that names a node of another type; an
+    empty field is no edge."""
+    _, column, other = edge_type
+    table, index, ids = rows.source.table, lists.indexes[other], foreign_ids(rows, column)
     nodes = index.find(ids, table.decimal)
     unknown = (nodes < 0) & ids.is_valid().to_numpy(zero_copy_only=False)
     place = place_of(table, column, column)

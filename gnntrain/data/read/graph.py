@@ -49,7 +49,7 @@ from gnntrain.data.read.features import (
     make_features,
     read_nodes,
 )
-from gnntrain.data.read.labels import no_targets, read_targets, warn_of_label_leaks
+from gnntrain.data.read.labels import Targets, read_targets, warn_of_label_leaks
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
 from gnntrain.data.read.splits import SplitArrays, SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
@@ -167,7 +167,8 @@ class _Reader:
         self.read_nodes_of_edges()
 
         chosen = self.nodes[target]
-        targets = no_targets(chosen)
+        none = np.full(chosen.index.num_nodes, -1, np.int32)  # of a graph to predict on
+        targets = Targets(none, 1, "multiclass", none >= 0, chosen.rows)
         splits, of_split = {name: np.empty(0, np.int64) for name in SPLITS}, ""
         metric = "auto"
         if labelled:
@@ -187,7 +188,7 @@ class _Reader:
             read_edges(source, lists, bad)
         for name, of_type in self.nodes.items():
             for column, other in of_type.spec.foreign_keys.items():
-                read_foreign_key(of_type.rows, column, (name, column, other), lists, bad)
+                read_foreign_key(of_type.rows, (name, column, other), lists, bad)
         edge_data = lists.edges()
         bad.report()
 

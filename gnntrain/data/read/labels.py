@@ -63,12 +63,6 @@ class Targets:
     phrase: str = ""
 
 
-def no_targets(nodes: NodeRows) -> Targets:
-    """Targets of a graph to predict on only: no node has a label."""
-    labels = np.full(nodes.index.num_nodes, -1, np.int32)
-    return Targets(labels, 1, "multiclass", labels >= 0, nodes.rows)
-
-
 def read_targets(
     given: Columns | None, nodes: NodeRows, options: FilesConfig, bad: BadRows, *, ask: bool = True
 ) -> Targets:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -344,9 +345,10 @@ def _ids(arrays: _Arrays, num_nodes: int) -> AnyArray | None:
     name, ids = arrays.take(*_IDS)
     if ids is None:
         return None
-    if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO":
+    if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO" or pd.isna(ids).any():
         hint = f"Give an id a node: there are {num_nodes:,}."
         raise arrays.wrong(name, ids, "[num_nodes]", hint)
+    ids = ids.astype(str) if ids.dtype == object else ids
     if len(np.unique(ids)) < num_nodes:
         raise UserError(f"{arrays.source}: {name} has an id twice.", "Give each node its own id.")
     if ids.dtype.kind in "iu":

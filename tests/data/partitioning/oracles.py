@@ -33,10 +33,10 @@ def assert_same_graph(parts: PartitionedGraph, store: StoredGraph, part_of: Part
     }
     for name, part_of_node in by_type(store, part_of).items():
         assert sorted(old_of[name].tolist()) == list(range(len(store.nodes[name])))
-        for part in parts.opened:
-            expected = np.flatnonzero(part_of_node == part.number)
+        for number, part in zip(parts.parts, parts.opened, strict=True):
+            expected = np.flatnonzero(part_of_node == number)
             assert part.originals[name].tolist() == expected.tolist()
-            first, stop = parts.starts[name][part.number : part.number + 2]
+            first, stop = parts.starts[name][number : number + 2]
             assert part.ranges[name] == range(first, stop)
         if not store.nodes[name].num_features:
             assert parts.originals[name].tolist() == old_of[name].tolist()

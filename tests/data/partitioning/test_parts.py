@@ -107,7 +107,7 @@ def test_what_is_known_of_a_graph_in_parts_is_what_is_known_of_the_whole(
 def test_a_part_of_a_graph_in_memory_is_its_slices(tmp_path: Path) -> None:
     store = stored(tmp_path / "store", random_hetero_data())
     ranges = {"paper": range(10, 30), "author": range(60), "venue": range(7, 7)}
-    part, kind = Part.of(store, 1, ranges), ("paper", "cites", "paper")
+    part, kind = Part.of(store, ranges), ("paper", "cites", "paper")
     edges, whole = part.graph.edges[kind], store.edges[kind]
     assert edges.indices.tolist() == whole.indices[whole.indptr[10] : whole.indptr[30]].tolist()
     assert part.graph.labels.tolist() == store.labels[10:30].tolist()
@@ -151,7 +151,6 @@ def reason(path: Path, parts: range | None = None) -> str:
 def test_a_machine_opens_its_own_parts_and_needs_no_others(path: Path) -> None:
     shutil.rmtree(path / "part0")
     parts = PartitionedGraph.open(path, range(1, 3))
-    assert [part.number for part in parts.opened] == [1, 2]
     assert [part.ranges[NODE] for part in parts.opened] == [range(5, 9), range(9, 12)]
     assert parts.ranges == {NODE: range(5, 12)}
     assert reason(path) == "part0: indptr.npy is missing"
