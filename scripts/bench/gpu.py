@@ -172,6 +172,7 @@ def measure(
     if device.type == "cuda":
         # What earlier cases have left would count as taken.
         gc.collect()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     with tempfile.TemporaryDirectory() as scratch:

@@ -17,6 +17,7 @@ NEEDS_INTERPRETER = pytest.mark.skipif(
 )
 
 on_each_device = pytest.mark.parametrize(
-    "device", [pytest.param("cpu", marks=NEEDS_INTERPRETER), pytest.param("cuda", marks=NEEDS_GPU)]
+    "device",
+    [pytest.param("cpu", marks=NEEDS_INTERPRETER), pytest.param("cuda:0", marks=NEEDS_GPU)],
 )
 """The test runs in the interpreter, and again on a GPU under the mark `gpu`."""

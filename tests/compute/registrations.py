@@ -18,18 +18,18 @@ each_registration = pytest.mark.parametrize(
         "reference",
         "cpu",
         pytest.param("interpreter", marks=NEEDS_INTERPRETER),
-        pytest.param("cuda", marks=NEEDS_GPU),
+        pytest.param("cuda:0", marks=NEEDS_GPU),
     ],
     indirect=True,
 )
 """The test runs with `device` "cpu" on the reference, on the CPU's kernels and on the GPU's in
-Triton's interpreter; and, under the mark `gpu`, with `device` "cuda"."""
+Triton's interpreter; and, under the mark `gpu`, with `device` "cuda:0"."""
 
 on_gpu_kernels = pytest.mark.parametrize(
     "device",
     [
         pytest.param("interpreter", marks=NEEDS_INTERPRETER),
-        pytest.param("cuda", marks=NEEDS_GPU),
+        pytest.param("cuda:0", marks=NEEDS_GPU),
     ],
     indirect=True,
 )

@@ -28,7 +28,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from gnntrain.sampling.gpu import GPUSampler
 
-on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
 
 FAN_OUTS = (3, -1)
 ALL = BlockNeeds(norm=True, weight=True, degree=True)

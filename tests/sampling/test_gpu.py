@@ -35,7 +35,7 @@ from triton import JITFunction
 from gnntrain.sampling import gpu, triton_kernels
 from gnntrain.sampling.gpu import GPUSampler
 
-on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
 interpreted = pytest.mark.skipif(not INTERPRETS, reason="the kernels are compiled as it is")
 
 KEY = SampleKey(seed=1, epoch=2, step=3)

@@ -12,8 +12,11 @@ a wait, and work on two streams has no order but that of events. `watched` says 
 host wait or copied, and where two streams used the same memory without an order.
 
 A device that is registered, but not `present`, is invisible to gnntrain: other tests of the process
-run on the CPU.
+run on the CPU. On a machine with a real GPU it is not registered, since torch knows one accelerator
+a process: the tests that need it are skipped there.
 """
+
+import torch
 
 from tests.simulated_device.module import device_module
 from tests.simulated_device.registration import present, register, register_present
@@ -34,4 +37,5 @@ __all__ = [
     "watched",
 ]
 
-register()
+if not torch.cuda.is_available():
+    register()

@@ -10,6 +10,7 @@ from functools import cache, partial, wraps
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -59,6 +60,8 @@ def present(number: int = 1, total_memory: int = 4 << 30) -> Iterator[DeviceModu
 
     They are idle, and hold nothing that a run before has left, if only until garbage is collected.
     """
+    if torch.cuda.is_available():
+        pytest.skip("torch knows one accelerator a process, here the machine's GPU")
     register()
     module = device_module
     gc.collect()

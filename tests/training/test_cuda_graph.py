@@ -32,7 +32,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from gnntrain.loading.features import InPlaceFeatures, rows_of
 from gnntrain.sampling import gpu
 
-on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=NEEDS_GPU)])
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
 
 
 @pytest.fixture

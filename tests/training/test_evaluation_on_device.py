@@ -38,7 +38,7 @@ PLENTY, LITTLE = 2**40, 1_000
 
 WHERE = [
     pytest.param("cpu", marks=NEEDS_INTERPRETER),
-    pytest.param("cuda", marks=NEEDS_GPU),
+    pytest.param("cuda:0", marks=NEEDS_GPU),
     "sim",
 ]
 
