@@ -114,10 +114,10 @@ def builder(
 
 
 def assert_same(ours: Batch, theirs: Batch, device: str = "cpu") -> None:
-    """Equal batches, ours on a device of this type."""
+    """Equal batches, ours on this device."""
 
     def compare(found: Tensor, wanted: Tensor, name: object) -> None:
-        assert found.device.type == device, name
+        assert found.device.type == torch.device(device).type, name
         assert found.dtype == wanted.dtype, name
         assert torch.equal(found.cpu(), wanted), name
 

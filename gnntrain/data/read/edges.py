@@ -125,7 +125,7 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
             arrays = load_arrays([path])
             if (matrix := saved_matrix(path, arrays)) is not None:
                 arrays = edges_of(matrix, path, square=is_square)
-            tables.append(_table_of_arrays(path, arrays, spec))
+            tables.append(table_of_arrays(path, arrays, spec))
         elif path.suffix.lower() == GRAPHML_SUFFIX:
             tables.append(open_graphml(path, "edges"))
         else:
@@ -141,8 +141,8 @@ def _called(node_type: NodeType) -> tuple[str, ...]:
     return (*ids_called(node_type), node_type.lower())
 
 
-def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
-    """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
+def table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
+    """Arrays of edges as columns: pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
     weights = {name: arrays[name] for name in arrays if name in (spec.weight, *WEIGHT_ARRAYS)}
     others = {name: array for name, array in arrays.items() if name not in weights}
     pairs = pick(others, PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
@@ -152,7 +152,8 @@ def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
         ends = ends or {name: array for name, array in others.items() if array.ndim == 1}
     elif pairs.ndim != 2 or 2 not in pairs.shape:
         raise UserError(
-            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
+            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2].",
+            "Give edge_index of shape [2, num_edges], sources first.",
         )
     else:  # two by two is taken as the former
         ends = dict(zip(PAIRS_OF_ENDS[0], pairs if len(pairs) == 2 else pairs.T, strict=True))
@@ -163,8 +164,10 @@ def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
             f"{path}: the arrays are not one value an edge each: {shapes or 'there are none'}.",
             "Call the arrays source and target, or give them as one called edge_index.",
         )
-    if any(array.dtype.kind not in "biuf" for array in weights.values()):
-        raise UserError(f"{path}: the weights are not one number an edge.")
+    for name, weight in weights.items():
+        if weight.dtype.kind not in "biuf":
+            hint = "Give a float for each edge."
+            raise UserError(f"{path}: {name} is {weight.dtype}, not one number an edge.", hint)
     if any(array.dtype.kind == "b" for array in ends.values()):
         raise UserError(
             f"{path}: the edges are truth values, not node ids.",
