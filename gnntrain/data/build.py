@@ -23,7 +23,6 @@ from gnntrain.data.array_folder import (
     digest_of,
     with_checksums,
     write_array,
-    write_seal,
 )
 from gnntrain.data.checks import check_graph
 from gnntrain.data.csc import column_blocks
@@ -179,8 +178,7 @@ def _write(
     if free_bytes(path.parent) < needed:
         raise disk_full(path, needed)
     with disk_errors(path, needed), store_draft(path) as draft:
-        meta = _write_files(draft, data, options, identity)
-        write_seal(draft, meta.arrays, meta.digest)
+        _write_files(draft, data, options, identity)
         fsync_folder(draft)
         if identity_now() != identity:
             raise _OtherFiles
@@ -194,21 +192,22 @@ def _write(
 
 def _write_files(
     folder: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
-) -> StoreMeta:
+) -> None:
     """Write all arrays, then their description."""
     arrays, num_edges = _write_edges(folder, data, options)
 
     lowest = options.lowest  # None: features stay as they are
     if lowest is None and options.normalize_features:
         lowest = {name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()}
-    dtype = options.feature_dtype
     small = {"labels": _stored_labels(data)}
     for number, (name, nodes) in enumerate(data.nodes.items()):
         where = "" if data.is_homogeneous else f"node type {name}: "
         subtracted = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
-        file, stored = folder / f"features_{number}.npy", _stored_dtype(options)
-        with ArrayWriter(file, stored, (nodes.num_features,), dtype) as writer:
-            for rows in prepared_features(nodes, dtype, subtracted, data.dataset, where):
+        file = folder / f"features_{number}.npy"
+        with ArrayWriter(file, _stored_dtype(options), (nodes.num_features,)) as writer:
+            for rows in prepared_features(
+                nodes, options.feature_dtype, subtracted, data.dataset, where
+            ):
                 writer.append(rows)
             arrays[file.stem] = writer.close()
         if nodes.ids is not None:
@@ -219,7 +218,7 @@ def _write_files(
         small["class_names"] = _stored_names(data.class_names)
     arrays |= {name: write_array(folder, name, array) for name, array in small.items()}
 
-    return StoreMeta(
+    StoreMeta(
         format=StoreMeta.FORMAT,
         version=StoreMeta.VERSION,
         made_by=f"gnntrain {__version__}",

@@ -220,14 +220,14 @@ class PartitionedGraph(Graph):
             parts = range(len(meta.parts)) if parts is None else parts
             if len(parts) and not 0 <= parts[0] <= parts[-1] < len(meta.parts):
                 raise StoreError(path, f"it has {len(meta.parts)} parts, not part {parts[-1]}")
-            shared = map_arrays(path, meta.arrays, meta.digest, check=check)
+            shared = map_arrays(path, meta.arrays, check=check)
             starts = {
                 kind.name: np.cumsum([0, *(p.node_counts[i] for p in meta.parts)], dtype=np.int64)
                 for i, kind in enumerate(meta.node_types)
             }
             for number in parts:
                 part, folder = meta.parts[number], part_folder(path, number)
-                arrays = map_arrays(folder, part.arrays, meta.digest, check=check)
+                arrays = map_arrays(folder, part.arrays, check=check)
                 graph = Graph(
                     meta.nodes_of(part.arrays, arrays, {}),
                     meta.edges_of(arrays, part.node_counts, part.edge_counts),

@@ -111,7 +111,7 @@ def _foreign_names(folder: Path) -> list[str]:
     return [
         name
         for name in sorted(entry.name for entry in folder.iterdir())
-        if name != META_FILE and not name.startswith(SEAL_FILE) and not _ARRAY_FILE.fullmatch(name)
+        if name != META_FILE and SEAL_FILE not in name and not _ARRAY_FILE.fullmatch(name)
     ]
 
 

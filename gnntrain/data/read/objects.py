@@ -12,7 +12,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
+from torch_geometric.data.in_memory_dataset import nested_iter
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
@@ -222,13 +222,13 @@ def _read(
     )
     if published_weight is not None:
         graph.edges[EDGE].weight = published_weight.reshape(-1).astype(np.float32)
-    own_ids, left_out = list[NodeType](), dict[str, str]()
+    left_out: dict[str, str] = {}
     for name, arrays in nodes.items():
-        graph.nodes[name].ids = ids = _ids(arrays, graph.nodes[name].num_nodes)
-        own_ids += [] if ids is None else [name]
+        graph.nodes[name].ids = _ids(arrays, graph.nodes[name].num_nodes)
         for key in arrays.left:
             reason = _EDGE_ATTR if key == "edge_attr" else _NO_USE
             left_out[f"{name}." * is_typed + key] = reason
+    own_ids = [name for name, of_nodes in graph.nodes.items() if of_nodes.ids is not None]
     for edge_type, arrays in edges.items() if is_typed else ():
         left_out |= {f"{'/'.join(edge_type)}.{key}": EDGES_ALONE for key in arrays.left}
     where = "the graph's own" if own_ids else "row numbers"
@@ -408,10 +408,7 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
         # What PyG's `InMemoryDataset` saves: all graphs end to end, and where each ends.
         num_graphs = len(given)
         if is_dict:
-            by_type = (ends for ends in (other or {}).values() if isinstance(ends, Mapping))
-            all_ends = chain((other or {}).values(), *(ends.values() for ends in by_type))
-            counts = (len(ends) - 1 for ends in all_ends if not isinstance(ends, Mapping))
-            num_graphs = max(counts, default=1)
+            num_graphs = max((len(ends) - 1 for _, ends in nested_iter(other or {})), default=1)
     if num_graphs != 1:
         raise UserError(
             f"{source} holds {num_graphs:,} graphs.",
