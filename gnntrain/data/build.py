@@ -40,15 +40,9 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import EdgeTypeMeta, NodeTypeMeta, StoredGraph, StoreMeta
-from gnntrain.data.stores import (
-    disk_errors,
-    disk_full,
-    locked,
-    refuse_foreign,
-    store_draft,
-)
+from gnntrain.data.stores import disk_errors, disk_full, locked, refuse_foreign, store_draft
 from gnntrain.data.summary import summary_of
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 from gnntrain.paths import free_bytes
 
 _MAX_TRIES = 3
@@ -115,9 +109,7 @@ def open_or_build(
                 return OpenedStore(store, False, reason, time.perf_counter() - begin)
             refuse_foreign(path)
             try:
-                store = _write(path, builder(), options, now, identity)
-            except _OtherFiles:
-                continue
+                store = write_store(path, builder(), options, now, identity)
             except Exception:
                 if identity() == now:
                     raise
@@ -127,10 +119,6 @@ def open_or_build(
         f"the files of {now['dataset']} have changed {_MAX_TRIES} times while they were read.",
         "Start again when they are complete.",
     )
-
-
-class _OtherFiles(Exception):
-    """Files have changed while a graph was read from them."""
 
 
 def _try_open(
@@ -150,7 +138,11 @@ def _try_open(
 
 
 def write_store(
-    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path,
+    data: GraphData,
+    options: PrepareOptions,
+    identity: Mapping[str, JSON],
+    identity_now: Callable[[], Mapping[str, JSON]] | None = None,
 ) -> StoredGraph:
     """Build the store at `path` from `data`, replacing a store there.
 
@@ -158,21 +150,10 @@ def write_store(
 
     Raises:
         UserError: `data` is invalid, or another file or folder is at `path`.
-        RunError: The disk is full.
+        RunError: The disk is full, or the identity is another one after writing.
     """
     path = Path(path).absolute()
-    with locked(path):
-        refuse_foreign(path)
-        return _write(path, data, options, identity, lambda: identity)
-
-
-def _write(
-    path: Path,
-    data: GraphData,
-    options: PrepareOptions,
-    identity: Mapping[str, JSON],
-    identity_now: Callable[[], Mapping[str, JSON]],
-) -> StoredGraph:
+    refuse_foreign(path)
     check_graph(data)
     needed = needed_bytes(data, options)
     if free_bytes(path.parent) < needed:
@@ -180,8 +161,8 @@ def _write(
     with disk_errors(path, needed), store_draft(path) as draft:
         _write_files(draft, data, options, identity)
         fsync_folder(draft)
-        if identity_now() != identity:
-            raise _OtherFiles
+        if identity_now is not None and identity_now() != identity:
+            raise RunError(f"the files of {data.dataset} have changed while they were read")
         with store_draft(path) as replaced:
             if path.exists():
                 path.rename(replaced)

@@ -42,17 +42,11 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 # The place of a store that is built
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> AbstractContextManager[object]:
     """Hold the lock of the store at `path`, after waiting for another holder."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path.parent, path.name)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return _lock(path.parent, path.name).acquire()
 
 
 def refuse_foreign(path: Path) -> None:
