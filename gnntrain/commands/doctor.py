@@ -60,9 +60,7 @@ def _kernels(config: Config, examined: Examined) -> Iterator[Section]:
         reasons = [f"{row.kernel}: {row.why_not}" for row in found if row.why_not]
         table = rows(HEADER, [row.cells() for row in found], left=2)
         yield Section(title, [table, *reasons])
-    wrong = counted(_number_of("problem", examined), "kernel")
-    slower = counted(_number_of("note", examined), "kernel")
-    yield Section(f"{wrong} wrong, {slower} slower than torch's operators", [])
+    yield Section(f"{counted(_number_of('problem', examined), 'kernel')} wrong", [])
 
 
 def _number_of(judgement: str, examined: Examined) -> int:
@@ -79,5 +77,5 @@ COMMAND = Command(
     ["gnntrain doctor", "gnntrain doctor --json -", "gnntrain doctor --gpu"],
     _doctor,
     options={"--json": "FILE      write it as JSON (-: instead of the text)"},
-    switches={"--gpu": "          try the kernels for GPUs, and measure them"},
+    switches={"--gpu": "          try the kernels for GPUs"},
 )

@@ -48,11 +48,8 @@ class ColumnBlock:
 
 
 def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[tuple[int, int]]:
-    """Cut the columns into ranges of at most `max_columns`.
-
-    A range has about `max_edges` edges: at most that many beside its last column's, which is
-    never cut.
-    """
+    """Cut the columns into ranges of at most `max_columns`, and of about `max_edges` edges: at most
+    that many beside its last column's."""
     ends = np.cumsum(counts, dtype=np.int64)
     marks = np.arange(max_edges, int(ends[-1]), max_edges, dtype=np.int64)
     regular = np.arange(0, len(counts), max_columns, dtype=np.int64)
@@ -75,7 +72,9 @@ def column_blocks(
     """
     counts = np.zeros(num_dst, dtype=np.int64)  # before edges are merged, and loops added
     for src, dst, _ in _chunks(edges):
-        _count(src, dst, edges.symmetric, counts)
+        np.add.at(counts, dst, 1)
+        if edges.symmetric:
+            np.add.at(counts, src, 1)
     max_edges = max(MIN_BLOCK_EDGES, int(counts.sum()) // NUM_BLOCKS)
     ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_src)))
     workers = min(available_cores(), MAX_THREADS, len(ranges))
@@ -145,14 +144,6 @@ def _build_block(
 # Kernels. `weight` is empty where the graph has no weights. An edge's key is its column, counted
 # from the block's first, above `row_bits` bits that hold its row: keys sort as the block does.
 # (Numba's own sorts take five seconds to compile, and NumPy's use vector instructions.)
-
-
-@jit
-def _count(src: IntArray, dst: IntArray, mirror: bool, counts: Int64Array) -> None:
-    for edge in range(len(src)):
-        counts[dst[edge]] += 1
-        if mirror:
-            counts[src[edge]] += 1
 
 
 @jit

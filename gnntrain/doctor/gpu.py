@@ -17,7 +17,7 @@ from gnntrain.selfcheck.choice import takes_triton
 from gnntrain.selfcheck.gpus import kinds_of_gpus
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-HEADER = ("kernel", "used", *PRECISIONS, "kernel ms", "torch ms")
+HEADER = ("kernel", "used", *PRECISIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,19 @@ class KernelRow:
         kernel: Its name.
         errors: By precision, the largest error against float64, relative to the largest number;
             None: it failed, or was not tried.
-        kernel_ms, reference_ms: Milliseconds of a call, of the kernel and of what replaces it.
-        judgement: ok, note (right, but slower than what replaces it) or problem.
+        judgement: ok or problem.
         why_not: Why a run does not use it; empty: it does.
     """
 
     kernel: str
     errors: dict[str, float | None]
-    kernel_ms: float | None
-    reference_ms: float | None
     judgement: Judgement
     why_not: str
 
     def cells(self) -> list[str]:
         """The row of a table with `HEADER`."""
         errors = [_number(self.errors[precision]) for precision in PRECISIONS]
-        times = [_number(self.kernel_ms), _number(self.reference_ms)]
-        return [self.kernel, "no" if self.why_not else "yes", *errors, *times]
+        return [self.kernel, "no" if self.why_not else "yes", *errors]
 
 
 def check_kernels(config: Config) -> Iterator[tuple[str, list[KernelRow]]]:
@@ -75,27 +71,21 @@ def rows_of(found: Checked) -> list[KernelRow]:
     by_kernel: dict[str, list[Result]] = {kernel: [] for kernel in found.unchecked}
     for result in found.results:
         by_kernel.setdefault(result.kernel, []).append(result)
-    return [_row(kernel, results, found) for kernel, results in by_kernel.items()]
-
-
-def _row(kernel: str, results: list[Result], found: Checked) -> KernelRow:
-    judgement: Judgement = "problem" if kernel in found.faults else "ok"
-    if judgement == "ok" and kernel in found.slower:
-        judgement = "note"
-    times = next((one for one in results if one.kernel_ms is not None), None)
-    return KernelRow(
-        kernel,
-        {precision: _error(results, precision) for precision in PRECISIONS},
-        None if times is None else times.kernel_ms,
-        None if times is None else times.reference_ms,
-        judgement,
-        (found.slower | found.faults).get(kernel, ""),
-    )
+    faults = found.faults
+    return [
+        KernelRow(
+            kernel,
+            {precision: _error(results, precision) for precision in PRECISIONS},
+            "problem" if kernel in faults else "ok",
+            faults.get(kernel, ""),
+        )
+        for kernel, results in by_kernel.items()
+    ]
 
 
 def _error(results: list[Result], precision: str) -> float | None:
     """The largest error; of cases without numbers 0."""
-    own = [one for one in results if one.precision in (precision, None) and one.kernel_ms is None]
+    own = [one for one in results if one.precision in (precision, None)]
     if not own or any(one.fault is not None for one in own):
         return None
     return max(one.error for one in own)

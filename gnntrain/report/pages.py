@@ -170,7 +170,7 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
         yield _STATES[run.status].format(f"{len(run.records)} of {asked} epochs were trained")
     if replaced := (run.summary.get("kernels") or {}).get("replaced"):
         names = ", ".join(replaced)
-        yield f"Triton's kernels were replaced where they failed or were slower: {names}."
+        yield f"Triton's kernels were replaced where they failed: {names}."
     nan = sum(not math.isfinite(record.train_loss) for record in run.records)
     if nan:
         yield f"The training loss of {counted(nan, 'epoch')} is not a finite number."

@@ -23,18 +23,16 @@ class Inputs:
     Args:
         block: The block.
         dtype: Of rows of features and activations.
-        width: Columns of the rows; None: what a form asks for.
     """
 
-    def __init__(self, block: Block, dtype: torch.dtype, width: int | None = None) -> None:
+    def __init__(self, block: Block, dtype: torch.dtype) -> None:
         self.block = block
         self.dtype = dtype
-        self._width = width
         self._generator = torch.Generator().manual_seed(1)
 
     def rows(self, number: int, width: int) -> Tensor:
-        """Normal numbers `[number, width]`, or as wide as all rows are to be."""
-        return self.exact(number, self._width or width).to(self.dtype)
+        """Normal numbers `[number, width]`."""
+        return self.exact(number, width).to(self.dtype)
 
     def exact(self, *shape: int) -> Tensor:
         """The same in the type of factors and attention scores, float32."""
@@ -42,7 +40,7 @@ class Inputs:
 
     def integers(self, number: int, width: int) -> Tensor:
         """Rows of a few distinct numbers, among which maxima tie."""
-        shape = number, self._width or width
+        shape = number, width
         return torch.randint(-2, 3, shape, generator=self._generator).to(self.dtype)
 
     def nodes(self, number: int) -> Tensor:
@@ -223,19 +221,6 @@ FORMS: dict[str, dict[str, Form]] = {
     "pair_scores_backward": {"heads": _pairs_gradient},
 }
 """By operator and options: the arguments of its functions in `reference` and `cuda`."""
-
-TIMED = {
-    "gather": "selected rows",
-    "aggregate": "mean, own rows",
-    "edge_products": "heads",
-    "aggregate_max": "selected rows",
-    "aggregate_max_backward": "ties",
-    "edge_softmax": "scores by node",
-    "edge_softmax_backward": "scores by node",
-    "pair_scores": "heads",
-    "pair_scores_backward": "heads",
-}
-"""The options with which each operator's time is measured."""
 
 FLOAT32_ALONE = {"edge_softmax", "edge_softmax_backward"}
 """Operators that models call in float32 whatever the precision, see `models.attention`."""

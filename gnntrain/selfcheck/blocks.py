@@ -1,4 +1,4 @@
-"""The blocks that kernels are tried on: small and awkward ones, and one as large as a batch's."""
+"""The blocks that kernels are tried on: small and awkward ones."""
 
 from __future__ import annotations
 
@@ -20,13 +20,6 @@ def awkward_blocks() -> Iterator[tuple[str, Block]]:
     yield "hubs", _hubs()
     yield "destinations from 5 on", replace(_random(9, 24), dst_offset=5)
     yield "padded", _padded(_random(14, 24))
-
-
-def batch_block() -> Block:
-    """20,000 destinations with 10 in-edges each."""
-    indices = torch.randint(0, 100_000, (200_000,), generator=_generator(), dtype=torch.int32)
-    indptr = torch.arange(0, 200_001, 10, dtype=torch.int32)
-    return Block(indptr, indices, 100_000, max_in_edges=10)
 
 
 def _generator() -> torch.Generator:

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-
-
-class Outcome(NamedTuple):
-    """Of a case whose results are right.
-
-    Attributes:
-        error: The largest error against float64, relative to the largest number (at least 1).
-        kernel_ms, reference_ms: Milliseconds of a call, where they were measured.
-    """
-
-    error: float = 0.0
-    kernel_ms: float | None = None
-    reference_ms: float | None = None
-
-
-NOTHING = Outcome()
 
 
 class WrongResultError(Exception):
@@ -37,15 +20,14 @@ class Case:
         kernel: The operator's name, or one of `selection`'s further names.
         options: What it is tried with.
         precision: fp32, bf16 or fp16; None: the case has no floating-point numbers.
-        run: Try it on a device.
-        is_timing: Whether its time is measured, on a GPU that does nothing else.
+        run: Try it on a device; the result is the largest error against float64, relative to the
+            largest number (at least 1), and 0 where there are no floating-point numbers.
     """
 
     kernel: str
     options: str
     precision: str | None
-    run: Callable[[torch.device], Outcome]
-    is_timing: bool = False
+    run: Callable[[torch.device], float]
 
     @property
     def name(self) -> str:
@@ -62,7 +44,7 @@ class Result:
         case: Its name.
         kernel, precision: See `Case`.
         fault: What is wrong; None: nothing.
-        error, kernel_ms, reference_ms: See `Outcome`.
+        error: Of a case without a fault, see `Case.run`.
         is_lasting: Whether another try would end alike: not so, for example, without memory, or
             after a hang, which may have been a machine with much else to do.
     """
@@ -72,8 +54,6 @@ class Result:
     precision: str | None
     fault: str | None = None
     error: float = 0.0
-    kernel_ms: float | None = None
-    reference_ms: float | None = None
     is_lasting: bool = True
 
     @classmethod
@@ -81,20 +61,13 @@ class Result:
         cls,
         case: Case,
         fault: str | None = None,
-        outcome: Outcome = NOTHING,
+        error: float = 0.0,
         *,
         is_lasting: bool = True,
     ) -> Result:
-        return cls(case.name, case.kernel, case.precision, fault, *outcome, is_lasting)
+        return cls(case.name, case.kernel, case.precision, fault, error, is_lasting)
 
     @property
     def options(self) -> str:
         """The case's name without the kernel's."""
         return self.case.partition(": ")[2]
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether the kernel takes longer than its reference."""
-        if self.kernel_ms is None or self.reference_ms is None:
-            return False
-        return self.kernel_ms > self.reference_ms

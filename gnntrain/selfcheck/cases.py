@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 
 from gnntrain.compute import cuda, ops, reference
-from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, TIMED, Inputs
-from gnntrain.selfcheck.blocks import awkward_blocks, batch_block
-from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
-from gnntrain.selfcheck.comparing import compare, milliseconds, on_device
+from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, Inputs
+from gnntrain.selfcheck.blocks import awkward_blocks
+from gnntrain.selfcheck.case import Case, WrongResultError
+from gnntrain.selfcheck.comparing import compare
 from gnntrain.selfcheck.host_memory_cases import host_memory_cases
-from gnntrain.selfcheck.sampler_cases import sampler_cases, timed_sampler_case
+from gnntrain.selfcheck.sampler_cases import sampler_cases
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-_TIMED_WIDTH = 128
 
 
 def kernels() -> list[str]:
@@ -28,13 +25,10 @@ def kernels() -> list[str]:
 
 
 def all_cases(device_type: str) -> list[Case]:
-    """Every case for a device: what most models need first, times last; none of an interpreter."""
+    """Every case for a device: what most models need first."""
     cases = [*_operator_cases(), *sampler_cases()]
     if device_type != "cpu":
         cases += host_memory_cases()
-    if device_type != "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        cases += [Case(name, "time", None, partial(_timed, name), True) for name in kernels()]
-        cases += [timed_sampler_case()]
     return cases
 
 
@@ -48,7 +42,7 @@ def _operator_cases() -> Iterator[Case]:
                 yield Case(operator, options, precision, run)
 
 
-def _tried(operator: str, options: str, precision: str, device: torch.device) -> Outcome:
+def _tried(operator: str, options: str, precision: str, device: torch.device) -> float:
     """Compare a kernel with its reference on all blocks."""
     form, dtype = FORMS[operator][options], PRECISIONS[precision]
     functions = getattr(cuda, operator), getattr(reference, operator)
@@ -58,15 +52,4 @@ def _tried(operator: str, options: str, precision: str, device: torch.device) ->
             error = max(error, compare(*functions, form(Inputs(block, dtype)), device))
         except WrongResultError as wrong:
             raise WrongResultError(f"{wrong} ({name})") from wrong
-    return Outcome(error)
-
-
-def _timed(operator: str, device: torch.device) -> Outcome:
-    """Measure a kernel and its reference on a block as large as a batch's."""
-    form = FORMS[operator][TIMED[operator]]
-    given = on_device(form(Inputs(batch_block(), torch.float32, _TIMED_WIDTH)), device)
-    times = (
-        milliseconds(partial(getattr(module, operator), *given), device)
-        for module in (cuda, reference)
-    )
-    return Outcome(0.0, *times)
+    return error

@@ -38,18 +38,6 @@ class Checked:
         """By kernel, what is wrong with it, or that it is not known to be right."""
         return self.unchecked | first_faults(self.results)
 
-    @property
-    def slower(self) -> dict[str, str]:
-        """By kernel that takes longer than its reference, both times."""
-        return {
-            result.kernel: (
-                f"slower than its replacement on this GPU: {result.kernel_ms:.3g} ms, "
-                f"{result.reference_ms:.3g} ms"
-            )
-            for result in self.results
-            if result.is_slower
-        }
-
 
 def first_faults(results: Sequence[Result]) -> dict[str, str]:
     """The first fault of each kernel that has one."""
@@ -61,7 +49,6 @@ def self_check(
     gpu: GPU,
     precisions: Collection[str],
     *,
-    is_timed: bool = True,
     seconds: float = SECONDS,
     is_fresh: bool = False,
 ) -> Checked:
@@ -70,7 +57,6 @@ def self_check(
     Args:
         gpu: The GPU.
         precisions: Whose cases are tried; those without numbers are always.
-        is_timed: Whether times are measured as well.
         seconds: How long it may take.
         is_fresh: Forget earlier results.
     """
@@ -79,7 +65,7 @@ def self_check(
     cases = [
         case
         for case in all_cases(gpu.device.partition(":")[0])
-        if case.precision in (None, *precisions) and (is_timed or not case.is_timing)
+        if case.precision in (None, *precisions)
     ]
     path, deadline = cache_file(gpu), time.monotonic() + seconds
     known = {} if is_fresh else load(path)
@@ -95,7 +81,7 @@ def self_check(
             save(path, known.values())
     results = [known[case.name] for case in cases if case.name in known]
     faults = first_faults(results)
-    missing = {case.kernel for case in _pending(cases, known) if not case.is_timing}
+    missing = {case.kernel for case in _pending(cases, known)}
     return Checked(results, dict.fromkeys(sorted(missing - faults.keys()), reason))
 
 
@@ -109,10 +95,10 @@ def _pending(cases: Sequence[Case], known: dict[str, Result]) -> list[Case]:
 
 def _try(cases: Sequence[Case], gpu: GPU, deadline: float, known: dict[str, Result]) -> None:
     """Try the pending cases side by side, then alone those that had no time or memory among the
-    others; then measure times, on a GPU that does nothing else."""
+    others."""
     num_processes = max(1, min(_MAX_PROCESSES, available_cores() // 2))
-    for is_timing, number in ((False, num_processes), (False, 1), (True, 1)):
-        pending = [case for case in _pending(cases, known) if case.is_timing == is_timing]
+    for number in (num_processes, 1):
+        pending = _pending(cases, known)
         results: list[Result] = []
         left = deadline - time.monotonic()
         try:

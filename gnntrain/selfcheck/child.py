@@ -51,14 +51,13 @@ def main(device_name: str) -> None:
 def tried(case: Case, device: torch.device) -> Result:
     """Try a case; the result has what it raises."""
     try:
-        outcome = case.run(device)
+        return Result.of(case, error=case.run(device))
     except WrongResultError as wrong:
         return Result.of(case, f"wrong result: {wrong}")
     except Exception as error:  # whatever it is, the kernel cannot be used
         text = str(error).strip().partition("\n")[0][:_MAX_TEXT]
         fault = f"{type(error).__name__}: {text}"
         return Result.of(case, fault, is_lasting=not isinstance(error, _OF_THE_MACHINE))
-    return Result.of(case, outcome=outcome)
 
 
 def _computes(device: torch.device) -> bool:

@@ -52,13 +52,13 @@ def kernel_choice(
         return KernelChoice("torch")
     if not takes_triton(asked, device_type):
         return CPU_KERNELS if device_type == "cpu" else KernelChoice("torch")
-    faults, slower = _checked_together(config, device_type, rendezvous)
+    faults = _checked_together(config, device_type, rendezvous)
     if asked == "triton":
         _refuse(faults)
         return KernelChoice("triton")
     if faults and (rendezvous is None or rendezvous.is_main):
         _warn(faults)
-    return KernelChoice("torch") if _TRITON in faults else KernelChoice("triton", slower | faults)
+    return KernelChoice("torch") if _TRITON in faults else KernelChoice("triton", faults)
 
 
 def takes_triton(asked: str, device_type: str) -> bool:
@@ -72,8 +72,8 @@ def takes_triton(asked: str, device_type: str) -> bool:
 
 def _checked_together(
     config: Config, device_type: str, rendezvous: Rendezvous | None
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The faults, and the kernels that are slower than their references, anywhere."""
+) -> dict[str, str]:
+    """The faults of kernels anywhere."""
     if rendezvous is None:
         return _checked(config, device_type)
     kind = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
@@ -81,25 +81,19 @@ def _checked_together(
     of_processes = list(zip(rendezvous.machines, kinds, strict=True))
     process = rendezvous.launched.process
     is_first = of_processes.index(of_processes[process]) == process
-    own = _checked(config, device_type) if is_first else ({}, {})
-    all_found = rendezvous.gather("self-check", own)
-    faults, slower = (dict(ChainMap(*found)) for found in zip(*all_found, strict=True))
-    return faults, slower
+    own = _checked(config, device_type) if is_first else {}
+    return dict(ChainMap(*rendezvous.gather("self-check", own)))
 
 
-def _checked(config: Config, device_type: str) -> tuple[dict[str, str], dict[str, str]]:
+def _checked(config: Config, device_type: str) -> dict[str, str]:
     """The same for the GPUs of this machine, or those that this process sees."""
     if find_spec("triton") is None:
-        return {_TRITON: "the package triton is not installed"}, {}
-    is_auto = config.compute.kernels == "auto"
+        return {_TRITON: "the package triton is not installed"}
+    seconds = SECONDS if config.compute.kernels == "auto" else math.inf
     faults: dict[str, str] = {}
-    slower: dict[str, str] = {}
     for gpu in kinds_of_gpus(device_type):
-        seconds = SECONDS if is_auto else math.inf
-        found = self_check(gpu, _precisions(config), is_timed=is_auto, seconds=seconds)
-        faults |= found.faults
-        slower |= found.slower
-    return faults, slower
+        faults |= self_check(gpu, _precisions(config), seconds=seconds).faults
+    return faults
 
 
 def _precisions(config: Config) -> set[str]:

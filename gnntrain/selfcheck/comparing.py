@@ -1,26 +1,22 @@
-"""A kernel beside its reference: results, errors, milliseconds."""
+"""A kernel beside its reference: results and errors."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.selfcheck.case import WrongResultError
 
 Function = Callable[..., Any]
-_CALLS = 20
 
 
 def compare(kernel: Function, reference: Function, arguments: Any, device: torch.device) -> float:
-    """The kernel's largest error against float64, see `Outcome`.
+    """The kernel's largest error against float64, see `Case.run`.
 
     Args:
         kernel, reference: Take the same arguments, and give a tensor or a tuple of some.
@@ -65,30 +61,6 @@ def _checked_error(found: Tensor, other: Tensor, exact: Tensor) -> float:
 
 def _form(tensor: Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}"
-
-
-def milliseconds(call: Callable[[], Any], device: torch.device) -> float:
-    """The median of the milliseconds that the GPU takes for a call."""
-    for _ in range(3):  # the first one compiles
-        call()
-    devices.synchronize(device)
-    return statistics.median(_times(call))
-
-
-def _times(call: Callable[[], Any]) -> Iterator[float]:
-    event: Any = partial(torch.cuda.Event, enable_timing=True)
-    for _ in range(_CALLS):
-        begin, end = event(), event()
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        yield begin.elapsed_time(end)
-
-
-def on_device(arguments: Any, device: torch.device) -> Any:
-    """The arguments with their tensors on a device."""
-    return _mapped(arguments, lambda value: _moved(value, device))
 
 
 def _moved(value: Any, device: torch.device) -> Any:

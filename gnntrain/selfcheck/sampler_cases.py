@@ -15,8 +15,7 @@ from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
-from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
-from gnntrain.selfcheck.comparing import milliseconds
+from gnntrain.selfcheck.case import Case, WrongResultError
 
 _KEYS = [SampleKey(1, 2, step) for step in range(2)]  # the second draw finds the first one's traces
 _NUM_NODES, _NUM_EDGES = 300, 3000
@@ -47,13 +46,8 @@ def sampler_cases() -> Iterator[Case]:
         yield Case(SAMPLER, options, None, partial(_tried, draws))
 
 
-def timed_sampler_case() -> Case:
-    """A batch of 1024 seeds beside the CPU's."""
-    return Case(SAMPLER, "time", None, _timed, is_timing=True)
-
-
-def _tried(draws: _Draws, device: torch.device) -> Outcome:
-    graph = _graph(_NUM_NODES, _NUM_EDGES, draws.index_type)
+def _tried(draws: _Draws, device: torch.device) -> float:
+    graph = _graph(draws.index_type)
     seeds = torch.arange(0, _NUM_NODES, 14)
     expected, found = _samplers(graph, draws, device)
     for key in _KEYS:
@@ -63,18 +57,18 @@ def _tried(draws: _Draws, device: torch.device) -> Outcome:
             _check_padded(found.sample_padded(seeds.to(device), keys), wanted)
         else:
             _check_equal(found.sample(Seeds({NODE: seeds}, NO_TARGETS), key), wanted)
-    return Outcome()
+    return 0.0
 
 
-def _graph(num_nodes: int, num_edges: int, index: torch.dtype) -> FusedCSC:
+def _graph(index: torch.dtype) -> FusedCSC:
     """In-edges: a tenth of all into node 0, none into the last nodes."""
     draw = torch.Generator().manual_seed(0)
-    ends = torch.randint(0, num_nodes - num_nodes // 10, (2, num_edges), generator=draw)
-    ends[0, : num_edges // 10] = 0
-    counts = torch.bincount(ends[0], minlength=num_nodes)
+    ends = torch.randint(0, _NUM_NODES - _NUM_NODES // 10, (2, _NUM_EDGES), generator=draw)
+    ends[0, : _NUM_EDGES // 10] = 0
+    counts = torch.bincount(ends[0], minlength=_NUM_NODES)
     indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).numpy()
     indices = ends[1].to(index).numpy()
-    return FusedCSC.cut([EDGE], {NODE: num_nodes}, [num_edges], indptr, indices)
+    return FusedCSC.cut([EDGE], {NODE: _NUM_NODES}, [_NUM_EDGES], indptr, indices)
 
 
 def _samplers(graph: FusedCSC, draws: _Draws, device: torch.device) -> tuple[Sampler, Any]:
@@ -118,11 +112,3 @@ def _refuse_longer(name: str, found: Tensor, wanted: Tensor, fill: int) -> None:
     _refuse_other(name, found[: len(wanted)], wanted)
     if bool((found[len(wanted) :] != fill).any()):
         raise WrongResultError(f"the padding of {name} is not {fill}")
-
-
-def _timed(device: torch.device) -> Outcome:
-    """Measure a batch of 1024 seeds on both; the CPU's sampler in one thread."""
-    samplers = _samplers(_graph(200_000, 4_000_000, torch.int32), _Draws([15, 10]), device)
-    seeds = Seeds({NODE: torch.arange(1024)}, NO_TARGETS)
-    times = [milliseconds(partial(one.sample, seeds, _KEYS[0]), device) for one in samplers]
-    return Outcome(0.0, times[1], times[0])

@@ -14,7 +14,7 @@ from torch import Tensor
 from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import in_place
@@ -113,11 +113,22 @@ def builder(
     )
 
 
+def only_its_rows(graph: Graph, machine: int, num_machines: int) -> Graph:
+    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
+    nodes = {}
+    for name, of_type in graph.nodes.items():
+        local = rank_range(len(of_type), machine, num_machines)
+        rows = np.full_like(of_type.features, 7777)
+        rows[local] = of_type.features[local]
+        nodes[name] = replace(of_type, features=rows)
+    return replace(graph, nodes=nodes)
+
+
 def assert_same(ours: Batch, theirs: Batch, device: str = "cpu") -> None:
-    """Equal batches, ours on a device of this type."""
+    """Equal batches, ours on this device."""
 
     def compare(found: Tensor, wanted: Tensor, name: object) -> None:
-        assert found.device.type == device, name
+        assert found.device.type == torch.device(device).type, name
         assert found.dtype == wanted.dtype, name
         assert torch.equal(found.cpu(), wanted), name
 

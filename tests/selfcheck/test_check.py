@@ -11,7 +11,7 @@ import pytest
 
 from gnntrain.selfcheck import cache, check
 from gnntrain.selfcheck.cache import cache_file, held, load, save
-from gnntrain.selfcheck.case import Case, Outcome, Result
+from gnntrain.selfcheck.case import Case, Result
 from gnntrain.selfcheck.cases import all_cases
 from gnntrain.selfcheck.check import Checked, self_check
 from gnntrain.selfcheck.gpus import GPU
@@ -36,7 +36,6 @@ class Machine:
         fault: Of a case.
         reached: How many cases have a result before the time is over.
         refusal: Why no process starts.
-        milliseconds: Of each kernel; the references take one.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,6 @@ class Machine:
         self.is_lasting = True
         self.reached = 10**6
         self.refusal: str | None = None
-        self.milliseconds = 0.5
 
     def try_cases(self, cases: Iterable[Case], *others: Any) -> None:
         if not cases:
@@ -59,18 +57,15 @@ class Machine:
         reached = list(cases)[: self.reached]
         self.reached -= len(reached)
         for case in reached:
-            times = (self.milliseconds, 1.0) if case.is_timing else (None, None)
-            outcome = Outcome(1e-7, *times)
             fault = self.fault(case)
             is_lasting = fault is None or self.is_lasting
-            results.append(Result.of(case, fault, outcome, is_lasting=is_lasting))
+            results.append(Result.of(case, fault, 1e-7, is_lasting=is_lasting))
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(check, "try_cases", machine.try_cases)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # measures no time
     return machine
 
 
@@ -78,33 +73,28 @@ def checked(*precisions: str, **options: Any) -> Checked:
     return self_check(H100, precisions or ("fp32",), **options)
 
 
-def names(precisions: Collection[str], *, is_timing: bool = False) -> list[str]:
-    return [
-        case.name
-        for case in all_cases("cuda")
-        if case.is_timing == is_timing and case.precision in (None, *precisions)
-    ]
+def names(precisions: Collection[str]) -> list[str]:
+    return [case.name for case in all_cases("cuda") if case.precision in (None, *precisions)]
 
 
 def test_a_second_start_tries_nothing(machine: Machine) -> None:
     found = checked()
-    assert machine.tries == [names(["fp32"]), names(["fp32"], is_timing=True)]
+    assert machine.tries == [names(["fp32"])]
     assert checked() == found
-    assert len(machine.tries) == 2
+    assert len(machine.tries) == 1
     assert not found.faults
-    assert not found.slower
 
 
 def test_another_precision_tries_its_cases_alone(machine: Machine) -> None:
     checked()
     checked("fp32", "bf16")
-    assert machine.tries[2] == [name for name in names(["bf16"]) if name not in names([])]
+    assert machine.tries[1] == [name for name in names(["bf16"]) if name not in names([])]
 
 
 def test_a_fresh_check_tries_all_again(machine: Machine) -> None:
     checked()
     checked(is_fresh=True)
-    assert machine.tries[2:] == machine.tries[:2]
+    assert machine.tries[0] == machine.tries[1]
 
 
 def test_a_fault_is_kept_and_its_kernel_not_tried_again(machine: Machine) -> None:
@@ -112,9 +102,8 @@ def test_a_fault_is_kept_and_its_kernel_not_tried_again(machine: Machine) -> Non
     found = checked()
     assert list(found.faults) == ["aggregate"]
     assert "sum, fp32" in found.faults["aggregate"]
-    assert not any(name.startswith("aggregate: ") for name in machine.tries[1])  # no time measured
     assert checked().faults == found.faults
-    assert len(machine.tries) == 2
+    assert len(machine.tries) == 1
 
 
 def test_a_fault_in_a_precision_that_is_not_used_does_not_count(machine: Machine) -> None:
@@ -166,14 +155,6 @@ def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: M
     assert machine.tries[0] == names(["fp32"])[3:]
 
 
-def test_times_that_were_not_measured_replace_nothing(machine: Machine) -> None:
-    machine.reached = len(names(["fp32"]))
-    found = checked()
-    assert not found.faults
-    machine.reached = 0
-    assert not checked(is_fresh=False).faults
-
-
 def test_where_no_process_starts_no_kernel_is_used_and_the_next_start_tries(
     machine: Machine,
 ) -> None:
@@ -183,15 +164,6 @@ def test_where_no_process_starts_no_kernel_is_used_and_the_next_start_tries(
     assert "no driver" in faults["gather"]
     machine.refusal = None
     assert not checked().faults
-
-
-def test_a_slower_kernel_is_told_with_both_times(machine: Machine) -> None:
-    machine.milliseconds = 1.5
-    found = checked()
-    assert "1.5 ms" in found.slower["aggregate"]
-    assert not found.faults
-    machine.milliseconds = 0.5
-    assert not checked(is_timed=False).slower
 
 
 def test_each_gpu_driver_and_version_has_results_of_its_own(
@@ -232,7 +204,7 @@ def test_a_folder_that_cannot_be_written_means_checking_again(
     folder.write_text("a file where the folder should be")
     assert not checked().faults
     assert not checked().faults
-    assert machine.tries[:2] == machine.tries[2:]
+    assert machine.tries[0] == machine.tries[1]
 
 
 def test_who_waits_too_long_for_another_goes_on(machine: Machine) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnntrain.loading.pinned import PinningError
-from gnntrain.selfcheck.case import Case, Outcome, WrongResultError
+from gnntrain.selfcheck.case import Case, WrongResultError
 from gnntrain.selfcheck.child import tried
 
 
@@ -25,7 +25,7 @@ from gnntrain.selfcheck.child import tried
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting: bool) -> None:
-    def fail(_: torch.device) -> Outcome:
+    def fail(_: torch.device) -> float:
         raise error
 
     result = tried(Case("gather", "x", "fp32", fail), torch.device("cpu"))

@@ -24,7 +24,6 @@ from gnntrain.data.array_folder import (
     map_array,
     with_checksums,
     write_array,
-    write_seal,
 )
 from gnntrain.data.graph import (
     EDGE,
@@ -188,13 +187,13 @@ def _write(
         name: str,
         dtype: np.dtype[Any],
         chunks: Iterable[tuple[AnyArray, PartIndex]],
-        *row_type: Any,
+        row_shape: tuple[int, ...] = (),
     ) -> None:
         """Write chunks of rows, each with the part of its rows: a file in the folder of each
         part."""
         with ExitStack() as stack:
             writers = [
-                stack.enter_context(ArrayWriter(part / f"{name}.npy", dtype, *row_type))
+                stack.enter_context(ArrayWriter(part / f"{name}.npy", dtype, row_shape))
                 for part in folders
             ]
             for rows, parts in chunks:
@@ -265,8 +264,7 @@ def _write(
                 step = max(1, _CHUNK_BYTES // max(16, array.strides[0]))
                 starts = range(0, len(array), step)
                 rows = ((array[a : a + step], parts_of[name][a : a + step]) for a in starts)
-                logical = of_type.feature_dtype if array is of_type.features else None
-                write_rows(file, array.dtype, rows, array.shape[1:], logical)
+                write_rows(file, array.dtype, rows, array.shape[1:])
 
     # What is known of the whole graph.
     for split in SPLITS:
@@ -277,7 +275,7 @@ def _write(
     num_train = np.bincount(parts_of[store.target][store.split("train")], minlength=num_parts)
     of_store = GraphMeta.model_fields.keys() - {"format", "version", "made_by", "arrays", "digest"}
     has_classes = store.task != "continuous"
-    meta = PartitionMeta(
+    PartitionMeta(
         format=PartitionMeta.FORMAT,
         version=PartitionMeta.VERSION,
         made_by=f"gnntrain {__version__}",
@@ -301,8 +299,5 @@ def _write(
         ),
         **{name: getattr(store.meta, name) for name in of_store},
     ).write(folder)
-    write_seal(folder, meta.arrays, meta.digest)
-    for part, described in zip(folders, meta.parts, strict=True):
-        write_seal(part, described.arrays, meta.digest)
-        fsync_folder(part)
-    fsync_folder(folder)
+    for written in (*folders, folder):
+        fsync_folder(written)

@@ -36,7 +36,6 @@ from gnntrain.data.read.edges import (
     EdgeLists,
     EdgeSource,
     IdCollector,
-    collect_ids,
     edge_source,
     foreign_ids,
     open_edges,
@@ -390,7 +389,7 @@ class _Reader:
         without = [name for name in self.specs if name not in self.nodes]
         collector = IdCollector(self.options.decimal)
         for source in self.edges if without else ():
-            collect_ids(source, without, self.specs, collector)
+            collector.add_ends(source, without, self.specs)
         for of_type in self.nodes.values():
             for column, other in of_type.spec.foreign_keys.items():
                 if other in without:
@@ -440,15 +439,11 @@ class _Reader:
         for reason, columns in {not_a_label: self.labels, "not the split": self.split}.items():
             if not isinstance(columns, Columns):
                 continue
-            table = columns.table
+            file = columns.table.path
             if not self.is_typed and name_of_ids(columns) != name_of_ids(chosen.rows.source):
-                ids.append(f"{name_of_ids(columns)} of {table.path.name}")
-            if not is_array_file(table.path):
-                used = {*columns.places.values(), *columns.numbers}
-                unused = [place for place in range(len(table.names)) if place not in used]
-                left_out |= {
-                    f"{table.shown(place)} of {table.path.name}": reason for place in unused
-                }
+                ids.append(f"{name_of_ids(columns)} of {file.name}")
+            for name in columns.unread() if not is_array_file(file) else ():
+                left_out[f"{name} of {file.name}"] = reason
         for source in self.edges:
             for name in source.unread():
                 if self.is_typed:
