@@ -270,7 +270,7 @@ class TextTable(Table):
             nonlocal line, left, end
             if stop is not None and stop.is_set():
                 raise ValueError("nothing more is read")
-            raw = left + chunk.to_pybytes()
+            raw: bytes = left + chunk.to_pybytes()
             block, left = raw, b""
             if not raw.isascii():
                 try:
