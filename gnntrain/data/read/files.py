@@ -14,7 +14,7 @@ its file, line and reason; `dataset.bad_rows` says whether that is an error.
 from __future__ import annotations
 
 import re
-from glob import escape
+from glob import glob
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
@@ -137,23 +137,19 @@ def _files_of_schema(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[s
             if path.is_file():
                 files[place].append(path)
                 continue
-            # The folder's own signs mean nothing; a pattern with a root of its own replaces it.
-            wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
-            matches: list[Path] = []
-            if any(sign in pattern for sign in "*?["):
-                for match in Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor))):
-                    matches += [match] if match.is_file() else []
-            files[place] += sorted(matches, key=_natural_order)
+            wanted = str(Path(pattern).expanduser())
+            # Signs in the name of the root mean nothing.
+            names = glob(wanted, root_dir=folder, recursive=True, include_hidden=True)  # noqa: PTH207
+            matches = [(folder / name).absolute() for name in names]
+            matches = sorted((path for path in matches if path.is_file()), key=_natural_order)
+            files[place] += matches
             if matches:
                 continue
             key = f"{place}.files" if place in tables else place
-            expected, near = f"a file in {path.parent}, but there is none", None
+            expected = f"a file in {path.parent}, but there is none"
             if is_folder(path):
                 expected = f"a file, but this is a folder; write {pattern}/*.csv"
-            elif not is_folder(path.parent):
-                expected = f"a file, but there is no folder {path.parent}"
-            else:
-                near = did_you_mean(path.name, file_names(path.parent))
+            near = did_you_mean(path.name, file_names(path.parent))
             problems.append(Problem(key, pattern, expected, near))
     if problems:
         raise spec.error(problems)

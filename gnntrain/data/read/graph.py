@@ -13,17 +13,9 @@ import pyarrow as pa
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
-from gnntrain.data.graph import (
-    NODE,
-    SPLITS,
-    EdgeData,
-    EdgeType,
-    GraphData,
-    NodeData,
-    NodeType,
-)
+from gnntrain.data.graph import NODE, SPLITS, EdgeData, EdgeType, GraphData, NodeData, NodeType
 from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, by_node_type
 from gnntrain.data.read.columns import (
     columns_of_nodes,
     label_columns,
@@ -42,12 +34,7 @@ from gnntrain.data.read.edges import (
     read_edges,
     read_foreign_key,
 )
-from gnntrain.data.read.features import (
-    NodeRows,
-    describe_features,
-    make_features,
-    read_nodes,
-)
+from gnntrain.data.read.features import NodeRows, describe_features, make_features, read_nodes
 from gnntrain.data.read.labels import Targets, read_targets, warn_of_label_leaks
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
 from gnntrain.data.read.splits import SplitArrays, SplitSource, split_nodes
@@ -96,11 +83,7 @@ def read_graph(
             "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
             "HeteroData.",
         )
-    known: Mapping[NodeType, Preprocessing] | None = None
-    if isinstance(preprocessing, Mapping):
-        known = preprocessing
-    elif spec.schema is None and preprocessing is not None:
-        known = {NODE: preprocessing}
+    known = by_node_type(preprocessing)
     return _Reader(spec, sources, options, bad, labelled, is_published, known).read()
 
 
@@ -118,7 +101,7 @@ class _Reader:
     bad: BadRows
     labelled: bool
     is_published: bool
-    known: Mapping[NodeType, Preprocessing] | None
+    known: Mapping[NodeType, Preprocessing]
     tables: dict[str, Table] = field(default_factory=dict)
     specs: dict[NodeType, NodeSpec] = field(default_factory=dict)
     target: NodeType = NODE
@@ -197,7 +180,7 @@ class _Reader:
             if of_type.order:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits["train"] if name == target else np.arange(len(of_type.rows))
-                of_model = (self.known or {}).get(name)
+                of_model = self.known.get(name)
                 data.features, data.preprocessing = make_features(of_type, train, of_model)
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
@@ -342,7 +325,7 @@ class _Reader:
 
     def nodes_of_table(self, name: NodeType, table: Table) -> NodeRows:
         """The nodes of a type that has a table."""
-        spec, of_model = self.specs[name], (self.known or {}).get(name)
+        spec, of_model = self.specs[name], self.known.get(name)
         labels, split = (self.labels, self.split) if name == self.target else (None, None)
         is_learnt = name == self.target and self.labelled
         if is_learnt and labels is None and not isinstance(table, ArrayTable):
@@ -375,7 +358,7 @@ class _Reader:
         # A model that was trained without preprocessing says no statistics.
         for word in ("standardize", "categorical", "missing"):
             value, key = getattr(spec, word), spec.key(word)
-            if self.labelled or self.known is not None or not value or value in ("refuse", "zero"):
+            if self.labelled or self.known or not value or value in ("refuse", "zero"):
                 continue
             hint = "Prepare the features as those that the model was trained on."
             if word == "missing":

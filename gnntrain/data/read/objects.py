@@ -36,7 +36,7 @@ from gnntrain.data.names import (
     SPLIT_ARRAYS,
     WEIGHT_ARRAYS,
 )
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing, by_node_type
 from gnntrain.data.read.edges import table_of_arrays
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
@@ -91,20 +91,14 @@ def graph_of_object(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
 ) -> GraphData:
-    """A user's graph from an object.
+    """A user's graph from an object, which messages call `source`; see `read_graph`.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
-            `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
-            `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
-            `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
+            edge type; a `GraphData`. Shapes are PyG's; beside its names, `ids` are `[num_nodes]`
+            and masks may be `[num_nodes, num_splits]`.
         config: Name, task, metric, split, and what else makes a graph of it.
-        source: What the object is called in messages.
-        labelled: False: for a graph to predict on; labels and splits are not read.
-        preprocessing: What makes the features of a model that was trained on another graph, of a
-            typed one by node type.
 
     Raises:
         UserError: It is no such object, or has a mistake.
@@ -125,10 +119,7 @@ def graph_of_object(
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
     if isinstance(given, GraphData):
-        by_type = (
-            {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
-        )
-        for name, of_model in (by_type or {}).items():
+        for name, of_model in by_node_type(preprocessing).items():
             of_graph = given.nodes[name].preprocessing if name in given.nodes else None
             if of_model != of_graph and not of_model.is_identity:
                 raise UserError(
@@ -203,7 +194,7 @@ def _read(
             of_type, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
         )
         tables |= of_nodes
-        of_model = preprocessing.get(name) if isinstance(preprocessing, Mapping) else preprocessing
+        of_model = by_node_type(preprocessing).get(name)
         if of_model is not None and of_model.fills is not None:  # the model says what is filled in
             of_type = replace(of_type, missing="mean")
         node_specs[name] = of_type
