@@ -37,7 +37,7 @@ from gnntrain.data.read.edges import (
 from gnntrain.data.read.features import NodeRows, describe_features, make_features, read_nodes
 from gnntrain.data.read.labels import Targets, read_targets, warn_of_label_leaks
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
-from gnntrain.data.read.splits import SplitArrays, SplitSource, split_nodes
+from gnntrain.data.read.splits import SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
@@ -47,8 +47,8 @@ from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-Sources = Mapping[str, Sequence[Path] | Table | SplitArrays]
-"""By the places of a `GraphSpec`: files, or tables and arrays in memory."""
+Sources = Mapping[str, Sequence[Path] | Table]
+"""By the places of a `GraphSpec`: files, or tables in memory."""
 
 
 def read_graph(
@@ -124,17 +124,11 @@ class _Reader:
         learnt = self.specs[target]
         if learnt.label.place in self.tables:
             self.labels = label_columns(self.tables[learnt.label.place], learnt, options)
-        if learnt.split.place in self.tables:
-            self.split = split_columns(self.tables[learnt.split.place], learnt)
+        if (own := self.tables.get(learnt.split.place)) is not None:
+            self.split = own if isinstance(own, ArrayTable) else split_columns(own, learnt)
         elif labelled and learnt.split.parts:
             places = {name: f"{learnt.split.place}.{name}" for name in learnt.split.parts}
             self.split = {name: self.files(place) for name, place in places.items()}
-        elif labelled and learnt.split.files:
-            arrays = self.sources[learnt.split.place]
-            if not isinstance(arrays, SplitArrays):
-                files = self.files(learnt.split.place)
-                arrays = SplitArrays(files[0], load_arrays(files))
-            self.split = arrays
         for name, table in node_tables.items():
             self.nodes[name] = self.nodes_of_table(name, table)
         bad.report()
@@ -211,11 +205,11 @@ class _Reader:
     def files(self, place: str) -> Sequence[Path]:
         """The files of a place that has no table in memory."""
         source = self.sources[place]
-        assert not isinstance(source, Table | SplitArrays)
+        assert not isinstance(source, Table)
         return source
 
     def open_tables(self) -> None:
-        """Open all tables, but for arrays of splits and of edges."""
+        """Open all tables, but for arrays of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
         tables |= {place: one for place, one in self.sources.items() if isinstance(one, Table)}
@@ -233,9 +227,12 @@ class _Reader:
             label, split = part.label, part.split
             if labelled and label.files and label.place not in tables:
                 tables[label.place] = open_nodes(self.files(label.place), part, label, options, bad)
-            if labelled and split.files and not isinstance(self.sources[split.place], SplitArrays):
+            if labelled and split.files and split.place not in tables:
                 files = self.files(split.place)
-                if not is_array_file(files[0]):
+                if is_array_file(files[0]):
+                    none = np.empty((0, 0))
+                    tables[split.place] = ArrayTable(files[0], {}, none, load_arrays(files))
+                else:
                     tables[split.place] = open_table(files, split.header, options, bad)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []

@@ -40,7 +40,6 @@ from gnntrain.data.preprocessing import AnyPreprocessing, by_node_type
 from gnntrain.data.read.edges import table_of_arrays
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
-from gnntrain.data.read.splits import SplitArrays
 from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
 from gnntrain.errors import UserError
@@ -174,7 +173,7 @@ def _read(
     is_typed = _is_typed(attributes)
     nodes, edges = _by_type(attributes, source)
     usual = spec_of_files(config, NODE, EDGE)
-    tables: dict[str, Sequence[Path] | Table | SplitArrays] = {}
+    tables: dict[str, Sequence[Path] | Table] = {}
     weight_names = WEIGHT_ARRAYS if config.weight_column is None else (config.weight_column,)
     edge_specs: list[EdgeSpec] = []
     published_weight: AnyArray | None = None
@@ -232,7 +231,7 @@ def _read(
 
 def _node_tables(
     spec: NodeSpec, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
-) -> tuple[NodeSpec, dict[str, Table | SplitArrays]]:
+) -> tuple[NodeSpec, dict[str, Table]]:
     """The nodes of a type as a table of features, one of labels, and arrays of splits."""
     path = Path(arrays.source)
     x_name, x = arrays.take(*FEATURE_ARRAYS)
@@ -258,7 +257,7 @@ def _node_tables(
         )
     matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
     table = ArrayTable(path, {}, matrix, names=arrays.columns.get(x_name, ()))
-    tables: dict[str, Table | SplitArrays] = {spec.place: table}
+    tables: dict[str, Table] = {spec.place: table}
     label, split = ColumnSpec(f"{spec.place}.y"), ColumnSpec(f"{spec.place}.split")
     if y is not None:
         label = replace(label, files=(y_name,), keys={"column": "y"})
@@ -267,7 +266,7 @@ def _node_tables(
         there = {mask_name: mask for mask_name, mask in masks if mask is not None}
         if labelled and there:
             split = replace(split, files=tuple(there))
-            tables[split.place] = SplitArrays(path, there)
+            tables[split.place] = ArrayTable(path, {}, np.empty((0, 0)), there)
     features = () if x is None else None
     return replace(spec, features=features, label=label, split=split), tables
 
