@@ -34,11 +34,11 @@ from gnntrain.paths import file_names, is_folder
 _ROLES = ("data", "edges", "features", "labels", "split")
 # Raised when something else is kept of the same files.
 _READING = 7
-_MISSING_HINTS = {
-    "edges": "Give a file with one edge a row: source and target.",
-    "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
-    "nothing to tell, a column of ones or of the nodes' degrees will do.",
-}
+_FILES_HINT = (
+    "Give dataset.edges with one edge a row, source and target, and dataset.features with one row "
+    "of numbers a node (a column of ones will do); or dataset.schema, or dataset.data. In Python, "
+    "train(config, data=data) takes an object."
+)
 
 
 class FilesBuilder:
@@ -70,16 +70,9 @@ class FilesBuilder:
                     f"dataset.data is a whole graph, and dataset.{others[0]} is given, too.",
                     "Leave one of the two out.",
                 )
-        elif not given:
-            raise UserError(
-                "no file of a graph is given.",
-                "Set dataset.data, dataset.schema, or dataset.edges and dataset.features; in "
-                "Python, train(config, data=data) takes an object.",
-            )
+        elif missing := [role for role in ("edges", "features") if role not in given]:
+            raise UserError(f"dataset.{' and dataset.'.join(missing)} is not given.", _FILES_HINT)
         else:
-            for role, hint in _MISSING_HINTS.items():
-                if role not in given:
-                    raise UserError(f"dataset.{role} is not given.", hint)
             self._spec = spec_of_files(config, NODE, EDGE)
         self._paths = {
             role: [Path(path).absolute()]
