@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from tests.loading.graphs import (
     builder,
     cpu_loader,
     graph_of,
+    only_its_rows,
     plan_of,
 )
 from tests.sampling.parts import InProcess
@@ -138,17 +138,6 @@ def test_rows_of_other_machines_are_copied_to_a_gpu_without_a_wait() -> None:
 
 NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
 EPOCHS = 2
-
-
-def only_its_rows(graph: Graph, machine: int, num_machines: int) -> Graph:
-    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
-    nodes = {}
-    for name, of_type in graph.nodes.items():
-        local = rank_range(len(of_type), machine, num_machines)
-        rows = np.full_like(of_type.features, 7777)
-        rows[local] = of_type.features[local]
-        nodes[name] = replace(of_type, features=rows)
-    return replace(graph, nodes=nodes)
 
 
 def remote_reads(

@@ -79,9 +79,8 @@ def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Metho
     """Raise an error as `partition` does, as far as it is known before."""
     most = min(MAX_PARTS, store.num_nodes)
     if not 1 <= num_parts <= most:
-        nodes = f", which has {store.num_nodes:,} nodes" if most < MAX_PARTS else ""
         raise UserError(
-            f"{store.dataset}{nodes} cannot be cut into {num_parts:,} parts",
+            f"{store.dataset} ({store.num_nodes:,} nodes) cannot be cut into {num_parts:,} parts",
             f"Give --parts a number from 1 to {most}.",
         )
     if method == "metis":
@@ -109,12 +108,10 @@ def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Metho
 
 
 def _needed_bytes(store: StoredGraph, num_parts: int) -> int:
-    """Bytes of all parts: those of the store, the original numbers, and more headers; of types
-    without features, original numbers a second time."""
-    num_arrays = 5 + 3 * len(store.nodes)
-    headers = num_parts * num_arrays * (HEADER_BYTES + 512)  # and their lines in the JSON
-    twice = sum(len(nodes) for nodes in store.nodes.values() if nodes.num_features == 0)
-    return store.num_bytes + 8 * (store.num_nodes + twice) + headers
+    """Bytes of all parts: those of the store, original numbers (of types without features twice),
+    and headers with their lines in the JSON."""
+    headers = num_parts * (5 + 3 * len(store.nodes)) * (HEADER_BYTES + 512)
+    return store.num_bytes + 16 * store.num_nodes + headers
 
 
 @contextmanager
@@ -283,11 +280,9 @@ def _write(
         source=store.content_digest,
         method=method,
         cut_edges=cut_edges,
-        class_counts={name: store.class_counts(name).tolist() for name in SPLITS}
-        if has_classes
-        else None,
+        class_counts={s: store.class_counts(s).tolist() for s in SPLITS} if has_classes else None,
         target_scale=None if has_classes else TargetScale.of(store),
-        target_ranges=None if has_classes else {name: store.target_ranges(name) for name in SPLITS},
+        target_ranges=None if has_classes else {s: store.target_ranges(s) for s in SPLITS},
         parts=tuple(
             PartMeta(
                 node_counts=tuple(int(counts[number]) for counts in node_counts.values()),
