@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnntrain.data.graph import AnyArray, Float32Array, Float64Array, Int64Array, NodeType
+from gnntrain.data.graph import NODE, AnyArray, Float32Array, Float64Array, Int64Array, NodeType
 from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
 
@@ -321,6 +321,11 @@ class PreparedFeatures:
 
 AnyPreprocessing = Preprocessing | Mapping[NodeType, Preprocessing]
 """The preprocessing of a graph; of a typed graph, by node type."""
+
+
+def by_node_type(given: AnyPreprocessing | None) -> Mapping[NodeType, Preprocessing]:
+    """The preprocessing of each node type that has one."""
+    return {NODE: given} if isinstance(given, Preprocessing) else given or {}
 
 
 def _sorted_values(
