@@ -192,10 +192,13 @@ def edge_factor(source: Any, source_scale: Array, skipped: int, total: Array) ->
 
 
 @jit
-def add_row(table: Array, place: np.uint64, weight: float, total: Array, a: int, b: int) -> None:
-    """`total[a:b] += weight * row[a:b]`."""
-    for f in range(a, b):
-        total[f] += weight * number_of(table[place + np.uint64(f)])
+def add_row(
+    table: Array, place: np.uint64, weight: float, total: Array, first: np.uint64, width: int
+) -> None:
+    """`total += weight * row` in the `width` columns from `first` on."""
+    for f in range(width):
+        column = first + np.uint64(f)
+        total[column] += weight * number_of(table[place + column])
 
 
 @jit
@@ -289,11 +292,12 @@ def reduce_rows(
                     if has_weight:
                         w0, w1 = number(edge_weight[e0, h]) * c0, number(edge_weight[e1, h]) * c1
                         w2, w3 = number(edge_weight[e2, h]) * c2, number(edge_weight[e3, h]) * c3
-                    for f in range(h * part, (h + 1) * part):
-                        g = np.uint64(f)
-                        left = w0 * number_of(table[p0 + g]) + w1 * number_of(table[p1 + g])
-                        right = w2 * number_of(table[p2 + g]) + w3 * number_of(table[p3 + g])
-                        total[f] += left + right
+                    begin = np.uint64(h * part)
+                    for f in range(part):
+                        c = begin + np.uint64(f)
+                        left = w0 * number_of(table[p0 + c]) + w1 * number_of(table[p1 + c])
+                        right = w2 * number_of(table[p2 + c]) + w3 * number_of(table[p3 + c])
+                        total[c] += left + right
             else:
                 for i in range(e, e + group):
                     source: Any = i if by_edge else np.int64(indices[i])
@@ -302,7 +306,7 @@ def reduce_rows(
                     factor = edge_factor(source, source_scale, skipped, total)
                     for h in range(heads):
                         weight = number(edge_weight[edge, h]) * factor if has_weight else factor
-                        add_row(table, place, weight, total, h * part, (h + 1) * part)
+                        add_row(table, place, weight, total, np.uint64(h * part), part)
             e += group
         scale = one
         if is_mean and last > first:
@@ -316,9 +320,9 @@ def reduce_rows(
             scale = one
             place = place_of(np.int64(own + v), nodes, stride)
             if i < len(loop):
-                add_row(table, place, number(loop[i]), total, 0, width)
+                add_row(table, place, number(loop[i]), total, np.uint64(0), width)
             if i < num_added:
-                add_row(table, place + np.uint64(width), one, total, 0, width)
+                add_row(table, place + np.uint64(width), one, total, np.uint64(0), width)
         put_row(total, scale, out, v - start)
 
 
@@ -354,9 +358,10 @@ def edge_products(
             fetched = reach
             place = place_of(np.int64(indices[e]), nodes, stride)
             for h in range(heads):
-                total = number(0)
-                for f in range(h * part, (h + 1) * part):
-                    total += number_of(table[place + np.uint64(f)]) * grad[v, f]
+                total, begin = number(0), np.uint64(h * part)
+                for f in range(part):
+                    c = begin + np.uint64(f)
+                    total += number_of(table[place + c]) * grad[v, c]
                 out[e, h] = total
 
 
