@@ -23,7 +23,6 @@ from gnntrain.data.array_folder import (
     digest_of,
     with_checksums,
     write_array,
-    write_seal,
 )
 from gnntrain.data.checks import check_graph
 from gnntrain.data.csc import column_blocks
@@ -41,15 +40,9 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import EdgeTypeMeta, NodeTypeMeta, StoredGraph, StoreMeta
-from gnntrain.data.stores import (
-    disk_errors,
-    disk_full,
-    locked,
-    refuse_foreign,
-    store_draft,
-)
+from gnntrain.data.stores import disk_errors, disk_full, locked, refuse_foreign, store_draft
 from gnntrain.data.summary import summary_of
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 from gnntrain.paths import free_bytes
 
 _MAX_TRIES = 3
@@ -116,9 +109,7 @@ def open_or_build(
                 return OpenedStore(store, False, reason, time.perf_counter() - begin)
             refuse_foreign(path)
             try:
-                store = _write(path, builder(), options, now, identity)
-            except _OtherFiles:
-                continue
+                store = write_store(path, builder(), options, now, identity)
             except Exception:
                 if identity() == now:
                     raise
@@ -128,10 +119,6 @@ def open_or_build(
         f"the files of {now['dataset']} have changed {_MAX_TRIES} times while they were read.",
         "Start again when they are complete.",
     )
-
-
-class _OtherFiles(Exception):
-    """Files have changed while a graph was read from them."""
 
 
 def _try_open(
@@ -151,7 +138,11 @@ def _try_open(
 
 
 def write_store(
-    path: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
+    path: Path,
+    data: GraphData,
+    options: PrepareOptions,
+    identity: Mapping[str, JSON],
+    identity_now: Callable[[], Mapping[str, JSON]] | None = None,
 ) -> StoredGraph:
     """Build the store at `path` from `data`, replacing a store there.
 
@@ -159,31 +150,19 @@ def write_store(
 
     Raises:
         UserError: `data` is invalid, or another file or folder is at `path`.
-        RunError: The disk is full.
+        RunError: The disk is full, or the identity is another one after writing.
     """
     path = Path(path).absolute()
-    with locked(path):
-        refuse_foreign(path)
-        return _write(path, data, options, identity, lambda: identity)
-
-
-def _write(
-    path: Path,
-    data: GraphData,
-    options: PrepareOptions,
-    identity: Mapping[str, JSON],
-    identity_now: Callable[[], Mapping[str, JSON]],
-) -> StoredGraph:
+    refuse_foreign(path)
     check_graph(data)
     needed = needed_bytes(data, options)
     if free_bytes(path.parent) < needed:
         raise disk_full(path, needed)
     with disk_errors(path, needed), store_draft(path) as draft:
-        meta = _write_files(draft, data, options, identity)
-        write_seal(draft, meta.arrays, meta.digest)
+        _write_files(draft, data, options, identity)
         fsync_folder(draft)
-        if identity_now() != identity:
-            raise _OtherFiles
+        if identity_now is not None and identity_now() != identity:
+            raise RunError(f"the files of {data.dataset} have changed while they were read")
         with store_draft(path) as replaced:
             if path.exists():
                 path.rename(replaced)
@@ -194,21 +173,22 @@ def _write(
 
 def _write_files(
     folder: Path, data: GraphData, options: PrepareOptions, identity: Mapping[str, JSON]
-) -> StoreMeta:
+) -> None:
     """Write all arrays, then their description."""
     arrays, num_edges = _write_edges(folder, data, options)
 
     lowest = options.lowest  # None: features stay as they are
     if lowest is None and options.normalize_features:
         lowest = {name: lowest_feature(nodes, data.dataset) for name, nodes in data.nodes.items()}
-    dtype = options.feature_dtype
     small = {"labels": _stored_labels(data)}
     for number, (name, nodes) in enumerate(data.nodes.items()):
         where = "" if data.is_homogeneous else f"node type {name}: "
         subtracted = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
-        file, stored = folder / f"features_{number}.npy", _stored_dtype(options)
-        with ArrayWriter(file, stored, (nodes.num_features,), dtype) as writer:
-            for rows in prepared_features(nodes, dtype, subtracted, data.dataset, where):
+        file = folder / f"features_{number}.npy"
+        with ArrayWriter(file, _stored_dtype(options), (nodes.num_features,)) as writer:
+            for rows in prepared_features(
+                nodes, options.feature_dtype, subtracted, data.dataset, where
+            ):
                 writer.append(rows)
             arrays[file.stem] = writer.close()
         if nodes.ids is not None:
@@ -219,7 +199,7 @@ def _write_files(
         small["class_names"] = _stored_names(data.class_names)
     arrays |= {name: write_array(folder, name, array) for name, array in small.items()}
 
-    return StoreMeta(
+    StoreMeta(
         format=StoreMeta.FORMAT,
         version=StoreMeta.VERSION,
         made_by=f"gnntrain {__version__}",

@@ -69,9 +69,9 @@ def wrong_values(
         yield f"{num_wrong} {problem} {_first(shown, num_wrong)}"
 
 
-def _first(values: AnyArray | Sequence[str], num_values: int | None = None) -> str:
+def _first(values: AnyArray | Sequence[str], num_values: int = 0) -> str:
     first = ", ".join(map(str, values[:_NUM_SHOWN]))
-    return f"(first: {first}{', …' * ((num_values or len(values)) > _NUM_SHOWN)})"
+    return f"(first: {first}{', …' * (max(num_values, len(values)) > _NUM_SHOWN)})"
 
 
 def _is_not_finite(values: AnyArray) -> AnyArray:
@@ -82,27 +82,23 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     if data.target not in data.nodes:
         yield f"the target type {_no_type(data.target, data)}"
         return
-    if data.target_nodes.num_nodes < 1:
-        yield f"num_nodes is {data.target_nodes.num_nodes}"
-        return
+    for name, number in (("nodes", data.target_nodes.num_nodes), ("classes", data.num_classes)):
+        if number < 1:
+            yield f"num_{name} is {number}"
+            return
     if data.task not in LABEL_KINDS:
         yield f"task is {data.task!r}, expected one of {', '.join(LABEL_KINDS)}"
         return
-    if data.num_classes < 1:
-        yield f"num_classes is {data.num_classes}"
-        return
     if data.task == "binary" and data.num_classes != 2:
         yield f"num_classes is {data.num_classes}, a binary task has 2"
-    possible = metrics_for(data.task)
-    if data.metric not in possible:
-        listed = ", ".join(possible)
-        yield f"metric is {data.metric}, but a {data.task} task is judged by {listed}"
+    if data.metric not in (possible := metrics_for(data.task)):
+        yield f"metric is {data.metric}, but a {data.task} task is judged by {', '.join(possible)}"
     if not data.edges:
         yield "it has no edge types"
     for edge_type, edges in data.edges.items():
         ends = (edge_type[0], edge_type[2])
         found = [_no_type(name, data) for name in ends if name not in data.nodes]
-        found = found or [*_edge_problems(edges, *(data.nodes[name].num_nodes for name in ends))]
+        found = found or [*_edge_problems(edges, [data.nodes[name].num_nodes for name in ends])]
         if edges.weight is not None and (len(data.edges) > 1 or len(data.nodes) > 1):
             found.append("it has weights, which only a graph of one node and edge type may have")
         if edges.symmetric and ends[0] != ends[1]:
@@ -145,18 +141,18 @@ def _node_problems(nodes: NodeData) -> Iterator[str]:
     yield from _array_problems("node_ids", nodes.ids, (nodes.num_nodes,), "iS")
 
 
-def _edge_problems(edges: EdgeData, num_src: int, num_dst: int) -> Iterator[str]:
+def _edge_problems(edges: EdgeData, num_nodes: Sequence[int]) -> Iterator[str]:
     (src, dst), weight = edges, edges.weight
     if src.ndim != 1 or src.shape != dst.shape:
         yield f"src has shape {list(src.shape)} and dst {list(dst.shape)}, expected one length"
         return
-    for name, ids, num_nodes in (("src", src, num_src), ("dst", dst, num_dst)):
+    for name, ids, count in zip(("src", "dst"), edges, num_nodes, strict=True):
         found = [*_array_problems(name, ids, ids.shape, "iu")]
-        yield from found or _range_problems(f"edge ends in {name}", "edge", ids, num_nodes)
-    if weight is not None:
-        found = [*_array_problems("edge_weight", weight, src.shape, "biuf")]
-        problem = "edge weights are not finite"
-        yield from found or wrong_values(weight, _is_not_finite, problem, "edge")
+        yield from found or _range_problems(f"edge ends in {name}", "edge", ids, count)
+    found = [*_array_problems("edge_weight", weight, src.shape, "biuf")]
+    if weight is not None and not found:
+        yield from wrong_values(weight, _is_not_finite, "edge weights are not finite", "edge")
+    yield from found
 
 
 def _range_problems(what: str, place: str, ids: IntArray, num_nodes: int) -> Iterator[str]:
@@ -165,25 +161,21 @@ def _range_problems(what: str, place: str, ids: IntArray, num_nodes: int) -> Ite
 
 
 def _label_problems(data: GraphData) -> Iterator[str]:
-    num_classes = data.num_classes
-    shape: tuple[int, ...] = (data.target_nodes.num_nodes,)
+    shape = data.target_nodes.num_nodes, data.num_classes
+    highest, is_several = data.num_classes - 1, data.task in ("multilabel", "continuous")
+    problem = f"labels are not 0 … {highest}, or −1 for none"
     if data.task == "multilabel":
-        shape, problem = (*shape, num_classes), "labels are not 0 or 1"
+        highest, problem = 1, "labels are not 0 or 1"
     elif data.task == "continuous":
-        shape, problem = (*shape, num_classes), "targets are not finite"
-    else:
-        problem = f"labels are not 0 … {num_classes - 1}, or −1 for none"
+        problem = "targets are not finite"
 
     def is_wrong(labels: AnyArray) -> AnyArray:
         if data.task == "continuous":
             return np.asarray(np.isinf(labels))
-        highest = 1 if data.task == "multilabel" else num_classes - 1
         right = (labels >= 0) & (labels <= highest) & (labels == np.floor(labels))
-        if data.task != "multilabel":
-            right |= _is_unlabelled(data, labels)
-        return np.asarray(~right)
+        return np.asarray(~(right if is_several else right | _is_unlabelled(data, labels)))
 
-    found = [*_array_problems("labels", data.labels, shape, "biuf")]
+    found = [*_array_problems("labels", data.labels, shape[: 1 + is_several], "biuf")]
     yield from found or wrong_values(data.labels, is_wrong, problem, "node")
 
 

@@ -18,13 +18,6 @@ def _hint(*lines: str, then: str, intro: str = "Convert it in Python:") -> str:
     return "\n".join([intro, *(f"  {line}" for line in lines), then])
 
 
-LIBRARY_HINTS = {
-    "networkx": _hint("import networkx", _WRITE_GRAPHML, then=_GIVE_GRAPHML),
-    "dgl": _hint("import numpy", *_WRITE_NPZ, then=_GIVE_NPZ),
-}
-"""By the library of a graph in memory."""
-
-
 def conversion_hint(path: Path) -> str | None:
     """The lines that convert a file of another tool; None for a suffix that is not known."""
     suffix, shown = path.suffix.lower(), repr(str(path))

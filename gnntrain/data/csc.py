@@ -1,9 +1,8 @@
-"""In-neighbour lists (CSC) from an edge list, a block of columns at a time.
+"""In-neighbour lists (CSC) from an edge list, a block of columns (destination nodes) at a time.
 
-A column is a destination node. The edge list is read once to count, which cuts the columns into
-blocks of about equally many edges, and once a block to collect and sort that block's edges.
-Blocks are written out before the next ones exist: beside the caller's edge list and a few numbers
-a node, no more than a few blocks are ever held, and reverse edges are never listed.
+The edge list is read once to count, which cuts the columns into blocks of about equally many edges,
+and once a block to collect and sort that block's edges. Beside the edge list and a few numbers a
+node, no more than a few blocks are ever held, and reverse edges are never listed.
 """
 
 from __future__ import annotations
@@ -48,11 +47,8 @@ class ColumnBlock:
 
 
 def column_ranges(counts: Int64Array, max_edges: int, max_columns: int) -> list[tuple[int, int]]:
-    """Cut the columns into ranges of at most `max_columns`.
-
-    A range has about `max_edges` edges: at most that many beside its last column's, which is
-    never cut.
-    """
+    """Cut the columns into ranges of at most `max_columns`, and of about `max_edges` edges: at most
+    that many beside its last column's."""
     ends = np.cumsum(counts, dtype=np.int64)
     marks = np.arange(max_edges, int(ends[-1]), max_edges, dtype=np.int64)
     regular = np.arange(0, len(counts), max_columns, dtype=np.int64)
@@ -66,16 +62,15 @@ def column_blocks(
     """The graph's columns, block after block.
 
     Args:
-        edges: The edge list; ids of destinations must lie in `0 … num_dst - 1`, those of sources in
-            `0 … num_src - 1`.
-        num_dst: Number of columns.
-        num_src: Number of rows.
+        edges: The edge list; all ids are below `num_dst` and `num_src`.
         merge: Edges between the same two nodes become one, with the sum of their weights.
         fill_loops: Nodes without a self loop get one of weight 1.
     """
     counts = np.zeros(num_dst, dtype=np.int64)  # before edges are merged, and loops added
     for src, dst, _ in _chunks(edges):
-        _count(src, dst, edges.symmetric, counts)
+        np.add.at(counts, dst, 1)
+        if edges.symmetric:
+            np.add.at(counts, src, 1)
     max_edges = max(MIN_BLOCK_EDGES, int(counts.sum()) // NUM_BLOCKS)
     ranges = column_ranges(counts, max_edges, 1 << (62 - _row_bits(num_src)))
     workers = min(available_cores(), MAX_THREADS, len(ranges))
@@ -91,7 +86,7 @@ def column_blocks(
 
 
 def _chunks(edges: EdgeData) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
-    """Contiguous chunks of the list, without a copy where it is contiguous already."""
+    """Contiguous chunks of the list."""
     weight = np.empty(0, dtype=np.float32)
     for start in range(0, len(edges.src), CHUNK_EDGES):
         part = slice(start, start + CHUNK_EDGES)
@@ -145,14 +140,6 @@ def _build_block(
 # Kernels. `weight` is empty where the graph has no weights. An edge's key is its column, counted
 # from the block's first, above `row_bits` bits that hold its row: keys sort as the block does.
 # (Numba's own sorts take five seconds to compile, and NumPy's use vector instructions.)
-
-
-@jit
-def _count(src: IntArray, dst: IntArray, mirror: bool, counts: Int64Array) -> None:
-    for edge in range(len(src)):
-        counts[dst[edge]] += 1
-        if mirror:
-            counts[src[edge]] += 1
 
 
 @jit

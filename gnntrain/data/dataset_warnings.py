@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gnntrain.data.graph import Graph, GraphSchema, NodeType
+from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.summary import EDGES_ALONE, first_names
 
 
@@ -26,8 +26,21 @@ def edge_warnings(store: Graph) -> Iterator[str]:
     """Warnings: no edges; types that no model can learn from."""
     if store.num_edges == 0:
         yield "The graph has no edges: all that the model sees of a node are its own features."
-    elif store.is_hetero:
-        yield from _useless_types(store)
+        return
+    if not store.is_hetero:
+        return
+    for edge_type, number in store.edge_counts.items():
+        if number == 0:
+            yield f"The edge type {'/'.join(edge_type)} has no edge."
+    reaching, new = set[NodeType](), {store.target}  # by a path of edge types
+    while new:
+        reaching |= new
+        new = {kind[0] for kind in store.schema.edge_types if kind[2] in new} - reaching
+    for name in sorted(store.nodes.keys() - reaching):
+        yield (
+            f"No path leads from the node type {name} to {store.target}, so no model reads its "
+            "nodes: add reverse edge types, or leave it out."
+        )
 
 
 def unread_edges(store: Graph, model: str, *, reads_weights: bool) -> Iterator[str]:
@@ -44,23 +57,3 @@ def unread_edges(store: Graph, model: str, *, reads_weights: bool) -> Iterator[s
         unread.append("the weights of edges")
     if unread:
         yield f"The model {model} does not read {first_names(unread)}."
-
-
-def _useless_types(graph: Graph) -> Iterator[str]:
-    for edge_type, number in graph.edge_counts.items():
-        if number == 0:
-            yield f"The edge type {'/'.join(edge_type)} has no edge."
-    for name in sorted(graph.nodes.keys() - _reaching(graph.schema)):
-        yield (
-            f"No path leads from the node type {name} to {graph.target}, so no model reads its "
-            "nodes: add reverse edge types, or leave it out."
-        )
-
-
-def _reaching(schema: GraphSchema) -> set[NodeType]:
-    """The node types from which a path of edge types leads to the target type."""
-    found, new = {schema.target}, {schema.target}
-    while new:
-        new = {source for source, _, destination in schema.edge_types if destination in new} - found
-        found |= new
-    return found

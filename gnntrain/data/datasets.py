@@ -6,8 +6,7 @@ Nothing heavy is imported until a graph is built.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -142,11 +141,7 @@ def _package_builder(config: BuiltinConfig) -> DatasetBuilder:
 
 
 def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> GraphData:
-    """The graph that a package makes, or the first of its data set.
-
-    Raises:
-        UserError: The package fails, or returns something else than a graph.
-    """
+    """The graph that a package makes, or the first of its data set; UserError where it fails."""
     from torch_geometric.data import Data, HeteroData
 
     from gnntrain.data.read.objects import from_pyg
@@ -156,15 +151,10 @@ def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> GraphData:
     try:
         made: Any = load_plugin(DATASETS, name)(str(root))
         if isinstance(made, GraphData):
-            graph = copy(made)
-        else:
-            graph = from_pyg(
-                made if isinstance(made, Data | HeteroData) else made[0],
-                name,
-                split=config.split,
-                target=config.target,
-                quantities=config.quantities,
-            )
+            return replace(made, dataset=name)
+        data = made if isinstance(made, Data | HeteroData) else made[0]
+        keys = {key: getattr(config, key) for key in ("split", "target", "quantities")}
+        return from_pyg(data, name, **keys)
     except UserError:
         raise
     except Exception as error:  # another package's code may raise any exception
@@ -172,5 +162,3 @@ def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> GraphData:
             f"dataset={name}: {point.value} made no graph ({told(error)}).",
             "It must return a PyG Data or HeteroData, a PyG data set of one, or a GraphData.",
         ) from error
-    graph.dataset = name
-    return graph

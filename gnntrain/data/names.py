@@ -29,8 +29,8 @@ PLAIN_MASK_NAMES: Mapping[Role, tuple[str, ...]] = {
 """One such name may be an ordinary feature; two or three of them are masks."""
 
 ID_ARRAYS = ("ids", "id", "node_id")
-FEATURE_ARRAYS = ("features", "feature", "x", "feat")
-LABEL_ARRAYS = ("labels", "label", "y")
+FEATURE_ARRAYS = ("x", "features", "feat", "attr", "attr_matrix", "node_feat")
+LABEL_ARRAYS = ("y", "labels", "label")
 MASK_ARRAYS = tuple(chain(*MASK_NAMES.values()))
 SPLIT_ARRAYS: Mapping[str, tuple[str, ...]] = {
     "train": ("train_mask", "train", "train_idx"),

@@ -63,18 +63,13 @@ _MAG: tuple[EdgeType, ...] = (
 
 def ogb_nodeproppred() -> Any:
     """The module `ogb.nodeproppred`: OGB's data sets and evaluators."""
-    if "ogb" not in sys.modules:
-        # OGB's import starts a thread that asks PyPI for a newer version by the package
-        # `outdated`; without network it would keep the process from ending.
-        before = sys.modules.get("outdated")
-        sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
-        try:
-            importlib.import_module("ogb")
-        finally:
-            del sys.modules["outdated"]
-            if before is not None:
-                sys.modules["outdated"] = before
-    return importlib.import_module("ogb.nodeproppred")
+    # OGB's import starts a thread that asks PyPI for a newer version by the package `outdated`;
+    # without network it would keep the process from ending.
+    sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
+    try:
+        return importlib.import_module("ogb.nodeproppred")
+    finally:
+        del sys.modules["outdated"]
 
 
 class OGBBuilder(PublishedBuilder):
@@ -164,7 +159,7 @@ class OGBBuilder(PublishedBuilder):
             num_classes=int(self._meta["num classes" if is_multiclass else "num tasks"]),
             task="multiclass" if is_multiclass else "multilabel",
             splits={
-                name: np.concatenate([ids for _, (ids,) in _blocks(split_folder / file, np.int64)])
+                name: np.loadtxt(split_folder / file, np.int64, ndmin=1)
                 for name, file in _SPLIT_FILES.items()
             },
             metric=_METRICS[self._meta["eval metric"]],
@@ -233,9 +228,7 @@ def _read_table(path: Path, num_rows: int, dtype: Any, *, order: str = "C") -> A
     return table
 
 
-def _blocks(
-    path: Path, dtype: Any, num_rows: int | None = None
-) -> Iterator[tuple[slice, list[AnyArray]]]:
+def _blocks(path: Path, dtype: Any, num_rows: int) -> Iterator[tuple[slice, list[AnyArray]]]:
     """Columns of a headerless csv.gz, some thousands of rows at a time, and which rows they are.
 
     Raises:
@@ -257,12 +250,12 @@ def _blocks(
     for batch in reader:
         rows = slice(end, end + batch.num_rows)
         end = rows.stop
-        if num_rows is not None and end > num_rows:
+        if end > num_rows:
             raise ValueError(f"{path.name} has more than the {num_rows} rows it should have")
         if np.dtype(dtype).kind == "i" and any(column.null_count for column in batch.columns):
             raise ValueError(f"{path.name} has a row with a missing number")
         yield rows, [column.to_numpy(zero_copy_only=False) for column in batch.columns]
-    if num_rows is not None and end < num_rows:
+    if end < num_rows:
         raise ValueError(f"{path.name} has {end} rows instead of {num_rows}")
 
 

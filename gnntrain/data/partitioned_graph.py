@@ -18,7 +18,6 @@ from pydantic import Field, model_validator
 
 from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays
 from gnntrain.data.graph import (
-    SPLITS,
     Edges,
     EdgeType,
     Graph,
@@ -145,23 +144,23 @@ class Part:
         originals = {name: np.arange(own.start, own.stop) for name, own in ranges.items()}
         if all(len(own) == len(graph.nodes[name]) for name, own in ranges.items()):
             return cls(ranges, graph, originals)
+
+        def cut(array: Any, first: int, last: int) -> Any:
+            return None if array is None else array[first:last]
+
         nodes, edges = {}, {}
         for name, own in ranges.items():
-            given, rows = graph.nodes[name], slice(own.start, own.stop)
-            nodes[name] = replace(
-                given,
-                features=given.features[rows],
-                labels=None if given.labels is None else given.labels[rows],
-                ids=None if given.ids is None else given.ids[rows],
-            )
-        for edge_type, whole in graph.edges.items():
-            own, weight, norm = ranges[edge_type[2]], whole.weight, whole.gcn_norm
-            first, last = int(whole.indptr[own.start]), int(whole.indptr[own.stop])
+            whole, ends = graph.nodes[name], (own.start, own.stop)
+            rows = {key: cut(getattr(whole, key), *ends) for key in ("features", "labels", "ids")}
+            nodes[name] = replace(whole, **rows)
+        for edge_type, of_type in graph.edges.items():
+            ends = ranges[edge_type[2]].start, ranges[edge_type[2]].stop
+            first, last = of_type.indptr[[*ends]].tolist()
             edges[edge_type] = Edges(
-                whole.indptr[own.start : own.stop + 1] - first,
-                whole.indices[first:last],
-                None if weight is None else weight[first:last],
-                None if norm is None else norm[own.start : own.stop],
+                of_type.indptr[ends[0] : ends[1] + 1] - first,
+                of_type.indices[first:last],
+                cut(of_type.weight, first, last),
+                cut(of_type.gcn_norm, *ends),
             )
         rows_alone = Graph(
             nodes, edges, task=graph.task, num_classes=graph.num_classes, target=graph.target
@@ -220,37 +219,31 @@ class PartitionedGraph(Graph):
             parts = range(len(meta.parts)) if parts is None else parts
             if len(parts) and not 0 <= parts[0] <= parts[-1] < len(meta.parts):
                 raise StoreError(path, f"it has {len(meta.parts)} parts, not part {parts[-1]}")
-            shared = map_arrays(path, meta.arrays, meta.digest, check=check)
+            shared = map_arrays(path, meta.arrays, check=check)
             starts = {
                 kind.name: np.cumsum([0, *(p.node_counts[i] for p in meta.parts)], dtype=np.int64)
                 for i, kind in enumerate(meta.node_types)
             }
             for number in parts:
                 part, folder = meta.parts[number], part_folder(path, number)
-                arrays = map_arrays(folder, part.arrays, meta.digest, check=check)
-                graph = Graph(
-                    meta.nodes_of(part.arrays, arrays, {}),
-                    meta.edges_of(arrays, part.node_counts, part.edge_counts),
-                    task=meta.task,
-                    num_classes=meta.num_classes,
-                    target=meta.target,
-                )
+                arrays = map_arrays(folder, part.arrays, check=check)
+                sizes = part.node_counts, part.edge_counts
+                graph = Graph(**meta.attributes_of(part.arrays, arrays, *sizes, {}))
                 ranges = {t: range(*s[number : number + 2].tolist()) for t, s in starts.items()}
                 originals = {name: arrays[f"original_{i}"] for i, name in enumerate(starts)}
                 opened.append(Part(ranges, graph, originals))
         except StoreError as error:
             where = "" if error.path == path else f"{error.path.name}: "
             raise PartitionError(path, f"{where}{error.reason}") from error
+        described = meta.parts[0].arrays
         no_rows = {
             name: np.empty((0, *array.shape[1:]), array.stored_dtype)
-            for name, array in meta.parts[0].arrays.items()
+            for name, array in described.items()
         }
-        weight, norm = no_rows.get("edge_weight"), no_rows.get("gcn_norm")
-        no_edges = Edges(np.zeros(1, np.int64), no_rows["indices"], weight, norm)
-        splits = {name: shared[f"split_{name}"] for name in SPLITS}
+        no_rows["indptr"] = np.zeros(len(meta.edge_types), np.int64)
+        no_nodes, no_edges = [0] * len(meta.node_types), [0] * len(meta.edge_types)
         return cls(
-            nodes=meta.nodes_of(meta.parts[0].arrays, no_rows, splits),
-            edges=dict.fromkeys(meta.graph_schema.edge_types, no_edges),
+            **meta.attributes_of(described, no_rows, no_nodes, no_edges, shared),
             path=path,
             meta=meta,
             parts=parts,
@@ -261,7 +254,6 @@ class PartitionedGraph(Graph):
                 for i, name in enumerate(starts)
                 if f"original_{i}" in shared
             },
-            **meta.attributes(shared),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

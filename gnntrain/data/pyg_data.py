@@ -23,16 +23,12 @@ import numpy as np
 
 from gnntrain.config.published import Published
 from gnntrain.data.graph import (
-    EDGE,
-    NODE,
     SPLITS,
     AnyArray,
-    EdgeData,
     FeatureRows,
     GraphData,
     Int64Array,
     IntArray,
-    NodeData,
     index_dtype,
 )
 from gnntrain.data.npz_members import open_member
@@ -198,10 +194,12 @@ def _labelled_graph(
     else:
         num_classes = int(labels.max(initial=-1)) + 1
         task = "binary" if num_classes == 2 else "multiclass"
-    return GraphData(
+    return GraphData.of_arrays(
         dataset=dataset,
-        nodes={NODE: NodeData(len(labels), features)},
-        edges={EDGE: EdgeData(src, dst)},
+        num_nodes=len(labels),
+        src=src,
+        dst=dst,
+        features=features,
         labels=labels,
         num_classes=num_classes,
         task=task,

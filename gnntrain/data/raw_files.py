@@ -8,7 +8,6 @@ import json
 import shutil
 import socket
 import sys
-import tempfile
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnntrain.atomic_io import draft_of
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 from gnntrain.paths import user_cache
+from gnntrain.plugins import told
 
 if TYPE_CHECKING:
     from gnntrain.config import BuiltinConfig
@@ -58,13 +59,9 @@ class RawLayout:
         strangers = set(map(_plain, self.strangers))
         for place in self.places:
             folders = [root]
-            for part in Path(place).parts:
-                folders = [
-                    child
-                    for folder in folders
-                    for child in _children(folder)
-                    if _plain(child.name) == _plain(part)
-                ]
+            for part in map(_plain, Path(place).parts):
+                children = [child for folder in folders for child in sorted(folder.glob("*/"))]
+                folders = [child for child in children if _plain(child.name) == part]
             for folder in folders:
                 owner = folder.parent if folder.name == "raw" else folder
                 if not self.missing(folder) and _plain(owner.name) not in strangers:
@@ -74,12 +71,6 @@ class RawLayout:
     def missing(self, folder: Path) -> list[str]:
         """The names of the files that the folder has not."""
         return [name for name in self.files if not (folder / name).is_file()]
-
-
-def _children(folder: Path) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return sorted(child for child in folder.iterdir() if child.is_dir())
-    return []
 
 
 def _plain(name: str) -> str:
@@ -120,21 +111,19 @@ class PublishedBuilder(ABC):
         except Exception as error:  # PyG, zipfile, pyarrow, pandas and NumPy raise many types
             raise UserError(
                 f"dataset={self.dataset}: the raw files in {raw_dir} cannot be read "
-                f"({type(error).__name__}: {error}).",
+                f"({told(error)}).",
                 "They may be incomplete or not the original: remove them to have them downloaded "
                 "again.",
             ) from error
 
     def _downloaded(self, root: Path) -> Path:
-        """The folder of the raw files, after their download.
-
-        The download runs in a new folder under the root and moves into place when it is whole; if
-        it fails, nothing of it stays. Files that were there before are kept as they are.
-        """
+        """The folder of the raw files, after their download to a new folder under the root, which
+        moves into place when it is whole. Files that were there before are kept as they are."""
         layout = self.layout()
         target = root / layout.places[0]
         try:
-            with _scratch_folder(root, self.dataset) as scratch, _network_timeouts(), quiet():
+            draft = draft_of(root / f"{self.dataset}-download", is_folder=True)
+            with draft as scratch, _network_timeouts(), quiet():
                 fetched = self.download(scratch)
                 for name in layout.files:
                     _refuse_truncated(fetched / name, name)
@@ -147,15 +136,12 @@ class PublishedBuilder(ABC):
         except UserError:
             raise
         except Exception as error:  # whatever PyG, OGB, fsspec or the disk raises: same advice
-            *others, last = layout.missing(target)
-            names = f"{', '.join(others)} and {last}" if others else last
-            reason = str(getattr(error, "reason", None) or error).strip().partition("\n")[0]
-            brief = ": ".join(filter(None, [type(error).__name__, reason[:200]]))
+            brief = told(error).partition("\n")[0][:200]
             raise UserError(
                 f"dataset={self.dataset}: its raw files are not in {root}, and they could not be "
                 f"downloaded ({brief}).",
-                f"Put {names} into {target}, or set dataset.root to the folder that "
-                "holds them; nothing is downloaded then.",
+                f"Put {', '.join(layout.missing(target))} into {target}, or set dataset.root to "
+                "the folder that holds them; nothing is downloaded then.",
             ) from error
         return target
 
@@ -165,29 +151,12 @@ class PublishedBuilder(ABC):
 
     @abstractmethod
     def download(self, scratch: Path) -> Path:
-        """Put the raw files into the empty folder `scratch`.
-
-        Returns:
-            The folder, in there, that `layout().files` are relative to.
-        """
+        """Put the raw files into the empty folder `scratch`; returns the folder, in there, that
+        `layout().files` are relative to."""
 
     @abstractmethod
     def read(self, raw_dir: Path) -> GraphData:
         """Read the raw files, which lie in `raw_dir`."""
-
-
-@contextlib.contextmanager
-def _scratch_folder(root: Path, dataset: str) -> Iterator[Path]:
-    """An empty folder in `root`, for a while; a `root` made for it goes, too, if it stays empty."""
-    made = [folder for folder in (root, *root.parents) if not folder.exists()]
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{dataset}-download-", dir=root) as scratch:
-            yield Path(scratch)
-    finally:
-        for folder in made:
-            with contextlib.suppress(OSError):  # not empty: the download succeeded
-                folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -219,12 +188,12 @@ def quiet() -> Iterator[None]:
 
 def _refuse_truncated(path: Path, name: str) -> None:
     """Raise ValueError for a truncated file: a connection that closes early raises no error."""
-    if not path.is_file() or path.stat().st_size == 0:
-        raise ValueError(f"{name} did not arrive")
     try:
         if path.suffix in (".npz", ".npy"):  # HeCo calls an npy file npz
             np.load(path, mmap_mode="r", allow_pickle=False)
         elif path.suffix == ".json":
             json.loads(path.read_bytes())
-    except (ValueError, zipfile.BadZipFile) as error:
+        elif path.stat().st_size == 0:
+            raise ValueError
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{name} did not arrive whole") from error

@@ -38,9 +38,7 @@ from gnntrain.data.graph import (
     FusedEdges,
     Graph,
     GraphSchema,
-    Int64Array,
     Nodes,
-    NodeType,
 )
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.summary import DataSummary
@@ -107,11 +105,7 @@ class GraphMeta(Meta):
         try:
             if not stat.S_ISREG((folder / cls.FILE).lstat().st_mode):  # a pipe would be waited for
                 raise StoreError(folder, f"{cls.FILE} is no regular file")
-            text = (folder / cls.FILE).read_bytes()
-            raw = json.loads(text)
-        except FileNotFoundError:
-            what = f"it has no {cls.FILE}" if folder.is_dir() else "it does not exist"
-            raise StoreError(folder, what) from None
+            raw = json.loads(text := (folder / cls.FILE).read_bytes())
         except OSError as error:
             raise StoreError(folder, f"{cls.FILE} cannot be read ({error.strerror})") from error
         except (ValueError, RecursionError):
@@ -201,14 +195,21 @@ class GraphMeta(Meta):
         splits: Expected = {f"split_{name}": ("int64", None) for name in SPLITS}
         return splits | {"class_names": (_IDS, (self.num_classes,))}
 
-    def nodes_of(
+    def attributes_of(
         self,
         described: Arrays,
         arrays: Mapping[str, AnyArray],
-        splits: Mapping[str, Int64Array],
-    ) -> dict[NodeType, Nodes]:
-        """The nodes of each type in a folder; `splits` are the target's."""
-        return {
+        num_nodes: Sequence[int],
+        num_edges: Sequence[int],
+        shared: Mapping[str, AnyArray],
+    ) -> dict[str, Any]:
+        """The attributes of a `Graph` of `arrays` with that many nodes and edges of each type;
+        `shared` are splits and names of classes, where these are known."""
+        types = self.graph_schema
+        sizes = dict(zip(types.num_nodes, num_nodes, strict=True))
+        csc = FusedCSC.cut(types.edge_types, sizes, num_edges, arrays["indptr"], arrays["indices"])
+        splits = {name: shared[f"split_{name}"] for name in SPLITS if shared}
+        nodes = {
             kind.name: Nodes(
                 features=arrays[f"features_{number}"],
                 feature_dtype=cast(FeatureDtype, described[f"features_{number}"].dtype),
@@ -219,24 +220,13 @@ class GraphMeta(Meta):
             )
             for number, kind in enumerate(self.node_types)
         }
-
-    def edges_of(
-        self, arrays: Mapping[str, AnyArray], num_nodes: Sequence[int], num_edges: Sequence[int]
-    ) -> FusedEdges:
-        """The edges of each type in a folder that has so many nodes and edges of each type."""
-        sizes = {kind.name: size for kind, size in zip(self.node_types, num_nodes, strict=True)}
-        names = [kind.name for kind in self.edge_types]
-        csc = FusedCSC.cut(names, sizes, num_edges, arrays["indptr"], arrays["indices"])
-        return FusedEdges(csc, arrays.get("edge_weight"), arrays.get("gcn_norm"))
-
-    def attributes(self, shared: Mapping[str, AnyArray]) -> dict[str, Any]:
-        """The attributes of a `Graph` beside nodes and edges."""
+        edges = FusedEdges(csc, arrays.get("edge_weight"), arrays.get("gcn_norm"))
         copied = ("dataset", "task", "metric", "num_classes", "ogb_name", "summary", "target")
         attributes = {name: getattr(self, name) for name in copied}
         if (names := shared.get("class_names")) is not None:
             names = np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names
             attributes["class_names"] = names.tolist()
-        return attributes
+        return {"nodes": nodes, "edges": edges, **attributes}
 
 
 def check_arrays(arrays: Arrays, expected: Expected, where: str = "it") -> None:
@@ -327,25 +317,25 @@ class StoredGraph(Graph):
         """
         path = Path(path).absolute()
         meta = StoreMeta.read(path)
-        with _in_use(path) as in_use:
-            arrays = map_arrays(path, meta.arrays, meta.digest, check=check)
+        with contextlib.ExitStack() as in_use:
+            # `gnntrain clean` keeps a store that is locked. A `clean` that has begun is waited for:
+            # the store is gone then. Some file systems have no locks.
+            with contextlib.suppress(OSError):
+                file = in_use.enter_context((path / META_FILE).open("rb"))
+                fcntl.flock(file, fcntl.LOCK_SH)
+            arrays = map_arrays(path, meta.arrays, check=check)
             if check:
                 with contextlib.suppress(OSError):  # a read-only folder
                     os.utime(path)  # the time of the folder is that of its last use
-            splits = {name: arrays[f"split_{name}"] for name in SPLITS}
-            graph = cls(
-                nodes=meta.nodes_of(meta.arrays, arrays, splits),
-                edges=meta.edges_of(arrays, meta.num_nodes, meta.num_edges),
-                path=path,
-                meta=meta,
-                **meta.attributes(arrays),
-            )
+            sizes = meta.num_nodes, meta.num_edges
+            attributes = meta.attributes_of(meta.arrays, arrays, *sizes, arrays)
+            graph = cls(path=path, meta=meta, **attributes)
             weakref.finalize(graph, in_use.pop_all().close)
         return graph
 
     def verify(self) -> None:
         """Compare every byte with the checksums; raises `StoreError` at a difference."""
-        verify(self.path, self.meta.arrays, self.meta.digest)
+        verify(self.path, self.meta.arrays, afresh=True)
 
     @property
     def content_digest(self) -> str:
@@ -359,16 +349,3 @@ class StoredGraph(Graph):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(StoredGraph.open, check=False), (self.path,)
-
-
-def _in_use(path: Path) -> contextlib.ExitStack:
-    """Mark the store as in use, so that `gnntrain clean` keeps it until what is returned is closed.
-
-    A shared lock on `meta.json`, after that of a `clean` that has begun: the store is gone then. On
-    file systems without locks there is none.
-    """
-    stack = contextlib.ExitStack()
-    with contextlib.suppress(OSError):
-        file = stack.enter_context((path / META_FILE).open("rb"))
-        fcntl.flock(file, fcntl.LOCK_SH)
-    return stack

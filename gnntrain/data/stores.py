@@ -42,17 +42,11 @@ def stores_folder(dataset: DatasetConfig) -> Path:
 # The place of a store that is built
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> AbstractContextManager[object]:
     """Hold the lock of the store at `path`, after waiting for another holder."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path.parent, path.name)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return _lock(path.parent, path.name).acquire()
 
 
 def refuse_foreign(path: Path) -> None:
@@ -111,7 +105,7 @@ def _foreign_names(folder: Path) -> list[str]:
     return [
         name
         for name in sorted(entry.name for entry in folder.iterdir())
-        if name != META_FILE and not name.startswith(SEAL_FILE) and not _ARRAY_FILE.fullmatch(name)
+        if name != META_FILE and SEAL_FILE not in name and not _ARRAY_FILE.fullmatch(name)
     ]
 
 

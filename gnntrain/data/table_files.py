@@ -31,8 +31,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 from xml.parsers import expat
 
@@ -73,7 +73,6 @@ _COLUMN_SUFFIXES = (*_PARQUET_SUFFIXES, ".feather", ".arrow", *_JSON_SUFFIXES)
 _BATCH_ROWS = 1 << 18
 _BATCH_VALUES = 1 << 22
 _BLOCK_BYTES = 1 << 22  # Arrow reads up to 32 blocks ahead
-_CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 23
 # Bytes of memory that a byte of the file takes while it is read.
 _MEMORY_OF_XML = 20
@@ -227,7 +226,7 @@ class TextTable(Table):
         self.path, self._bad = path, bad
         self._is_reported = False
         self._has_utf8 = False  # beyond ASCII
-        self._not_utf8: UserError | None = None
+        self._not_utf8 = ""
         self._may_be_latin = encoding == "auto"
         # A field within quotation marks that never close is long; Arrow has no limit either.
         csv.field_size_limit(sys.maxsize)
@@ -235,11 +234,12 @@ class TextTable(Table):
             self._codec = _codec_of(path, encoding)
             with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
                 line = file.readline(_MAX_LINE_BYTES)
-                mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
-                line = line.removeprefix(mark)
-                comments: list[str] = []
+                skipped = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else ""
+                line = line.removeprefix(skipped)
+                self._first_line = 1
                 while line and (not line.strip() or line.startswith(("#", "%"))):
-                    comments.append(line)
+                    skipped += line
+                    self._first_line += 1
                     line = file.readline(_MAX_LINE_BYTES)
                 second = file.readline(_MAX_LINE_BYTES)
             if not line:
@@ -259,133 +259,136 @@ class TextTable(Table):
                 header = any(is_number(field, self.decimal) for field in second_row)
         self.names = tuple(names) if header else tuple(map(str, range(len(names))))
         self.heading = () if header else tuple(names)
-        self._first_line = 1 + len(comments) + header
-        skipped = "".join([mark, *comments, line if header else ""])
-        self._num_bytes_skipped = len(skipped.encode())
-        self._num_quotes_skipped = skipped.count('"')
+        self._first_line += header
+        self._num_bytes_skipped = len((skipped + line * header).encode())
 
-    def _open(self) -> io.BufferedReader:
-        return io.BufferedReader(_Blocks(self._utf8()), _CHUNK_BYTES)
+    def _open(self, end: bytes = b"", stop: Event | None = None) -> pa.NativeFile:
+        """The file, unpacked and in UTF-8, with `end` behind it. Latin-1 is noticed on the way."""
+        line, left = 1, b""
 
-    def _utf8(self) -> Iterator[bytes]:
-        """The file, unpacked and in UTF-8. Latin-1 is noticed on the way."""
-        num_lines, left, is_end = 1, b"", False
-        with pa.input_stream(str(self.path), compression="detect") as stream:
-            if self._codec is not None:
-                stream = pa.transcoding_input_stream(stream, self._codec, "utf-8")
-            while not is_end:
-                read = stream.read(_CHUNK_BYTES)
-                raw, is_end = left + read, not read
-                block, left = raw, b""
-                if not raw.isascii():
-                    try:
-                        _, end = codecs.utf_8_decode(raw, "strict", is_end)
-                        block, left = raw[:end], raw[end:]
-                        self._has_utf8 |= not block.isascii()
-                    except UnicodeDecodeError as error:
-                        text = raw.decode("cp1252", "replace")
-                        block = text.encode()
-                        has_utf8 = not raw.decode(errors="ignore").isascii()
-                        self._has_utf8 |= has_utf8 or "\ufffd" in text
-                        if self._not_utf8 is None:
-                            line = num_lines + raw.count(b"\n", 0, error.start)
-                            self._not_utf8 = self._note_latin(line, raw[error.start])
-                    if self._not_utf8 and (self._has_utf8 or not self._may_be_latin):
-                        raise self._not_utf8
-                num_lines += block.count(b"\n")
-                if block:
-                    yield block
+        def to_utf8(chunk: pa.Buffer) -> bytes:
+            nonlocal line, left, end
+            if stop is not None and stop.is_set():
+                raise ValueError("nothing more is read")
+            raw: bytes = left + chunk.to_pybytes()
+            block, left = raw, b""
+            if not raw.isascii():
+                try:
+                    _, length = codecs.utf_8_decode(raw, "strict", not chunk.size)
+                    block, left = raw[:length], raw[length:]
+                    self._has_utf8 |= not block.isascii()
+                except UnicodeDecodeError as error:
+                    text = raw.decode("cp1252", "replace")
+                    block = text.encode()
+                    self._has_utf8 |= "\ufffd" in text
+                    self._has_utf8 |= not raw.decode(errors="ignore").isascii()
+                    where = line + raw.count(b"\n", 0, error.start)
+                    if not self._not_utf8:
+                        self._not_utf8 = f"line {where} is not UTF-8: byte 0x{raw[error.start]:02x}"
+                        if self._may_be_latin and not self._has_utf8:
+                            told = "%s %s. It is read as Latin-1; dataset.encoding names another."
+                            _logger.warning(told, self.path, self._not_utf8)
+                if self._not_utf8 and (self._has_utf8 or not self._may_be_latin):
+                    raise UserError(
+                        f"{self.path} {self._not_utf8}.",
+                        "Save the file as UTF-8, or name its encoding, for example "
+                        "dataset.encoding=latin1.",
+                    )
+            line += block.count(b"\n")
+            if not chunk.size:
+                block, end = block + end, b""
+            return block
 
-    def _note_latin(self, line: int, byte: int) -> UserError:
-        found = f"{self.path} line {line} is not UTF-8: byte 0x{byte:02x}."
-        if self._may_be_latin and not self._has_utf8:
-            _logger.warning("%s It is read as Latin-1; dataset.encoding names another.", found)
-        hint = "Save the file as UTF-8, or name its encoding, for example dataset.encoding=latin1."
-        return UserError(found, hint)
+        stream = pa.input_stream(str(self.path), compression="detect")
+        if self._codec is not None:
+            stream = pa.transcoding_input_stream(stream, self._codec, "utf-8")
+        return pa.TransformInputStream(stream, to_utf8)
 
     def read(self, places: Sequence[int]) -> Iterator[Batch]:
+        # A row of too many fields follows the file: a quotation mark that never closes swallows it.
+        last_row = self._delimiter * len(self.names) + "end"
+        stop = Event()
         wrong = array("q")  # numbers of the rows with another number of fields
+        is_closed = False
 
         def leave_out(row: Any) -> str:
+            nonlocal is_closed
+            if row.text == last_row:
+                is_closed = True
             wrong.append(row.number - 1)
             return "skip"
 
-        nothing = pa.record_batch([pa.array([], TEXT)] * len(places), list(map(str, places)))
+        names, end = [str(place) for place in places], 0
+        nothing = pa.record_batch([pa.array([], TEXT)] * len(places), names)
         batches: Iterator[pa.RecordBatch] = iter(())
-        end = 0
-        blocks = _Blocks(self._utf8())
-        with io.BufferedReader(blocks, _CHUNK_BYTES) as file:
+        try:
+            file = self._open(f"\n{last_row}\n".encode(), stop)
             file.read(self._num_bytes_skipped)
-            try:
-                if file.peek(1):
-                    names = [str(place) for place in places]
-                    batches = arrow_csv.open_csv(
-                        pa.PythonFile(file, "r"),
-                        # Rows are numbered only where one thread reads them.
-                        arrow_csv.ReadOptions(
-                            column_names=[str(place) for place in range(len(self.names))],
-                            block_size=_BLOCK_BYTES,
-                            use_threads=False,
-                        ),
-                        arrow_csv.ParseOptions(
-                            delimiter=self._delimiter,
-                            newlines_in_values=True,
-                            invalid_row_handler=leave_out,
-                        ),
-                        arrow_csv.ConvertOptions(
-                            include_columns=names or ["0"],  # no names: all columns
-                            column_types=dict.fromkeys(names, TEXT),
-                            strings_can_be_null=True,
-                            null_values=[""],
-                            check_utf8=False,
-                        ),
-                    )
-                following = next(batches, nothing)
-                while following is not None:
-                    batch, following = following, next(batches, None)
-                    left_out = np.array(wrong, np.int64)
-                    left_out = left_out[np.searchsorted(left_out, end) :]
-                    rows = np.arange(end, end + batch.num_rows + len(left_out))
-                    if len(left_out):
-                        rows = np.setdiff1d(rows, left_out, assume_unique=True)[: batch.num_rows]
-                    end = int(rows[-1]) + 1 if len(rows) else end
-                    if following is None:
-                        end += int((left_out >= end).sum())
-                        is_odd = (blocks.num_quotes - self._num_quotes_skipped) % 2
-                        if is_odd and len(rows) and rows[-1] == end - 1 and self._is_open():
-                            batch, rows = batch[:-1], rows[:-1]
-                            wrong.append(end - 1)
-                        if not self._is_reported:
-                            self._is_reported = True
-                            self._bad.add(self, np.array(wrong, np.int64), self._wrong_fields)
-                    # Without places, all columns are there.
-                    yield dict(zip(places, batch.columns, strict=False)), rows, end
-            except pa.ArrowInvalid as error:
-                if "straddling" not in str(error):
-                    raise
-                deque(self._records(_BLOCK_BYTES), maxlen=0)  # raises the error of the line
-                raise ValueError(f"a line has more than {_BLOCK_BYTES >> 20} MiB") from error
-            finally:
-                # Arrow's thread reads ahead; at the interpreter's end it would abort the process.
-                blocks.stop()
-                with suppress(Exception):
-                    deque(batches, maxlen=0)
+            batches = arrow_csv.open_csv(
+                file,
+                # Rows are numbered only where one thread reads them.
+                arrow_csv.ReadOptions(
+                    column_names=[str(place) for place in range(len(self.names))],
+                    block_size=_BLOCK_BYTES,
+                    use_threads=False,
+                ),
+                arrow_csv.ParseOptions(
+                    delimiter=self._delimiter,
+                    newlines_in_values=True,
+                    invalid_row_handler=leave_out,
+                ),
+                arrow_csv.ConvertOptions(
+                    include_columns=names or ["0"],  # no names: all columns
+                    column_types=dict.fromkeys(names, TEXT),
+                    strings_can_be_null=True,
+                    null_values=[""],
+                    check_utf8=False,
+                ),
+            )
+            following = next(batches, nothing)
+            while following is not None:
+                batch, following = following, next(batches, None)
+                if following is None and is_closed:
+                    wrong.pop()
+                left_out = np.array(wrong, np.int64)
+                left_out = left_out[np.searchsorted(left_out, end) :]
+                rows = np.arange(end, end + batch.num_rows + len(left_out))
+                rows = np.setdiff1d(rows, left_out, assume_unique=True)[: batch.num_rows]
+                end = int(rows[-1]) + 1 if len(rows) else end
+                if following is None:
+                    end += int((left_out >= end).sum())
+                    if not is_closed and len(rows) and rows[-1] == end - 1:
+                        batch, rows = batch[:-1], rows[:-1]
+                        wrong.append(end - 1)
+                    if not self._is_reported:
+                        self._is_reported = True
+                        self._bad.add(self, np.array(wrong, np.int64), self._wrong_fields)
+                # Without places, all columns are there.
+                yield dict(zip(places, batch.columns, strict=False)), rows, end
+        except pa.ArrowInvalid as error:
+            if "straddling" not in str(error):
+                raise
+            deque(self._records(), maxlen=0)  # raises the error of the line
+            raise ValueError(f"a line has more than {_BLOCK_BYTES >> 20} MiB") from error
+        finally:
+            # Arrow's thread reads ahead; at the interpreter's end it would abort the process.
+            stop.set()
+            with suppress(Exception):
+                deque(batches, maxlen=0)
 
-    def _records(
-        self, most_chars: int = 1 << 62, end: Sequence[str] = ()
-    ) -> Iterator[tuple[int, Record]]:
-        """Line and fields of every row, by the csv module: slow; `end` follows the file."""
-        line, length = self._first_line, 0
+    def _records(self) -> Iterator[tuple[int, Record]]:
+        """Line and fields of every row, by the csv module: slow."""
+        line, length, most = self._first_line, 0, 2 * _BLOCK_BYTES
         with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
             file.buffer.read(self._num_bytes_skipped)
 
             def lines() -> Iterator[str]:
                 nonlocal length
-                for text in chain(iter(partial(file.readline, most_chars + 1), ""), end):
+                for text in iter(partial(file.readline, most + 1), ""):
                     length += len(text)
-                    if length > most_chars:
+                    if length > most:
                         raise ValueError(
-                            f"line {line} has more than {_BLOCK_BYTES >> 20} MiB; perhaps a "
+                            f"line {line} has more than {most >> 20} MiB; perhaps a "
                             "quotation mark opens there and does not close"
                         )
                     yield text
@@ -395,11 +398,6 @@ class TextTable(Table):
                 if fields:
                     yield line, fields
                 line, length = self._first_line + reader.line_num, 0
-
-    def _is_open(self) -> bool:
-        """Whether a quotation mark opens in the last row and never closes."""
-        ((_, fields),) = deque(self._records(end=("\n", "end\n")), maxlen=1)
-        return list(fields) != ["end"]
 
     def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
         wanted = set(rows.tolist())
@@ -419,31 +417,6 @@ class TextTable(Table):
         found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
         why = f"; {unclosed}" if any("\n" in field for field in fields) else ""
         return f"{found} instead of {len(self.names)}{why}"
-
-
-class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a file, whose quotation marks are counted."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = blocks
-        self._left = b""
-        self.num_quotes = 0
-
-    def stop(self) -> None:
-        """Let the file end here."""
-        self._blocks, self._left = iter(()), b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._left:
-            self._left = next(self._blocks, b"")
-            self.num_quotes += self._left.count(b'"')
-        size = min(len(buffer), len(self._left))
-        buffer[:size] = self._left[:size]
-        self._left = self._left[size:]
-        return size
 
 
 def _codec_of(path: Path, encoding: str) -> str | None:

@@ -205,6 +205,11 @@ class Columns:
         """Places of all columns that are read, each once."""
         return list(dict.fromkeys((*self.places.values(), *self.numbers, *self.others)))
 
+    def unread(self) -> list[str]:
+        """Names of the table's other columns."""
+        places = {*range(len(self.table.names))}.difference(self.all_places)
+        return [self.table.shown(place) for place in sorted(places)]
+
     def batches(self, num_rows: int = 0) -> Iterator[Rows]:
         """Read the columns in batches of `num_rows` rows or more, but for the last: at least one.
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gnntrain.config import Config, PluginConfig
 from gnntrain.config.models import model_names, model_section
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.problems import meant_or
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -72,11 +72,9 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
     """
     target, model = config.task.target, config.model
     if target is not None and target not in graph.nodes:
-        told = f"Its node types are {', '.join(graph.nodes)}."
-        guess = did_you_mean(target, graph.nodes)
         raise UserError(
-            f"task.target={target}: {graph.dataset} has no such node type.",
-            told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}",
+            f"task.target={target}: {graph.dataset} has the node types {', '.join(graph.nodes)}.",
+            meant_or(target, graph.nodes, "Choose one of them."),
         )
     if target not in (None, graph.target):
         raise UserError(
@@ -94,13 +92,9 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
 
 def check_split_number(dataset: str, number: int, splits: Sequence[int]) -> None:
     """Raise a UserError unless `number` is one of the data set's splits."""
-    if number in splits:
-        return
-    *others, last = map(str, splits)
-    offer = f"the splits {', '.join(others)} and {last}" if others else f"only split {last}"
-    choice = f"{', '.join(others)} or {last}" if others else last
-    if isinstance(splits, range) and others:
-        offer, choice = f"{len(splits)} splits", f"a number from {others[0]} to {last}"
-    raise UserError(
-        f"dataset.split={number}: {dataset} has {offer}.", f"Set dataset.split to {choice}."
-    )
+    if number not in splits:
+        numbers = ", ".join(map(str, splits[:20])) + ", …" * (len(splits) > 20)
+        raise UserError(
+            f"dataset.split={number}: {dataset} has no such split.",
+            f"Its splits have the numbers {numbers}.",
+        )

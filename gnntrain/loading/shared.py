@@ -31,7 +31,7 @@ from gnntrain.distributed.owners import (
     equal_ranges,
 )
 from gnntrain.distributed.shared import shared_tensor
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import RunError
 from gnntrain.loading.features import FeatureSource, rows_of
 from gnntrain.loading.graph import BatchValues, ValueName
 from gnntrain.loading.pinned import readable_bytes
@@ -59,6 +59,9 @@ _PART_ROWS = 1 << 40
 # Bytes of the cache that a call fetches.
 _FETCH_BYTES = 16 << 20
 
+SlotsOf = Callable[[Int64Array], Int64Array]
+"""Nodes (int64 `[n]`) to their rows in a cache, −1 where it has not the node; int64 `[n]`."""
+
 
 def answers_of(rows: Sequence[AnyArray]) -> RowAnswers:
     """Answers a call with an owner's rows, of one array or several in order."""
@@ -66,36 +69,22 @@ def answers_of(rows: Sequence[AnyArray]) -> RowAnswers:
 
 
 def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
-    """The original number of each node, by type, where a partition has numbered nodes anew whose
-    rows a model learns; int64.
-
-    Raises:
-        UserError: The parts do not say it.
-    """
-    if not isinstance(graph, PartitionedGraph):
-        return {}
-    for name, width in graph.schema.num_features.items():
-        if width == 0 and name not in graph.originals:
-            raise UserError(
-                f"{graph.path} does not say in which order rows of {name} are learnt.",
-                "Give the nodes features, such as a column of ones, or train on the whole graph: "
-                "distributed.graph=replicated.",
-            )
-    return {name: as_tensor(numbers) for name, numbers in graph.originals.items()}
+    """The original number of each node, int64, of the types whose rows a model learns, where a
+    partition has numbered nodes anew."""
+    parted = graph.originals if isinstance(graph, PartitionedGraph) else {}
+    return {name: as_tensor(numbers) for name, numbers in parted.items()}
 
 
 class ShardedFeatures(FeatureSource):
     """The rows of all nodes, of which this machine holds a range.
 
-    Some rows of other machines are cached in memory that this machine's ranks share; a hash table
-    of 32 to 64 bytes a node finds them. Making it is collective among these ranks, each of which
-    fetches a part. Reads are counted of other machines' rows alone.
+    Some rows of other machines may be cached; the rest is fetched. Reads are counted of other
+    machines' rows alone.
 
     Args:
         local_rows: This machine's rows, in order; several matrices where it holds several parts.
         first: The first node of these.
         like: `[any, num_features]`, of the type of the rows.
-        cached: Nodes of other machines, int64 `[n]`, each once, equal on these ranks.
         owners: Who holds the rows of which nodes. Each serves `name` with a `RowAnswers`.
         caller: Asks the owners.
         context: This rank. It reads rows in place, or on a GPU by a copy of each batch's.
@@ -106,70 +95,85 @@ class ShardedFeatures(FeatureSource):
         local_rows: Sequence[Tensor],
         first: int,
         like: Tensor,
-        cached: Int64Array,
         owners: NodeOwners,
         caller: Caller,
         context: DistributedContext,
         name: str = ROWS,
     ) -> None:
         super().__init__()
-        self._device, self.waits = context.device, devices.is_gpu(context.device)
-        self._local_rows, self._owners = local_rows, owners
-        self._caller, self._name = caller, name
+        self.local_rows, self.name = local_rows, name
+        self.cached_rows: Tensor | None = None
+        self._slots_of: SlotsOf
+        self._context, self.waits = context, devices.is_gpu(context.device)
+        self._like, self._owners, self._caller = like[:0], owners, caller
         self._starts: Int64Array = first + np.cumsum([0, *map(len, local_rows)])
-        row_bytes = max(1, like.shape[1] * like.element_size())
-        length, self._shift = table_layout(len(cached))
-        shape = len(cached), like.shape[1]
-        try:
-            self.cached_rows = shared_tensor(shape, like.dtype, context, None)
-            self._table: Int64Array = shared_tensor((length,), torch.int64, context, None).numpy()
-        except OSError as error:
-            raise RunError(
-                f"{len(cached) * row_bytes / 2**20:.0f} MiB of memory for a cache of feature rows "
-                f"cannot be had: {error}.",
-                "Free some memory, or lower features.cache_bytes.",
-            ) from error
-        if context.is_machine_main:
-            self._table[:] = 0
-            register_in_table(cached, len(cached), self._table, self._shift, 1)
-        ranks = context.machine_ranks
-        share = rank_range(len(cached), context.rank - ranks[0], len(ranks))
-        step = max(1, _FETCH_BYTES // row_bytes)
+
+    def cache(self, nodes: Int64Array, rows: Tensor, slots_of: SlotsOf) -> None:
+        """Keep the rows of `nodes` of other machines (int64 `[n]`, each once) in `rows`, which the
+        ranks of this machine share: each fetches a part, so it is collective among them."""
+        ranks = self._context.machine_ranks
+        share = rank_range(len(nodes), self._context.rank - ranks[0], len(ranks))
+        step = max(1, _FETCH_BYTES // max(1, rows[:1].nbytes))
         for start in range(share.start, share.stop, step):
             some = slice(start, min(start + step, share.stop))
-            rows = as_tensor(ask_rows(caller, owners, name, cached[some]))
-            self.cached_rows[some] = rows.view(like.dtype)
-        context.machine_barrier()
+            fetched = as_tensor(ask_rows(self._caller, self._owners, self.name, nodes[some]))
+            rows[some] = fetched.view(rows.dtype)
+        self._context.machine_barrier()
+        self.cached_rows, self._slots_of = rows, slots_of
+
+    def cache_by_table(self, nodes: Int64Array) -> None:
+        """As `cache`, in memory; a hash table of 32 to 64 bytes a node finds the rows."""
+        length, shift = table_layout(len(nodes))
+        shape = len(nodes), self._like.shape[1]
+        try:
+            rows = shared_tensor(shape, self._like.dtype, self._context, None)
+            table: Int64Array = shared_tensor((length,), torch.int64, self._context, None).numpy()
+        except OSError as error:
+            raise RunError(
+                f"Memory for a cache of {len(nodes):,} feature rows cannot be had: {error}.",
+                "Free some memory, or lower features.cache_bytes.",
+            ) from error
+        if self._context.is_machine_main:
+            table[:] = 0
+            register_in_table(nodes, len(nodes), table, shift, 1)
+
+        def slots_of(wanted: Int64Array) -> Int64Array:
+            slots = np.empty(len(wanted), np.int64)
+            find_in_table(wanted, table, shift, 1, slots)
+            return slots
+
+        self.cache(nodes, rows, slots_of)
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; `nodes` are distinct and not padded."""
         assert nodes is not None, "no machine holds the rows of all nodes"
         assert size is None, "batches in host memory are not padded"
-        wanted, dtype = nodes.cpu().numpy(), self.cached_rows.dtype
+        wanted, dtype = nodes.cpu().numpy(), self._like.dtype
         # The matrix and row of each node: of this machine, of the cache, or fetched.
         numbers = np.empty(len(wanted), np.int64)
         for matrix, (first, stop) in enumerate(pairwise(self._starts)):
             is_here = (wanted >= first) & (wanted < stop)
             np.add(wanted, matrix * _PART_ROWS - first, out=numbers, where=is_here)
         remote = np.flatnonzero((wanted < self._starts[0]) | (wanted >= self._starts[-1]))
-        slots = np.empty(len(remote), np.int64)  # of the cache; −1 where it has not the node
-        find_in_table(wanted[remote], self._table, self._shift, 1, slots)
-        is_cached = slots >= 0
-        numbers[remote[is_cached]] = len(self._local_rows) * _PART_ROWS + slots[is_cached]
-        matrices = [*self._local_rows, self.cached_rows]
-        missing = remote[~is_cached]
+        matrices, missing = [*self.local_rows], remote
+        if self.cached_rows is not None:
+            slots = self._slots_of(wanted[remote])
+            is_cached = slots >= 0
+            numbers[remote[is_cached]] = len(matrices) * _PART_ROWS + slots[is_cached]
+            matrices.append(self.cached_rows)
+            missing = remote[~is_cached]
         self.count(len(remote) - len(missing), len(remote))
         if len(missing):
             grouped = self._owners.group(wanted[missing])
             asked = {owner: [rows] for owner, rows in grouped.rows.items()}
-            answers = self._caller.call(self._name, asked)
+            answers = self._caller.call(self.name, asked)
             fetched = []
             for owner, rows in grouped.rows.items():
                 fetched.append(np.arange(len(rows)) + len(matrices) * _PART_ROWS)
                 matrices.append(as_tensor(answers[owner][0]).view(dtype))
             numbers[missing] = grouped.scattered(np.concatenate(fetched))
         selection = LazyFeatures(
-            self.cached_rows,
+            self._like,
             as_tensor(numbers),
             parts=addresses_of(matrices, "cpu"),
             part_rows=_PART_ROWS,
@@ -177,7 +181,9 @@ class ShardedFeatures(FeatureSource):
         )
         if not self.waits:
             return selection
-        return LazyFeatures(send_all([selection.read(0, len(wanted), dtype)], self._device)[0])
+        return LazyFeatures(
+            send_all([selection.read(0, len(wanted), dtype)], self._context.device)[0]
+        )
 
 
 class SharedGraph(BatchValues):
@@ -277,14 +283,16 @@ class SharedGraph(BatchValues):
             like, call = rows_of(graph.nodes[name])[:0], f"{ROWS}/{name}"
             rows = [as_tensor(local).view(like.dtype) for local in self._rows[name]]
             first, owners = self._local[name].start, self.owners[name]
-            source = ShardedFeatures(rows, first, like, cached, owners, exchange, context, call)
+            source = ShardedFeatures(rows, first, like, owners, exchange, context, call)
+            source.cache_by_table(cached)
             sources[name] = source
             size = readable_bytes(sum(local.nbytes for local in rows))
+            row_bytes = like.shape[1] * like.element_size()
             self.why += (
                 (f"{name}: " if graph.is_hetero else "")
                 + f"features of {sum(map(len, rows)):,} nodes on this machine ({size}), "
                 f"{len(cached):,} rows of other machines cached "
-                f"({readable_bytes(source.cached_rows.nbytes)})",
+                f"({readable_bytes(len(cached) * row_bytes)})",
             )
         return sources
 

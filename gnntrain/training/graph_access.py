@@ -13,18 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
-from gnntrain.distributed.context import rank_range
-from gnntrain.distributed.owners import NodeOwners, ask_rows
 from gnntrain.loading.features import FeatureSource, stored_rows
 from gnntrain.loading.graph import EdgeTensors
 from gnntrain.loading.read_counts import most_read_nodes
-from gnntrain.loading.shared import SharedGraph, answers_of, originals_of
+from gnntrain.loading.shared import ShardedFeatures, SharedGraph, answers_of, originals_of
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows
@@ -203,46 +200,8 @@ class WholeGraph(GraphAccess):
         return matrix
 
 
-class OwnedRows(FeatureSource):
-    """A layer's rows: those of this machine's `nodes` in a matrix, some of other machines in a
-    cache (their nodes, int64 `[n]` ascending, and rows `[n, width]`, one copy a machine), the rest
-    with their owners."""
-
-    def __init__(
-        self,
-        local: Tensor,
-        nodes: range,
-        owners: NodeOwners,
-        exchange: Exchange,
-        call: str,
-    ) -> None:
-        super().__init__()
-        self.local, self.call, self._nodes = local, call, nodes
-        self._owners, self._exchange = owners, exchange
-        self.cache: tuple[Int64Array, Tensor] | None = None
-
-    def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
-        assert nodes is not None
-        assert size is None
-        wanted = nodes.cpu().numpy()
-        out = torch.empty(len(wanted), self.local.shape[1])
-        is_far = (wanted < self._nodes.start) | (wanted >= self._nodes.stop)
-        here = np.flatnonzero(~is_far)
-        out[here] = self.local[wanted[here] - self._nodes.start]
-        if self.cache is not None and len(self.cache[0]):
-            # By bisection: a hash table would be made anew for each layer, and take memory.
-            cached, rows = self.cache
-            slots = np.searchsorted(cached, wanted).clip(max=len(cached) - 1)
-            hits = np.flatnonzero(cached[slots] == wanted)
-            out[hits] = rows[slots[hits]]
-            is_far[hits] = False
-        if is_far.any():
-            out[as_tensor(is_far)] = self.ask(wanted[is_far])
-        return LazyFeatures(out)
-
-    def ask(self, nodes: Int64Array) -> Tensor:
-        """The rows of `nodes` as their owners answer."""
-        return as_tensor(ask_rows(self._exchange, self._owners, self.call, nodes))
+class OwnedRows(ShardedFeatures):
+    """A layer's rows: those of this machine's nodes are one matrix."""
 
 
 class OwnedParts(GraphAccess):
@@ -288,21 +247,21 @@ class OwnedParts(GraphAccess):
             self._exchange.serve(call, answers_of([matrix.numpy()]))
             self._served.add(call)
         owners = self._shared.owners[node_type]
-        return OwnedRows(matrix, self.nodes[node_type], owners, self._exchange, call)
+        first = self.nodes[node_type].start
+        return OwnedRows([matrix], first, matrix, owners, self._exchange, self.context, call)
 
     def cached(self, node_type: NodeType, rows: Rows) -> Rows:
-        if not isinstance(rows, OwnedRows) or rows.cache is not None:
-            return rows
-        nodes, width, context = self.cached_nodes(node_type), rows.local.shape[1], self.context
-        matrix = self.buffers.matrix(f"cached {rows.call}", len(nodes), width)
-        ranks = context.machine_ranks
-        share = rank_range(len(nodes), context.rank - ranks[0], len(ranks))
-        step = most_gathered(width)
-        for start in range(share.start, share.stop, step):
-            some = slice(start, min(start + step, share.stop))
-            matrix[some] = rows.ask(nodes[some])
-        context.machine_barrier()
-        rows.cache = nodes, matrix
+        nodes = self.cached_nodes(node_type)
+        if isinstance(rows, OwnedRows) and rows.cached_rows is None and len(nodes):
+            width = rows.local_rows[0].shape[1]
+            matrix = self.buffers.matrix(f"cached {rows.name}", len(nodes), width)
+
+            def slots_of(wanted: Int64Array) -> Int64Array:
+                """By bisection: a hash table would be made anew for each layer, and take memory."""
+                slots = np.searchsorted(nodes[:-1], wanted)
+                return np.where(nodes[slots] == wanted, slots, -1)
+
+            rows.cache(nodes, matrix, slots_of)
         return rows
 
     def cached_nodes(self, node_type: NodeType) -> Int64Array:

@@ -401,7 +401,7 @@ class LayerwiseEvaluator(Evaluator):
 
     def _read(self, node_type: NodeType, rows: Rows, a: int, b: int) -> Tensor:
         """The rows of this machine's nodes `a … b − 1`, on the model's device."""
-        rows = rows.local if isinstance(rows, OwnedRows) else rows
+        rows = rows.local_rows[0] if isinstance(rows, OwnedRows) else rows
         if isinstance(rows, Tensor):
             read = rows[self._rows_of(node_type, a, b)]
         elif isinstance(rows, LazyFeatures):

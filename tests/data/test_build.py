@@ -47,7 +47,7 @@ def refusal(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> str
     """The message with which the graph is refused; nothing is left on disk."""
     with pytest.raises(UserError) as caught:
         built(path, data, options)
-    assert [entry.name for entry in path.iterdir()] == [".store.lock"]
+    assert not any(path.iterdir())
     return caught.value.message
 
 

@@ -454,7 +454,7 @@ def test_without_names_the_number_of_columns_must_fit(tmp_path: Path) -> None:
     save(tmp_path / "x.npy", features)
     np.testing.assert_array_equal(again(data, keys)["features"], features)
     save(tmp_path / "x.npy", features[:, :1])
-    assert "2 columns" in refusal(keys, labelled=False, preprocessing=preprocessing_of(data))
+    assert "takes 2 numbers" in refusal(keys, labelled=False, preprocessing=preprocessing_of(data))
     data, _ = trained(tmp_path)
     save(tmp_path / "x.npy", np.ones((8, 4)))
     message = refusal(keys | KEYS, labelled=False, preprocessing=preprocessing_of(data))

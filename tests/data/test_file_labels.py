@@ -97,10 +97,6 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
          "edges": "10,40\n", **NO_LABELS}, {"bad_rows": "skip"},
         {"ids": [10, 40, 50], "labels": [0, 1, 2], "splits": [[0], [1], [2]]},
     ),
-    "a column that is not used": (
-        {"labels": "id,label,when\n10,a,7\n20,b,8\n30,a,9\n40,b,7\n", "split": None}, {},
-        {"labels": [0, 1, 0, 1], "left_out": ["when"]},
-    ),
     # Splits.
     **{
         f"masks of {kind.__name__} in {suffix}": (
@@ -177,12 +173,6 @@ def test_labels_and_splits_are_read_by_keys_and_by_a_schema(tmp_path: Path, name
     check_both(tmp_path, keys, expected)
 
 
-def test_marks_of_missing_labels_are_no_classes(tmp_path: Path) -> None:
-    marks = ["", "-1", "nan", "NaN", "NA", "N/A", "None", " NULL ", "null", "?"]
-    data = build(write(tmp_path, many("a", *marks, "b")))
-    check(data, {"labels": [0, *[-1] * 10, 1], "summary": "10 of 12 nodes have none"})
-
-
 REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a missing label in a split": (
         {"labels": "id,label\n10,1\n20,NA\n30,2\n40,1\n"}, {},
@@ -202,7 +192,6 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         ["line 3: label income is 'many'", "line 4: label income is '1e+99'"],
     ),
     "texts alone as quantities": (many("a", "b"), REGRESSION, ["no row has numbers"]),
-    "one quantity": (many(1, 1, 1), REGRESSION, ["two different"]),
     "numbers of two ways to write": (
         {"labels": "id;a;b\n10;1,5;2,5\n20;2.5;1,5\n30;1_000;1,5\n40;3,5;0,5\n",
          "features": "id;f\n10;1\n20;2\n30;3\n40;4\n", "edges": "source;target\n10;20\n",
@@ -219,7 +208,6 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "two splits": (
         table(train_mask=TRAIN, test_mask=[1, 0, 1, 0]), {}, ["line 2: the node is in two splits"],
     ),
-    "no mask": (table(train_mask=[1, 2, 0, 0]), {}, ["line 3: train_mask is '2'"]),
     "a mask and no label": (
         table(train_mask=TRAIN, label=["a", "b", "a", ""]), {}, ["line 5: the node is in a split"],
     ),

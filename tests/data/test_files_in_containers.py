@@ -25,7 +25,7 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import write_store
-from gnntrain.data.conversions import LIBRARY_HINTS, conversion_hint
+from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.run_store import prepare_store, record_of
 
@@ -166,12 +166,7 @@ WHOLE: dict[str, tuple[str, Callable[[Graph, str], object]]] = {
     "npz": ("graph.npz", lambda made, path: np.savez_compressed(path, **made.arrays)),
     "npz of sparse matrices": ("graph.npz", save_named_matrices),
     "GraphML": ("graph.graphml", lambda made, path: nx.write_graphml(made.networkx, path)),
-    "of NetworkX": (
-        "graph.graphml",
-        lambda made, _: run(LIBRARY_HINTS["networkx"], graph=made.networkx),
-    ),
     ".gpickle": ("graph.graphml", lambda made, _: convert_pickle(made, "graph.gpickle")),
-    "of DGL": ("graph.npz", lambda made, _: run(LIBRARY_HINTS["dgl"], graph=DGLGraph(made))),
     ".dgl": ("graph.npz", lambda made, _: convert_dgl(made, "graph.dgl")),
 }
 

@@ -157,11 +157,3 @@ def test_another_file_beside_a_whole_graph_is_refused(key: str) -> None:
     torch.save(small(), "graph.pt")
     Path("more.csv").write_text("0,1\n")
     assert f"dataset.{key}" in refused(data="graph.pt", **{key: "more.csv"})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("ignore", ("a",)), ("id_column", "a"), ("header", True)]
-)
-def test_a_key_about_tables_is_refused_for_arrays(key: str, value: object) -> None:
-    torch.save(small(), "graph.pt")
-    assert f"dataset.{key}" in refused(data="graph.pt", **{key: value})

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
-from gnntrain.data.graph import NODE, EdgeType, Graph, NodeType
+from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
@@ -140,7 +140,7 @@ def test_an_abandoned_loader_ends_its_threads(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("fan_outs", [(3, 2), (-1, -1, -1), (1,), ()])
-def test_a_batch_holds_the_rows_targets_degrees_and_norms_of_its_nodes(
+def test_a_batch_holds_the_rows_targets_degrees_norms_and_weights_of_the_graph(
     graph: Graph, fan_outs: tuple[int, ...]
 ) -> None:
     seen = []
@@ -154,13 +154,18 @@ def test_a_batch_holds_the_rows_targets_degrees_and_norms_of_its_nodes(
         assert batch.seed_rows is None
         assert len(batch.hops) == len(fan_outs)
         known = {name: len(ids) for name, ids in n_id.items()}
-        for hop in batch.hops:
+        assert batch.sample is not None
+        for hop, drawn in zip(batch.hops, batch.sample.hops, strict=True):
             assert hop.num_src == known
             known = dict(hop.num_dst)
             for edge_type, block in hop.edges.items():
                 edges = graph.edges[edge_type]
                 destinations = n_id[edge_type[2]][: block.num_dst]
                 np.testing.assert_array_equal(block.degree, np.diff(edges.indptr)[destinations])
+                edge_ids = drawn.edges[edge_type].edge_ids
+                assert edge_ids is not None
+                assert edges.weight is not None
+                np.testing.assert_array_equal(block.weight, edges.weight[edge_ids])
                 if edges.gcn_norm is not None and not graph.is_hetero:
                     sources = n_id[edge_type[0]][: block.num_src]
                     np.testing.assert_array_equal(block.norm, edges.gcn_norm[sources])
@@ -168,39 +173,6 @@ def test_a_batch_holds_the_rows_targets_degrees_and_norms_of_its_nodes(
         assert known == dict.fromkeys(n_id, 0) | {graph.target: batch.batch_size}
         seen += seeds
     assert sorted(seen) == graph.split("train").tolist()
-
-
-def edges_of(graph: Graph, edge_type: EdgeType) -> list[tuple[int, int, float]]:
-    """Source, destination and weight of each edge."""
-    edges = graph.edges[edge_type]
-    assert edges.weight is not None
-    destinations = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
-    arrays = edges.indices, destinations, edges.weight
-    return list(zip(*(array.tolist() for array in arrays), strict=True))
-
-
-@pytest.mark.parametrize("fan_outs", [(2, 3), (-1, -1)])
-def test_edges_and_their_weights_are_the_graphs_and_with_all_neighbours_none_is_missing(
-    graph: Graph, fan_outs: tuple[int, int]
-) -> None:
-    for batch in cpu_loader(graph, plan_of(graph), fan_outs, needs=ALL, threads=0):
-        for edge_type in graph.edges:
-            sources, destinations = (batch.n_id_dict[edge_type[end]] for end in (0, 2))
-            whole = edges_of(graph, edge_type)
-            for hop in batch.hops:
-                block = hop.edges[edge_type]
-                dst = destinations[: block.num_dst].repeat_interleave(block.indptr.diff())
-                assert block.weight is not None
-                arrays = sources[block.indices], dst, block.weight
-                found = list(zip(*(array.tolist() for array in arrays), strict=True))
-                assert set(found) <= set(whole)
-                if fan_outs == (-1, -1):
-                    wanted = set(destinations[: block.num_dst].tolist())
-                    assert sorted(found) == sorted(edge for edge in whole if edge[1] in wanted)
-            pairs = batch.edge_index_dict[edge_type]
-            ends = sources[pairs[0]].tolist(), destinations[pairs[1]].tolist()
-            assert set(zip(*ends, strict=True)) <= {edge[:2] for edge in whole}
-            assert pairs.shape[1] == sum(batch.num_sampled_edges_dict[edge_type])
 
 
 # PyG's view
@@ -215,10 +187,12 @@ def inputs(batch: Batch) -> dict[NodeType, Tensor]:
 
 
 class Peer(nn.Module):
-    def __init__(self, graph: Graph, *, trims: bool = False) -> None:
+    """Two layers of PyG's; each of a sample computes no more than the next one reads."""
+
+    def __init__(self, graph: Graph) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.trims, self.target = trims, graph.target
+        self.target = graph.target
         self.convs = nn.ModuleList(
             HeteroConv({edge: SAGEConv((-1, -1), 8) for edge in graph.edges}) for _ in range(2)
         )
@@ -226,22 +200,18 @@ class Peer(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         x, edges = inputs(batch), batch.edge_index_dict
         for i, conv in enumerate(self.convs):
-            if self.trims:
+            if batch.sample is not None:
                 numbers = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
                 x, edges, _ = trim_to_layer(i, *numbers, x, edges)
             x = {name: rows.relu() for name, rows in conv(x, edges).items()}
         return x[self.target]
 
 
-@pytest.mark.parametrize("trims", [False, True])
-def test_pyg_computes_on_full_neighbourhoods_what_it_computes_on_the_graph(
-    graph: Graph, trims: bool
-) -> None:
+def test_pyg_computes_on_full_neighbourhoods_what_it_computes_on_the_graph(graph: Graph) -> None:
     needs = BlockNeeds(edge_index=True)
     (whole,) = full_loader(graph, plan_of(graph), needs)
     peer = Peer(graph)
     expected = peer(whole)
-    peer.trims = trims
     for batch in cpu_loader(graph, plan_of(graph), (-1, -1), needs=needs, threads=0):
         torch.testing.assert_close(peer(batch)[: batch.batch_size], expected[seeds_of(batch)])
 
@@ -282,8 +252,9 @@ def test_the_whole_graph_is_one_step_with_each_rank_counting_its_share(graph: Gr
     for name, x in batch.x_dict.items():
         np.testing.assert_array_equal(x, graph.nodes[name].features)
     for edge_type, edges in graph.edges.items():
-        pairs = zip(*batch.edge_index_dict[edge_type].tolist(), strict=True)
-        assert list(pairs) == [edge[:2] for edge in edges_of(graph, edge_type)]
+        destinations = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+        ends = np.stack([edges.indices, destinations])
+        np.testing.assert_array_equal(batch.edge_index_dict[edge_type], ends)
         for hop in batch.hops:  # on the store's own pages
             assert hop.edges[edge_type].indices.data_ptr() == edges.indices.ctypes.data
             if not graph.is_hetero:
@@ -325,32 +296,6 @@ def test_on_the_host_torch_computes_nothing_to_make_a_batch(graph: Graph) -> Non
 def test_only_what_the_model_reads_is_there(graph: Graph) -> None:
     for hop in next(iter(cpu_loader(graph, plan_of(graph), threads=0))).hops:
         assert all(block.tensors.keys() == {"indptr", "indices"} for block in hop.edges.values())
-
-
-# The builder
-
-
-def test_a_cpu_samples_and_reads_the_stores_own_arrays(graph: Graph) -> None:
-    needs = BlockNeeds(norm=True, weight=True, degree=True)
-    made = builder(graph, needs)
-    assert (made.backend, made.samples_on_gpu, made.why_placed) == ("numba", False, ())
-    tensors = made.graph
-    pairs: list[tuple[Tensor | None, Any]] = [(tensors.targets, graph.labels)]
-    for name, edges in graph.edges.items():
-        found = tensors.edges[name]
-        pairs += [(found.indptr, edges.indptr), (found.indices, edges.indices)]
-        pairs += [(found.norm, edges.gcn_norm), (found.weight, edges.weight)]
-    for node_type, source in made.features.items():
-        pairs.append((source.select().whole(), graph.nodes[node_type].features))
-    for tensor, array in pairs:
-        assert (None if tensor is None else tensor.data_ptr()) == (
-            None if array is None else array.ctypes.data
-        )
-    val = SeedPlan(graph.split("val"), 4)
-    assert made.loader(val, (3, 2)).sampler is made.sampler((3, 2))  # they share its memory
-    expected = cpu_loader(graph, plan_of(graph), needs=needs, threads=0)
-    for batch, same in zip(made.training_loader(), expected, strict=True):
-        assert_same(batch, same)
 
 
 def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:

@@ -1,4 +1,7 @@
-"""Batches that the CPU draws arrive whole on a device, by few copies and without a wait."""
+"""The places of a graph on a device for which there are no kernels of ours.
+
+That its batches arrive whole, and without a wait, is shown in `test_run_on_simulated_gpu.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ import torch
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
-from gnntrain.loading.transfer import tensors_in
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import (
@@ -26,17 +28,9 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
-from tests.simulated_device import no_waits, present, watched
+from tests.simulated_device import present
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
-NEEDS = [ALL, BlockNeeds(rows=True), BlockNeeds(edge_index=True)]
-PLACEMENTS: list[dict[str, Any]] = [
-    {},
-    {"placement": "resident"},
-    {"placement": "memmap"},
-    {"placement": "cached", "cache_ratio": 0.5},
-    {"placement": "cached", "cache_ratio": 0.0},
-]
 
 
 @pytest.fixture(autouse=True)
@@ -52,45 +46,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     return graph_of(kind, tmp_path_factory.mktemp("graph") / "store", dtype)
 
 
-@pytest.mark.parametrize("needs", NEEDS, ids=["blocks", "rows", "edge_index"])
-def test_an_epoch_is_the_cpus_by_few_copies_and_without_a_wait(
-    graph: Graph, sim: torch.device, needs: BlockNeeds
-) -> None:
-    expected = list(cpu_loader(graph, plan_of(graph), needs=needs, threads=0))
-    for features in PLACEMENTS[:3] if graph.is_hetero else PLACEMENTS:
-        made = builder(graph, needs, sim, features=features)
-        loader = made.training_loader()
-        assert len(made.why_placed) == 2
-        with watched() as traffic, no_waits():
-            batches = list(loader)
-        assert len(batches) == len(expected)
-        # By type of numbers: ids, indices, targets, weights; edges; the rows of each node type.
-        assert len(traffic.copies) <= (5 + len(expected[0].rows)) * len(batches)
-        assert not traffic.waits
-        for ours, theirs in zip(batches, expected, strict=True):
-            if needs.edge_index:
-                with no_waits():
-                    assert all(e.device.type == "sim" for e in ours.edge_index_dict.values())
-            assert_same(ours, theirs, "sim")
-        assert not traffic.races
-
-
-def test_later_batches_do_not_overwrite_earlier_ones(graph: Graph, sim: torch.device) -> None:
-    sampler = {"fan_outs": [3, 2], "threads": 3}
-    expected = list(cpu_loader(graph, plan_of(graph), needs=ALL, threads=0))
-    made = builder(graph, ALL, sim, features={"placement": "memmap"}, sampler=sampler)
-    sums = []
-    with watched() as traffic:
-        for batch in made.training_loader():
-            sums.append([x.sum(dtype=torch.float64) for x in batch.x_dict.values()])
-            del batch
-    assert not traffic.races
-    assert not traffic.waits
-    for found, batch in zip(sums, expected, strict=True):
-        wanted = [float(x.sum(dtype=torch.float64)) for x in batch.x_dict.values()]
-        assert list(map(float, found)) == pytest.approx(wanted)
-
-
 def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:
     graph = graph_of("typed", tmp_path / "store")
     wide = np.random.default_rng(0).normal(size=(len(graph.nodes["paper"]), 800))
@@ -104,30 +59,13 @@ def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: tor
             assert_same(ours, theirs, "sim")
 
 
-# The whole graph
-
-
-@pytest.mark.parametrize("needs", NEEDS, ids=["blocks", "rows", "edge_index"])
-def test_the_whole_graph_lies_on_the_device(
-    graph: Graph, sim: torch.device, needs: BlockNeeds
-) -> None:
-    keys: dict[str, Any] = {"sampler": {"name": "full"}, "features": {"placement": "memmap"}}
-    loader = builder(graph, needs, sim, **keys).training_loader()
-    with no_waits():
-        (batch,) = loader
-    assert all(tensor.device.type == "sim" for tensor in tensors_in(batch))
-    (expected,) = full_loader(graph, plan_of(graph), needs)
-    assert_same(batch, expected, "sim")
-    assert batch.seed_rows is not None
-    assert batch.seed_rows.tolist() == graph.split("train").tolist()
-
-
 def test_the_whole_graph_keeps_64_bit_sources(tmp_path: Path, sim: torch.device) -> None:
     store = stored(tmp_path / "store", random_graph())
     edges = replace(store.only_edges, indices=store.indices.astype(np.int64))
     wide = replace(store, edges=dict.fromkeys(store.edges, edges))
-    (batch,) = builder(wide, NEEDS[2], sim, sampler={"name": "full"}).training_loader()
-    (expected,) = full_loader(wide, plan_of(wide), NEEDS[2])
+    needs = BlockNeeds(edge_index=True)
+    (batch,) = builder(wide, needs, sim, sampler={"name": "full"}).training_loader()
+    (expected,) = full_loader(wide, plan_of(wide), needs)
     assert_same(batch, expected, "sim")
     (block,) = batch.hops[0].edges.values()
     assert block.indices.dtype == torch.int64

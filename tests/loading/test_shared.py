@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data.graph import NODE, Graph, NodeType
-from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.partitioning.build import write_parts
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import NodeOwners
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.loading.shared import ROWS, TARGETS, ShardedFeatures, answers_of
+from gnntrain.loading.shared import ROWS, ShardedFeatures, answers_of
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.remote import DRAW
 from tests.distributed.exchanges import exchanges
 from tests.examples import examples
-from tests.graphs import random_graph, stored
-from tests.hetero_graphs import random_hetero_data
 from tests.loading.graphs import (
     CPU,
-    WEIGHTS,
     assert_same,
     builder,
     cpu_loader,
     graph_of,
+    only_its_rows,
     plan_of,
 )
 from tests.sampling.parts import InProcess
@@ -79,7 +73,8 @@ class Sharded:
         self.calls = InProcess({ROWS: [*answers]})
         own, first = ([], 0) if owner is None else (parts[owner], starts[owner])
         context, nodes = DistributedContext(device=device), np.array(cached, np.int64)
-        self.source = ShardedFeatures(own, first, matrix, nodes, owners, self.calls, context)
+        self.source = ShardedFeatures(own, first, matrix, owners, self.calls, context)
+        self.source.cache_by_table(nodes)
         self.calls.asked.clear()
         self.calls.num_calls = 0
 
@@ -144,17 +139,6 @@ def test_rows_of_other_machines_are_copied_to_a_gpu_without_a_wait() -> None:
 
 NEEDS = BlockNeeds(norm=True, weight=True, degree=True)
 EPOCHS = 2
-
-
-def only_its_rows(graph: Graph, machine: int, num_machines: int) -> Graph:
-    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
-    nodes = {}
-    for name, of_type in graph.nodes.items():
-        local = rank_range(len(of_type), machine, num_machines)
-        rows = np.full_like(of_type.features, 7777)
-        rows[local] = of_type.features[local]
-        nodes[name] = replace(of_type, features=rows)
-    return replace(graph, nodes=nodes)
 
 
 def remote_reads(
@@ -232,61 +216,3 @@ def test_batches_of_rows_in_ranges_are_those_of_the_whole_graph(
                 needed += (reads - hits) * (4 + graph.nodes[name].features[:1].nbytes)
         calls = EPOCHS * len(loaders[0]) * num_machines**2 * len(num_rows)
         assert needed <= received <= needed + 200 * calls
-
-
-@pytest.mark.parametrize(
-    ("num_machines", "num_parts", "keys", "data"),
-    [
-        (2, 2, {"sampler": {"fan_outs": [-1, 3], "replace": True}}, {"task": "multilabel"}),
-        (2, 3, {"features": {"cache_ratio": 0.2}}, {"edge_weight": WEIGHTS}),
-        (3, 5, {"sampler": {"fan_outs": {"default": [-1, 2]}}}, None),
-        (
-            2,
-            5,
-            {"sampler": {"fan_outs": [3, 2], "fan_out_scope": "node", "replace": True}},
-            None,
-        ),
-    ],
-    ids=["with replacement", "weighted", "typed", "typed, by node"],
-)
-def test_batches_of_parts_are_those_of_the_whole_graph(
-    tmp_path: Path,
-    num_machines: int,
-    num_parts: int,
-    keys: dict[str, Any],
-    data: dict[str, Any] | None,
-) -> None:
-    given = random_hetero_data() if data is None else random_graph(**data)
-    whole = stored(tmp_path / "store", given, feature_dtype="bfloat16")
-    part_of = np.random.default_rng(2).integers(0, num_parts, whole.num_nodes).astype(np.uint8)
-    if data is None:
-        part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]  # the last part has no venue
-    folder = write_parts(tmp_path / "parts", whole, part_of, num_parts, "random").path
-    parts = PartitionedGraph.open(folder)
-    originals = {
-        name: torch.from_numpy(np.concatenate([part.originals[name] for part in parts.opened]))
-        for name in whole.nodes
-    }
-    needs = replace(NEEDS, norm=data is not None)
-    machines = range(num_machines)
-    with exchanges(machines, [[machine] for machine in machines]) as ranks:
-        made = []
-        for rank, exchange in enumerate(ranks):
-            held = rank_range(num_parts, rank, num_machines)
-            graph = PartitionedGraph.open(folder, range(held.start, held.stop))
-            plan = plan_of(graph, rank=rank, world_size=num_machines)
-            options = {"exchange": exchange, "owners_draw": True}
-            made.append(builder(graph, needs, plan=plan, options=options, **keys))
-        for rank, loaders in enumerate(made):
-            plan = plan_of(whole, rank=rank, world_size=num_machines)
-            expected = builder(whole, needs, plan=plan, **keys).training_loader()
-            for batch, same in zip(loaders.training_loader(), expected, strict=True):
-                n_id = {
-                    # Nodes without features have the numbers of the whole graph.
-                    name: originals[name][ids] if whole.nodes[name].num_features else ids
-                    for name, ids in batch.n_id_dict.items()
-                }
-                assert_same(replace(batch, n_id_dict=n_id), same)
-        calls = {name.partition("/")[0] for name in ranks[0].take_bytes()}
-        # Degrees and weights come with the draws, not by a call for each edge type.
-        assert calls == {DRAW, TARGETS, ROWS, *(["norm"] if needs.norm else [])}

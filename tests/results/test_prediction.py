@@ -185,7 +185,7 @@ def test_what_cannot_be_is_told_before_anything_is_computed(
         "There is no folder": {"out": "no/where.csv"},
         "--what clas is not known": {"what": "clas"},
         "--nodes nobody: there is no such file": {"nodes": "nobody"},
-        r"2 of its 3 ids are no nodes of the graph: row 1: node 'who' is not": {
+        r"(?s)2 bad rows .*ids.txt row 0: node 'who' is not in the graph": {
             "nodes": tmp_path / "ids.txt"
         },
     }
@@ -288,7 +288,7 @@ def test_predictions_join_the_file_that_the_nodes_are_from(tmp_path: Path) -> No
     assert found["node"] == ["00007", "00003"]
     assert set(found["class"]) <= {"01", "1"}
     wanted.write_text("7\n")
-    with pytest.raises(UserError, match="row 1: node '7' is not in the graph, which has '00007'"):
+    with pytest.raises(UserError, match="row 0: node '7' is not in the graph, which has '00007'"):
         predict(tmp_path / "run", tmp_path / "other.csv", nodes=wanted)
 
 

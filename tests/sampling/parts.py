@@ -78,18 +78,6 @@ class Partition:
         starts = self.owners.starts.tolist()
         return [slice(*ends) for ends in pairwise(starts)]
 
-    def machines(self, parts_each: int) -> NodeOwners:
-        """Owners of several parts each, the last perhaps of fewer."""
-        starts = self.owners.starts
-        return NodeOwners(np.append(starts[:-1:parts_each], starts[-1]))
-
-    def held(self, parts_each: int) -> list[tuple[range, NodeOwners]]:
-        """By owner: its parts, and their ranges of its rows."""
-        starts = self.owners.starts
-        begins = range(0, self.owners.num_owners, parts_each)
-        parts = [range(p, min(p + parts_each, self.owners.num_owners)) for p in begins]
-        return [(own, NodeOwners(starts[own[0] : own[-1] + 2] - starts[own[0]])) for own in parts]
-
 
 Partitions = Mapping[NodeType, Partition]
 
@@ -134,14 +122,18 @@ def remote_sampler(
     **options: Any,
 ) -> tuple[RemoteSampler, InProcess]:
     """A sampler, and the owners that it asks, each of several parts."""
-    held = {name: own.held(parts_each) for name, own in partitions.items()}
+    starts = {name: own.owners.starts for name, own in partitions.items()}
+    num_parts = len(starts[target_of(graph)]) - 1
     answers: list[Answer] = []
-    for owner, (parts, _) in enumerate(held[target_of(graph)]):
-        draws = [part_draws(graph, partitions, part, weights or {}) for part in parts]
-        ranges = {name: own[owner][1] for name, own in held.items()}
-        answers.append(DrawAnswers(draws, ranges, graph.edge_types))
+    for first in range(0, num_parts, parts_each):
+        stop = min(first + parts_each, num_parts)
+        draws = [part_draws(graph, partitions, part, weights or {}) for part in range(first, stop)]
+        held = {name: NodeOwners(of[first : stop + 1] - of[first]) for name, of in starts.items()}
+        answers.append(DrawAnswers(draws, held, graph.edge_types))
     caller = InProcess({DRAW: answers})
-    owners = {name: own.machines(parts_each) for name, own in partitions.items()}
+    owners = {
+        name: NodeOwners(np.append(of[:-1:parts_each], of[-1])) for name, of in starts.items()
+    }
     fan_outs = fan_outs_of(graph, fan_outs)
     sampler = RemoteSampler(caller, owners, graph.edge_types, fan_outs, **options)
     return sampler, caller

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
-from gnntrain.distributed.owners import NodeOwners, RowAnswers, ask_rows
-from gnntrain.errors import RunError, UserError
+from gnntrain.distributed.owners import NodeOwners
+from gnntrain.errors import RunError
 from gnntrain.sampling import cpu
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import BlockNeeds
@@ -162,26 +162,3 @@ def test_only_owners_of_some_destination_are_asked() -> None:
     sampler, caller = remote_sampler(graph, partitions, [-1])
     sampler.sample(seeds_of([4, 3]), KEY)
     assert [asked[:2] for asked in caller.asked] == [(DRAW, 1)]
-
-
-def test_seeds_and_fan_outs_are_checked() -> None:
-    graph = hetero_graph().fused
-    sampler, _ = remote_sampler(graph, by_turns(graph, 1), [3])
-    with pytest.raises(UserError, match=r"1 of 2 .*40"):
-        sampler.sample(seeds_of([0, 40], graph), KEY)
-    with pytest.raises(UserError, match="0"):
-        remote_sampler(graph, by_turns(graph, 1), [0])
-
-
-@examples(30)
-@given(part_of=st.lists(st.integers(0, 3), min_size=1, max_size=30), data=st.data())
-def test_rows_come_in_the_order_asked(part_of: list[int], data: st.DataObject) -> None:
-    partition = Partition.of(part_of, 4)
-    values = np.random.default_rng(0).normal(size=(len(part_of), 3))
-    parts = [values[own] for own in partition.ranges()]
-    nodes = data.draw(st.lists(st.integers(0, len(part_of) - 1), max_size=10))
-    for parts_each in (1, 2, 3):
-        held, owners = partition.held(parts_each), partition.machines(parts_each)
-        answers = [RowAnswers([parts[p] for p in own], ranges) for own, ranges in held]
-        found = ask_rows(InProcess({"values": [*answers]}), owners, "values", np.array(nodes, int))
-        np.testing.assert_array_equal(found, values[nodes])

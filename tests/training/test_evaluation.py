@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.owners import equal_ranges
 from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.loading.graph import GraphTensors
@@ -39,7 +38,7 @@ from tests.evaluators import layerwise
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
-from tests.loading.graphs import cpu_loader
+from tests.loading.graphs import cpu_loader, only_its_rows
 from tests.training.inference_cases import (
     ONE_TYPE,
     TYPED,
@@ -48,6 +47,7 @@ from tests.training.inference_cases import (
     exchange_of,
     full_forward,
     make_model,
+    name_of,
     parts_evaluator,
 )
 
@@ -188,23 +188,6 @@ def test_types_that_the_outputs_do_not_depend_on_are_skipped(
     assert (2, "author") not in computed
 
 
-def test_chunks_are_bounded_in_bytes_where_the_model_is_wider_than_the_features(
-    graphs: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model: Any = make_model(graphs["one"], ONE_TYPE[0])  # 5 features, 8 hidden channels
-    monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 64)
-    rows: list[int] = []
-    update = model.update
-
-    def noted(i: int, out: torch.Tensor, h_dst: torch.Tensor) -> Any:
-        rows.append(len(out))
-        return update(i, out, h_dst)
-
-    monkeypatch.setattr(model, "update", noted)
-    layerwise(graphs["one"], tmp_path).infer(model)
-    assert max(rows) == 64 // 8
-
-
 def test_a_stop_request_ends_the_evaluation(graphs: Graphs, tmp_path: Path) -> None:
     context = DistributedContext()
     context.control.request_stop(15)
@@ -225,98 +208,57 @@ def test_an_empty_split_has_no_metrics(tmp_path: Path) -> None:
 
 # Ranks and machines
 
-# Ranks of one machine and of two, for some variants; three machines, slowly, for all.
-MACHINES = [(0, 0, 1), pytest.param((0, 1, 2), marks=pytest.mark.slow)]
-
-
-def variants_of(kind: str, num_machines: int) -> list[tuple[int, dict[str, Any]]]:
-    return [*enumerate(CASES[kind])][:: 1 if num_machines == 3 else 3]
-
-
-def ways_of(variant: int) -> tuple[str, ...]:
-    """Where the graph lies, for every variant; for each sixth one also who computes and where all
-    ranks keep the layers, of which models know nothing."""
-    some = ("one", "on device", "on host") if variant % 6 == 0 else ()
-    return ("all", *some, "sharded", "parts")
-
 
 def evaluate_rank(context: DistributedContext, folder: Path) -> None:
+    """Of some variants the nodes that the machine has, their logits and the metrics, by place."""
     graph_access._MAX_GATHERED_NUMBERS, tasks._MAX_SLICE_NUMBERS = 200, 18
-    small_chunks: dict[str, Any] = {"_MAX_CHUNK_NUMBERS": 56, "_MAX_CHUNK_EDGES": 20}
-    host = SharedBuffers(context, folder, 2**30)
+    buffers._MAX_CHUNK_NUMBERS, buffers._MAX_CHUNK_EDGES = 56, 20
     places: dict[str, SharedBuffers] = {
-        "all": host,
-        "one": host,
+        "all": SharedBuffers(context, folder, 2**30),
+        "one": SharedBuffers(context, folder, 2**30),
         "on device": DeviceBuffers(context, folder, 2**30, free=2**40),
         "on host": DeviceBuffers(context, folder, 2**30, free=1000),
     }
     answers: dict[Any, Any] = {}
-    for kind in CASES:
-        variants = variants_of(kind, context.num_machines)
+    for kind, variants in CASES.items():
         graph = StoredGraph.open(folder / kind / "store")
         evaluators = {
             n: layerwise(graph, at, context, all_ranks=n != "one") for n, at in places.items()
         }
-        with exchange_of(context) as exchange:
-            # The rows of other machines are not to be read in this machine's store.
-            nodes = {}
-            for t, found in graph.nodes.items():
-                starts = equal_ranges(len(found), context.num_machines).starts
-                local = slice(*starts[context.machine : context.machine + 2])
-                rows = np.full_like(found.features, np.nan)
-                rows[local] = found.features[local]
-                nodes[t] = replace(found, features=rows)
-            sharded = replace(graph, nodes=nodes)
-            rows_of_all = SharedGraph(sharded, exchange, context, in_parts=False)
-            features = rows_of_all.features(FeaturesConfig(cache_ratio=0.1), lambda _: [])
-            evaluators["sharded"] = layerwise(sharded, host, context, features=features)
-            for i, variant in variants:
+        with exchange_of(context) as exchange, exchange_of(context) as of_parts:
+            local = only_its_rows(graph, context.machine, context.num_machines)
+            shared = SharedGraph(local, exchange, context, in_parts=False)
+            features = shared.features(FeaturesConfig(cache_ratio=0.1), lambda _: [])
+            evaluators["sharded"] = layerwise(local, places["all"], context, features=features)
+            parts, in_parts = parts_evaluator(folder / kind / "parts", of_parts, context)
+            evaluators["parts"] = in_parts
+            originals = np.concatenate([part.originals[graph.target] for part in parts.opened])
+            for variant, (place, evaluator) in product(variants[::3], evaluators.items()):
                 model = make_model(graph, variant)
-                for name in ways_of(i)[:-1]:
-                    evaluator = evaluators[name]
-                    logits = evaluator.infer(model).logits.clone()
-                    answers[kind, name, i] = logits, evaluator.evaluate(model)
-            context.barrier()
-        with exchange_of(context) as exchange, patch.multiple(buffers, **small_chunks):
-            parts, evaluator = parts_evaluator(folder / kind / "parts", exchange, context)
-            originals = [part.originals[parts.target] for part in parts.opened]
-            answers[kind] = torch.from_numpy(np.concatenate(originals))
-            for i, variant in variants:
-                model = make_model(parts, variant)
+                nodes = originals if place == "parts" else evaluator.access.nodes[graph.target]
                 logits = evaluator.outputs(model)[0].clone()
-                answers[kind, "parts", i] = logits, evaluator.evaluate(model)
+                found = [*nodes], logits, evaluator.evaluate(model)
+                answers[kind, name_of(variant), place] = found
             context.barrier()
-    store = StoredGraph.open(folder / "one" / "store")
-    answers["sampled"] = sampled(store, decided_model(store), (2, 2, 2), 5, context)
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
-@pytest.mark.parametrize("machines", MACHINES, ids=str)
-def test_machines_together_give_what_one_gives_and_all_know_it(
-    tmp_path: Path, machines: tuple[int, ...]
-) -> None:
+def test_machines_together_give_what_one_gives_and_all_know_it(tmp_path: Path) -> None:
     graphs = write_graphs(tmp_path)
-    launch(evaluate_rank, tmp_path, LaunchPlan(len(machines), "cpu", 1, 60, machines), tmp_path)
-    by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(machines))]
-    for kind, graph in graphs.items():
-        originals = torch.cat([answers[kind] for answers in by_rank])
-        assert set(originals.tolist()) == set(range(len(graph.nodes[graph.target])))
-        for i, variant in variants_of(kind, max(machines) + 1):
-            model = make_model(graph, variant)
-            expected, metrics = (
-                full_forward(graph, model),
-                layerwise(graph, tmp_path).evaluate(model),
-            )
-            for machine, answers in zip(machines, by_rank, strict=True):
-                for who in ways_of(i):
-                    logits, found = answers[kind, who, i]
-                    assert found == metrics
-                    if who == "one" and machine != 0:
-                        assert logits.shape == (0, graph.num_outputs)
-                        continue
-                    assert_close(logits, expected[answers[kind]] if who == "parts" else expected)
-    alone = sampled(graphs["one"], decided_model(graphs["one"]), (2, 2, 2), 1000)
-    assert all(answers["sampled"] == alone for answers in by_rank)
+    launch(evaluate_rank, tmp_path, LaunchPlan(3, "cpu", 1, 60, (0, 0, 1)), tmp_path)
+    by_rank = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(3)]
+    for variant in [variant for variants in CASES.values() for variant in variants[::3]]:
+        graph = of(graphs, variant)
+        model, num_nodes = make_model(graph, variant), len(graph.nodes[graph.target])
+        expected, metrics = full_forward(graph, model), layerwise(graph, tmp_path).evaluate(model)
+        for place in ("all", "one", "on device", "on host", "sharded", "parts"):
+            kind = "typed" if variant in TYPED else "one"
+            found = [answers[kind, name_of(variant), place] for answers in by_rank]
+            assert {node for nodes, *_ in found for node in nodes} == {*range(num_nodes)}
+            for nodes, logits, of_rank in found:
+                assert_close(logits, expected[nodes])
+                assert of_rank == metrics
+            assert (found[2][0] == []) == (place == "one")
 
 
 # Sampled evaluation
@@ -327,29 +269,21 @@ def sampled(
     model: GNN | HeteroGNN,
     fan_outs: tuple[int, ...],
     batch_size: int = 4,
-    context: DistributedContext | None = None,
 ) -> Any:
-    context = context or DistributedContext()
-    ranks, keys = (context.rank, context.world_size), {"shuffle": False, "redraw": False}
-    loaders = {}
+    loaders, needs = {}, model.needs
     for split in ("train", "val", "test"):
-        plan = SeedPlan(store.split(split), batch_size, *ranks, **keys)
-        loaders[split] = cpu_loader(store, plan, fan_outs, needs=model.needs, threads=0)
-    return SampledEvaluator(NodeClassification(store), loaders, context).evaluate(model)
-
-
-def decided_model(store: StoredGraph) -> GNN | HeteroGNN:
-    """A model whose answers change with its neighbours."""
-    model = make_model(store, ONE_TYPE[2])
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
-    return model
+        plan = SeedPlan(store.split(split), batch_size, shuffle=False, redraw=False)
+        loaders[split] = cpu_loader(store, plan, fan_outs, needs=needs, threads=0)
+    evaluator = SampledEvaluator(NodeClassification(store), loaders, DistributedContext())
+    return evaluator.evaluate(model)
 
 
 def test_sampled_evaluation_is_the_same_however_a_split_is_cut_and_exact_over_all_neighbours(
     graphs: Graphs, tmp_path: Path
 ) -> None:
-    store, model = graphs["one"], decided_model(graphs["one"])
+    store, model = graphs["one"], make_model(graphs["one"], ONE_TYPE[2])
+    for parameter in model.parameters():  # its answers change with the neighbours
+        torch.nn.init.normal_(parameter)
     exact, alone = (
         layerwise(store, tmp_path).evaluate(model),
         sampled(store, model, (2, 2, 2), 1000),

@@ -26,7 +26,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
-from gnntrain.loading import read_counts
+from gnntrain.loading import read_counts, shared
 from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import SharedBuffers
@@ -82,7 +82,7 @@ def test_a_stop_in_the_middle_of_an_evaluation_ends_it_on_all_ranks(tmp_path: Pa
 def ask_rank(context: DistributedContext, folder: Path) -> None:
     """Note the rows that an evaluation asks for, and those that it asks for once."""
     graph_access._COUNTED_AT_ONCE = read_counts._NODES_AT_ONCE = 7
-    graph_access._MAX_GATHERED_NUMBERS = 40
+    graph_access._MAX_GATHERED_NUMBERS, shared._FETCH_BYTES = 40, 160
     asked: dict[str, list[int]] = {}
     with exchange_of(context) as exchange:
         graph, evaluator = parts_evaluator(folder, exchange, context)
@@ -136,7 +136,7 @@ class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def measure_length(context: DistributedContext, folder: Path) -> None:
     buffers._MAX_CHUNK_NUMBERS = tasks._MAX_SLICE_NUMBERS = 1 << 13
-    graph_access._MAX_GATHERED_NUMBERS = 1 << 13
+    graph_access._MAX_GATHERED_NUMBERS, shared._FETCH_BYTES = 1 << 13, 1 << 15
     with exchange_of(context) as exchange:
         graph, evaluator = parts_evaluator(folder, exchange, context)
         model = make_model(graph, ONE_TYPE[0], num_layers=2)

@@ -121,15 +121,6 @@ def test_the_state_goes_on_bit_for_bit(keys: dict[str, Any]) -> None:
     assert torch.equal(again.weight, table.weight)
 
 
-def test_a_table_that_no_loss_reaches_stays_as_it_is() -> None:
-    table, ours = made()
-    before = table.weight.detach().clone()
-    table(torch.tensor([1]))
-    assert ours.collect() == []
-    ours.step()
-    assert torch.equal(table.weight, before)
-
-
 READ: list[list[list[int] | None]] = [
     [[5, 2, 0], [2, 6]],  # by step, by rank
     [[1], []],

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import Interrupted, RunError
+from gnntrain.errors import Interrupted
 from gnntrain.models import GNN, SAGE, AnyModel
 from gnntrain.training import serving
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
@@ -104,26 +103,3 @@ def test_a_stop_during_evaluation_reaches_the_trainers_and_the_servers_go_on() -
         return evaluator.evaluate(model(2.0))
 
     assert with_server(train, stop)["val"]["value"] == 2.0
-
-
-def test_servers_end_by_the_signal_that_ended_training() -> None:
-    with exchanges([0, 0, 1], [[2]]) as [*trainers, server], ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(
-            serve_evaluations, model(0.0), Evaluating(), server, DistributedContext(), 2
-        )
-        for trainer in trainers:
-            assert not serving.done()
-            with pytest.raises(Interrupted), served_evaluator(trainer, DistributedContext()):
-                raise Interrupted(signal.SIGHUP)
-        with pytest.raises(Interrupted) as caught:
-            serving.result(20)
-    assert caught.value.number == signal.SIGHUP
-
-
-def test_servers_end_when_another_rank_has_failed() -> None:
-    context = DistributedContext()
-    with exchanges([0, 1], [[1]]) as [_, server], ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(serve_evaluations, model(0.0), Evaluating(), server, context, 1)
-        context.control.report_failure(ValueError("it broke"))
-        with pytest.raises(RunError):
-            serving.result(20)

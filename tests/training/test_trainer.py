@@ -260,13 +260,6 @@ def test_evaluation_says_when_training_ends_and_which_epoch_is_the_best(
     assert result.best == result.records[best - 1].metrics
 
 
-def test_a_listener_can_end_training_and_the_others_are_still_told(store: StoredGraph) -> None:
-    other = Recorder()
-    result = make_trainer(store, epochs=9, listeners=(PrunesAfter(2), other)).fit()
-    assert [record.epoch for record in other.epochs] == [1, 2]
-    assert result.records == other.epochs
-
-
 class Asking(Callback):
     """Asks for a signal's action after the first step, and counts the steps that it sees."""
 

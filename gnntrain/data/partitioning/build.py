@@ -24,7 +24,6 @@ from gnntrain.data.array_folder import (
     map_array,
     with_checksums,
     write_array,
-    write_seal,
 )
 from gnntrain.data.graph import (
     EDGE,
@@ -80,9 +79,8 @@ def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Metho
     """Raise an error as `partition` does, as far as it is known before."""
     most = min(MAX_PARTS, store.num_nodes)
     if not 1 <= num_parts <= most:
-        nodes = f", which has {store.num_nodes:,} nodes" if most < MAX_PARTS else ""
         raise UserError(
-            f"{store.dataset}{nodes} cannot be cut into {num_parts:,} parts",
+            f"{store.dataset} ({store.num_nodes:,} nodes) cannot be cut into {num_parts:,} parts",
             f"Give --parts a number from 1 to {most}.",
         )
     if method == "metis":
@@ -110,12 +108,10 @@ def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Metho
 
 
 def _needed_bytes(store: StoredGraph, num_parts: int) -> int:
-    """Bytes of all parts: those of the store, the original numbers, and more headers; of types
-    without features, original numbers a second time."""
-    num_arrays = 5 + 3 * len(store.nodes)
-    headers = num_parts * num_arrays * (HEADER_BYTES + 512)  # and their lines in the JSON
-    twice = sum(len(nodes) for nodes in store.nodes.values() if nodes.num_features == 0)
-    return store.num_bytes + 8 * (store.num_nodes + twice) + headers
+    """Bytes of all parts: those of the store, original numbers (of types without features twice),
+    and headers with their lines in the JSON."""
+    headers = num_parts * (5 + 3 * len(store.nodes)) * (HEADER_BYTES + 512)
+    return store.num_bytes + 16 * store.num_nodes + headers
 
 
 @contextmanager
@@ -188,13 +184,13 @@ def _write(
         name: str,
         dtype: np.dtype[Any],
         chunks: Iterable[tuple[AnyArray, PartIndex]],
-        *row_type: Any,
+        row_shape: tuple[int, ...] = (),
     ) -> None:
         """Write chunks of rows, each with the part of its rows: a file in the folder of each
         part."""
         with ExitStack() as stack:
             writers = [
-                stack.enter_context(ArrayWriter(part / f"{name}.npy", dtype, *row_type))
+                stack.enter_context(ArrayWriter(part / f"{name}.npy", dtype, row_shape))
                 for part in folders
             ]
             for rows, parts in chunks:
@@ -265,8 +261,7 @@ def _write(
                 step = max(1, _CHUNK_BYTES // max(16, array.strides[0]))
                 starts = range(0, len(array), step)
                 rows = ((array[a : a + step], parts_of[name][a : a + step]) for a in starts)
-                logical = of_type.feature_dtype if array is of_type.features else None
-                write_rows(file, array.dtype, rows, array.shape[1:], logical)
+                write_rows(file, array.dtype, rows, array.shape[1:])
 
     # What is known of the whole graph.
     for split in SPLITS:
@@ -277,7 +272,7 @@ def _write(
     num_train = np.bincount(parts_of[store.target][store.split("train")], minlength=num_parts)
     of_store = GraphMeta.model_fields.keys() - {"format", "version", "made_by", "arrays", "digest"}
     has_classes = store.task != "continuous"
-    meta = PartitionMeta(
+    PartitionMeta(
         format=PartitionMeta.FORMAT,
         version=PartitionMeta.VERSION,
         made_by=f"gnntrain {__version__}",
@@ -285,11 +280,9 @@ def _write(
         source=store.content_digest,
         method=method,
         cut_edges=cut_edges,
-        class_counts={name: store.class_counts(name).tolist() for name in SPLITS}
-        if has_classes
-        else None,
+        class_counts={s: store.class_counts(s).tolist() for s in SPLITS} if has_classes else None,
         target_scale=None if has_classes else TargetScale.of(store),
-        target_ranges=None if has_classes else {name: store.target_ranges(name) for name in SPLITS},
+        target_ranges=None if has_classes else {s: store.target_ranges(s) for s in SPLITS},
         parts=tuple(
             PartMeta(
                 node_counts=tuple(int(counts[number]) for counts in node_counts.values()),
@@ -301,8 +294,5 @@ def _write(
         ),
         **{name: getattr(store.meta, name) for name in of_store},
     ).write(folder)
-    write_seal(folder, meta.arrays, meta.digest)
-    for part, described in zip(folders, meta.parts, strict=True):
-        write_seal(part, described.arrays, meta.digest)
-        fsync_folder(part)
-    fsync_folder(folder)
+    for written in (*folders, folder):
+        fsync_folder(written)

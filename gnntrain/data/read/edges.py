@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -84,11 +85,10 @@ class EdgeSource:
 
     def unread(self) -> list[str]:
         """Names of columns without a use, and of arrays but for those that nodes have."""
-        table, used = self.columns.table, self.columns.all_places
-        places = [place for place in range(len(table.names)) if place not in used]
+        table = self.columns.table
         arrays = table.arrays if isinstance(table, ArrayTable) else {}
         known = {*table.names, *NODE_ARRAYS, *chain(*SPLIT_ARRAYS.values())}
-        return [*map(table.shown, places), *(name for name in arrays if name not in known)]
+        return [*self.columns.unread(), *(name for name in arrays if name not in known)]
 
     def phrase(self, num_edges: int) -> str:
         """Of a graph with one table of edges, see `DataSummary.edges`."""
@@ -125,7 +125,7 @@ def open_edges(paths: Sequence[Path], spec: EdgeSpec, options: FilesConfig, bad:
             arrays = load_arrays([path])
             if (matrix := saved_matrix(path, arrays)) is not None:
                 arrays = edges_of(matrix, path, square=is_square)
-            tables.append(_table_of_arrays(path, arrays, spec))
+            tables.append(table_of_arrays(path, arrays, spec))
         elif path.suffix.lower() == GRAPHML_SUFFIX:
             tables.append(open_graphml(path, "edges"))
         else:
@@ -141,8 +141,8 @@ def _called(node_type: NodeType) -> tuple[str, ...]:
     return (*ids_called(node_type), node_type.lower())
 
 
-def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
-    """Arrays of edges as columns, pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
+def table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
+    """Arrays of edges as columns: pairs `[2, num_edges]` or `[num_edges, 2]` as two of them."""
     weights = {name: arrays[name] for name in arrays if name in (spec.weight, *WEIGHT_ARRAYS)}
     others = {name: array for name, array in arrays.items() if name not in weights}
     pairs = pick(others, PAIR_ARRAYS) if len(others) != 1 else next(iter(others.values()))
@@ -152,7 +152,8 @@ def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
         ends = ends or {name: array for name, array in others.items() if array.ndim == 1}
     elif pairs.ndim != 2 or 2 not in pairs.shape:
         raise UserError(
-            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2]."
+            f"{path}: shape {list(pairs.shape)} instead of [2, num_edges] or [num_edges, 2].",
+            "Give edge_index of shape [2, num_edges], sources first.",
         )
     else:  # two by two is taken as the former
         ends = dict(zip(PAIRS_OF_ENDS[0], pairs if len(pairs) == 2 else pairs.T, strict=True))
@@ -163,8 +164,10 @@ def _table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
             f"{path}: the arrays are not one value an edge each: {shapes or 'there are none'}.",
             "Call the arrays source and target, or give them as one called edge_index.",
         )
-    if any(array.dtype.kind not in "biuf" for array in weights.values()):
-        raise UserError(f"{path}: the weights are not one number an edge.")
+    for name, weight in weights.items():
+        if weight.dtype.kind not in "biuf":
+            hint = "Give a float for each edge."
+            raise UserError(f"{path}: {name} is {weight.dtype}, not one number an edge.", hint)
     if any(array.dtype.kind == "b" for array in ends.values()):
         raise UserError(
             f"{path}: the edges are truth values, not node ids.",
@@ -206,29 +209,23 @@ def edge_source(
 
     # The ends, by the usual names or by those of the node types; or the only two columns.
     pairs = [(names.index(s), names.index(t)) for s, t in PAIRS_OF_ENDS if {s, t} <= {*names}]
-    rest = [
-        place
-        for place, name in enumerate(names)
-        if place not in (*numbers, *others)
-        and name not in WEIGHT_NAMES
-        and not is_pandas_index(table.names[place])
-    ]
-    rest = [0, 1] if len(names) == 2 else rest
-    if not pairs and len(rest) == 2:
-        source, target = (names[place] for place in rest)
-        sources, targets = ({pair[end] for pair in PAIRS_OF_ENDS} for end in (0, 1))
-        is_other = source in targets or target in sources
-        if not is_other and not {source, target}.intersection(WEIGHT_NAMES):
+    taken = {*numbers, *others, *(at for at, name in enumerate(names) if name in WEIGHT_NAMES)}
+    rest = [at for at, name in enumerate(table.names) if not is_pandas_index(name)]
+    rest = [0, 1] if len(names) == 2 else [at for at in rest if at not in taken]
+    if not pairs and len(rest) == 2 and taken.isdisjoint(rest):
+        sources, targets = zip(*PAIRS_OF_ENDS, strict=True)
+        if names[rest[0]] not in targets and names[rest[1]] not in sources:
             pairs = [(rest[0], rest[1])]
     if not pairs and table.names == ("0", "1", "2") and edge_type is not None:
         # Of three columns without names, the first rows tell whether the third is the weight.
         first = next(Columns(table, {"source": 0, "target": 1, "id": 2}, ()).batches()).columns
-        at_ends = [indexes.get(name) for name in edge_type[::2]]
-        known = [
-            [index is not None and bool((index.find(first[role]) >= 0).all()) for index in at_ends]
-            for role in ("source", "target", "id")
-        ]
-        if known[0][0] and known[1][1] and not any(known[2]):
+
+        def are_nodes(role: Role, node_type: NodeType) -> bool:
+            index = indexes.get(node_type)
+            return index is not None and bool((index.find(first[role]) >= 0).all())
+
+        is_weight = not any(are_nodes("id", name) for name in edge_type[::2])
+        if is_weight and are_nodes("source", edge_type[0]) and are_nodes("target", edge_type[2]):
             pairs = [(0, 1)]
     ends: tuple[int | None, int | None] = pairs[0] if len(pairs) == 1 else (None, None)
     if edge_type is not None and edge_type[0] != edge_type[2]:
@@ -254,56 +251,51 @@ class IdCollector:
 
     def __init__(self, decimal: str) -> None:
         self._decimal = decimal
-        # By type, and whether they are fields of a text, which may be numbers.
-        self._parts: dict[tuple[NodeType, bool], list[pa.Array]] = {}
+        self._parts: dict[NodeType, list[pa.Array]] = {}
+        self._texts: set[NodeType] = set()  # types of ids that are texts, even where all are digits
 
     def add(self, node_type: NodeType, ids: pa.Array, table: Table) -> None:
         """Add ids that stand in a table."""
-        is_written = table.unit == "line" and ids.type == TEXT
         ids = to_plain(ids).drop_null()
-        parts = self._parts.setdefault((node_type, is_written), [])
+        if ids.type == TEXT and table.unit != "line":
+            self._texts.add(node_type)
+        parts = self._parts.setdefault(node_type, [])
         parts.append(pc.unique(ids))
         # Repeated ids are dropped before they fill the memory.
         if sum(map(len, parts)) > max(_FEW_IDS, 2 * len(parts[0])):
-            parts[:] = [self._different(node_type, is_written)]
+            parts[:] = [self._different(node_type)]
 
-    def _different(self, node_type: NodeType, is_written: bool) -> pa.Array:
+    def add_ends(
+        self, source: EdgeSource, wanted: Collection[NodeType], node_types: Collection[NodeType]
+    ) -> None:
+        """Add the ids at the ends of a table's edges, of the node types that are wanted."""
+        at_ends = {end: source.types_at(end, node_types) for end in _ENDS}
+        # Of several types without a column of types, an id tells none.
+        only = {end: names[0] for end, names in at_ends.items() if len(names) == 1}
+        ends = [end for end in _ENDS if end in source.types or only.get(end) in wanted]
+        for batch in source.columns.batches() if ends else ():
+            for end in ends:
+                if end not in source.types:
+                    self.add(only[end], batch.columns[end], source.columns.table)
+                    continue
+                for name, mask in source.rows_by_type(end, batch):
+                    if name in wanted:
+                        ids = batch.columns[end].filter(pa.array(mask))
+                        self.add(name, ids, source.columns.table)
+
+    def _different(self, node_type: NodeType) -> pa.Array:
         """Each id once: texts if some are, else int64."""
-        parts = self._parts.get((node_type, is_written), [])
-        kind = TEXT if is_written or TEXT in {part.type for part in parts} else pa.int64()
+        parts = self._parts.get(node_type, [])
+        kind = TEXT if TEXT in {part.type for part in parts} else pa.int64()
         return pc.unique(pa.concat_arrays([pa.array([], kind), *(p.cast(kind) for p in parts)]))
 
     def ids(self, node_type: NodeType) -> pa.Array:
         """All different ids of a type in ascending order: int64 if all are whole numbers."""
-        written, other = (self._different(node_type, is_written) for is_written in (True, False))
-        numbers = without_zero_fractions(written, self._decimal)
-        read = from_texts(numbers) if len(written) else other[:0]
-        if TEXT in (read.type, other.type):
-            read, other = written, other.cast(TEXT)
-        ids = pc.unique(pa.concat_arrays([read, other])).drop_null()
+        ids = self._different(node_type)
+        if ids.type == TEXT and node_type not in self._texts:
+            numbers = from_texts(without_zero_fractions(ids, self._decimal))
+            ids = ids if numbers.type == TEXT else pc.unique(numbers).drop_null()
         return ids.take(pc.sort_indices(ids))
-
-
-def collect_ids(
-    source: EdgeSource,
-    wanted: Collection[NodeType],
-    node_types: Collection[NodeType],
-    collector: IdCollector,
-) -> None:
-    """Add the ids at the ends of a table's edges, of the node types that are wanted."""
-    table = source.columns.table
-    at_ends = {end: source.types_at(end, node_types) for end in _ENDS}
-    # Of several types without a column of types, an id tells none.
-    only = {end: names[0] for end, names in at_ends.items() if len(names) == 1}
-    ends = [end for end in _ENDS if end in source.types or only.get(end) in wanted]
-    for batch in source.columns.batches() if ends else ():
-        for end in ends:
-            if end not in source.types:
-                collector.add(only[end], batch.columns[end], table)
-                continue
-            for name, mask in source.rows_by_type(end, batch):
-                if name in wanted:
-                    collector.add(name, batch.columns[end].filter(pa.array(mask)), table)
 
 
 class EdgeLists:
@@ -381,16 +373,11 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
         if edge_type is not None:
             lists.add(edge_type, src[is_known], dst[is_known], *weight)
             continue
-        names = list(indexes), relations.dictionary.to_pylist(), list(indexes)
-        sizes = [len(of_end) for of_end in names]
-        parts = (src_types[is_known], relation[is_known], dst_types[is_known])
-        codes = np.ravel_multi_index(parts, sizes)
-        rows = np.flatnonzero(is_known)[np.argsort(codes, kind="stable")]
-        different, counts = np.unique(codes, return_counts=True)
-        for code, group in zip(different, np.split(rows, np.cumsum(counts)[:-1]), strict=False):
-            first, between, last = np.unravel_index(code, sizes)
-            of_code = (names[0][first], names[1][between], names[2][last])
-            lists.add(of_code, src[group], dst[group])
+        names, types = list(indexes), (src_types, relation, dst_types)
+        known = pd.Series(np.flatnonzero(is_known))
+        for (first, between, last), rows in known.groupby([codes[is_known] for codes in types]):
+            of_rows = names[first], relations.dictionary[between].as_py(), names[last]
+            lists.add(of_rows, src[rows], dst[rows])
 
 
 def _node_numbers(

@@ -12,8 +12,8 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,11 +121,23 @@ def read_nodes(
         UserError: A name is that of a column with another use; there are no features or no rows; or
             rows are bad, and are to be errors or, without ids, cannot be left out.
     """
-    columns, order, left_out = _choose_features(
+    table = columns.table
+    order, categorical, left_out = _choose_features(
         columns, spec, elsewhere, preprocessing, strict=strict
     )
-    rows = columns.read()
-    table, has_ids = columns.table, "id" in rows.columns
+    if required and not order:
+        reasons = first_names([f"{name}: {reason}" for name, reason in left_out.items()])
+        raise UserError(
+            f"{table.path} has no column of features." + f" Left out: {reasons}." * bool(left_out),
+            f"Name the columns of features with {spec.key('features')}. If there is nothing to "
+            "tell, a column of ones or of the nodes' degrees will do.",
+        )
+    # A name that a model knows says more than a role that was guessed.
+    places: dict[Role, int] = {r: at for r, at in columns.places.items() if at not in order}
+    numbers = [place for place in order if place not in categorical]
+    others = {*columns.others}.difference(order) | categorical
+    columns = Columns(table, places, numbers, sorted(others))
+    rows, has_ids = columns.read(), "id" in places
     if has_ids:
         hint = (
             f"If the features file has no column of node ids, set {spec.key('id')}=none: its rows "
@@ -133,25 +145,6 @@ def read_nodes(
         )
         rows = rows.drop(rows.is_missing("id"), bad, "the node id is missing", hint)
         rows = drop_repeated(rows, rows.columns["id"], bad, hint)
-    # A column of numbers that is also kept as it is written may be an index.
-    doubtful = {*columns.numbers}.intersection(columns.others)
-    if indices := {place for place in doubtful if _holds_row_numbers(rows, place)}:
-        rows = _without_numbers(rows, indices)
-        order = [place for place in order if place not in indices]
-        reason = "it holds row numbers (a pandas index)"
-        left_out |= {_unique_name(table, place): reason for place in sorted(indices)}
-    if required and not order and left_out:
-        reasons = first_names([f"{name}: {reason}" for name, reason in left_out.items()])
-        raise UserError(
-            f"{table.path} has no column of features. Left out: {reasons}.",
-            f"Name the columns of features with {spec.key('features')}.",
-        )
-    if required and not order:
-        raise UserError(
-            f"{table.path} has no numbers beside the id.",
-            "Give a file with one row of numbers a node. If there is nothing to tell, a column of "
-            "ones or of the nodes' degrees will do.",
-        )
     _refuse_text_columns(rows, spec)
 
     # A number is finite, and a value missing only where it may be. Without ids a row's place is its
@@ -174,7 +167,7 @@ def read_nodes(
 
     hint = f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some)
     rows = rows.drop(suspects, bad_values, wrong_number, hint)
-    for place in sorted({*order}.difference(rows.source.numbers)):
+    for place in sorted(categorical):
         name, column = table.shown(place), to_categories(rows.columns[place])
         marks = missing_marks(rows.columns[place])
         if refuse:
@@ -210,18 +203,24 @@ def _choose_features(
     preprocessing: Preprocessing | None,
     *,
     strict: bool,
-) -> tuple[Columns, list[int], dict[str, str]]:
-    """What is read of the table; `order` and `left_out` of `NodeRows`."""
-    table, places = columns.table, dict(columns.places)
+) -> tuple[list[int], set[int], dict[str, str]]:
+    """The columns of features in their order, and which of them are categories; `left_out` of
+    `NodeRows`."""
+    table, order = columns.table, list(columns.numbers)
     categorical: set[int] = set()
-    doubtful: set[int] = set()
     left_out: dict[str, str] = {}
     if preprocessing is not None and preprocessing.has_names and table.has_names:
-        order, left_out = _columns_of_model(columns, preprocessing)
-        # A name says more than a role that was guessed.
-        places = {role: place for role, place in places.items() if place not in order}
+        order = _columns_of_model(table, preprocessing)
+        used = {*order, *columns.places.values(), *columns.others}
+        extra = [place for place in range(len(table.names)) if place not in used]
+        left_out = {_unique_name(table, at): "the model was not trained on it" for at in extra}
+        if extra:
+            _logger.warning(
+                "%s has columns that the model was not trained on; they are left out: %s",
+                table.path,
+                first_names([table.shown(place) for place in extra]),
+            )
     elif isinstance(table, ArrayTable):
-        order = list(columns.numbers)
         for word in ("features", "ignore", "categorical") if strict else ():
             if names := getattr(spec, word):
                 raise UserError(
@@ -230,37 +229,25 @@ def _choose_features(
                     "Give a table (CSV or Parquet), or an array of the wanted columns.",
                 )
     else:
-        order, left_out, doubtful = _columns_of_table(columns, spec, elsewhere)
+        order, left_out = _columns_of_table(columns, spec, elsewhere)
         categorical = matching_columns(table, spec.categorical).intersection(order)
     if preprocessing is not None:
-        # The columns of a file without names must be as many as the model was trained on. An
-        # array's columns may be the numbers of a table's lists.
         known = preprocessing.columns
-        of_categories = [column.name for column in known if column.categories is not None]
-        num_numbers = len(known) if of_categories else sum(max(1, c.width) for c in known)
-        if len(order) not in (len(known), num_numbers):
+        categorical = {at for at, c in zip(order, known, strict=False) if c.categories is not None}
+        names = [column.name for column in known if column.categories is not None]
+        if names and (len(order) != len(known) or isinstance(table, ArrayTable)):
             raise UserError(
-                f"The model takes {len(known)} columns of features; {table.path} has {len(order)}.",
-                "Give the columns it was trained on, in the same order or with the same names.",
-            )
-        if of_categories and isinstance(table, ArrayTable):
-            raise UserError(
-                f"The model was trained on categories of {first_names(of_categories)}; "
-                f"{table.path} holds an array of numbers.",
+                f"The model was trained on {len(known)} columns, with categories of "
+                f"{first_names(names)}; {table.path} has {len(order)} columns of features.",
                 "Give a table (CSV or Parquet) with the columns it was trained on.",
             )
-        doubtful = set()
-        categorical = {at for at, c in zip(order, known, strict=False) if c.categories is not None}
-    others = {*columns.others}.difference(order) | categorical | doubtful
-    numbers = [place for place in order if place not in categorical]
-    return Columns(table, places, numbers, sorted(others)), order, left_out
+    return order, categorical, left_out
 
 
 def _columns_of_table(
     columns: Columns, spec: NodeSpec, elsewhere: Mapping[str, str]
-) -> tuple[list[int], dict[str, str], set[int]]:
-    """The columns of features; those that are left out, each with the reason; and, of the former,
-    those that are called like an index of pandas."""
+) -> tuple[list[int], dict[str, str]]:
+    """The columns of features, and those that are left out, each with the reason."""
     table, named = columns.table, set[int]()  # as they are, not by a pattern
     for word, names in (("features", spec.features or ()), ("categorical", spec.categorical)):
         found = {place for name in names for place in named_column(table, name)}
@@ -277,7 +264,6 @@ def _columns_of_table(
     ignored, chosen = ignored_columns(table, spec), {*columns.numbers}
     if spec.features is not None:
         chosen = matching_columns(table, spec.features) | named
-    order: list[int] = []
     left_out: dict[str, str] = {}
     for place in columns.numbers:
         name, reason = table.names[place], ""
@@ -288,12 +274,12 @@ def _columns_of_table(
         elif place not in named:
             use = "a split" if _MASK.fullmatch(name.lower()) else _CALLED.get(name.lower())
             reason = elsewhere.get(name, f"it is called like {use}" if use else "")
+            if not reason and is_pandas_index(name) and _holds_row_numbers(table, place):
+                reason = "it holds row numbers (a pandas index)"
         if reason:
             left_out[_unique_name(table, place)] = reason
-        else:
-            order.append(place)
-    doubtful = {at for at in order if at not in named and is_pandas_index(table.names[at])}
-    return order, left_out, doubtful
+            chosen.discard(place)
+    return [place for place in columns.numbers if place in chosen], left_out
 
 
 def _unique_name(table: Table, place: int) -> str:
@@ -304,11 +290,8 @@ def _unique_name(table: Table, place: int) -> str:
     return name if table.names.count(name) == 1 else f"{name} (column {place})"
 
 
-def _columns_of_model(
-    columns: Columns, preprocessing: Preprocessing
-) -> tuple[list[int], dict[str, str]]:
-    """The columns that a model was trained on, found by their names, and those left out."""
-    table = columns.table
+def _columns_of_model(table: Table, preprocessing: Preprocessing) -> list[int]:
+    """The columns that a model was trained on, found by their names."""
     places: dict[str, list[int]] = {}
     for place in range(len(table.names)):
         places.setdefault(table.shown(place), []).append(place)
@@ -333,15 +316,7 @@ def _columns_of_model(
             "%s has the features in another order than in training; they are matched by name",
             table.path,
         )
-    used = {*order, *columns.places.values(), *columns.others}
-    extra = [place for place in range(len(table.names)) if place not in used]
-    if extra:
-        _logger.warning(
-            "%s has columns that the model was not trained on; they are left out: %s",
-            table.path,
-            first_names([table.shown(place) for place in extra]),
-        )
-    return order, {_unique_name(table, at): "the model was not trained on it" for at in extra}
+    return order
 
 
 def _key_value(names: Sequence[str]) -> str:
@@ -350,13 +325,13 @@ def _key_value(names: Sequence[str]) -> str:
     return f"[{','.join(plain)}]"
 
 
-def _holds_row_numbers(rows: Rows, place: int) -> bool:
+def _holds_row_numbers(table: Table, place: int) -> bool:
     """Whether a column with the name of an index holds one.
 
     A column that pandas calls so for want of a name may count the rows of a larger table, or of
     one in another order; one called `index` must count these rows from 0 or 1.
     """
-    table = rows.source.table
+    rows = Columns(table, {}, (), (place,)).read()
     values = table.to_plain(rows.columns[place], labels=True)
     if values.type == TEXT:
         values = to_int64(values)
@@ -366,23 +341,6 @@ def _holds_row_numbers(rows: Rows, place: int) -> bool:
     if table.names[place] in ("index", "level_0"):
         return bool((found - found[0] == rows.rows - rows.rows[0]).all() and found[0] in (0, 1))
     return bool(found.min() >= 0 and len(np.unique(found)) == len(found))
-
-
-def _without_numbers(rows: Rows, places: Collection[int]) -> Rows:
-    """Rows without some of the columns of numbers."""
-    widths = widths_of(rows)
-    is_left = [place not in places for place in widths]
-    kept = np.flatnonzero(np.repeat(is_left, [*widths.values()])).tolist()
-    # An index stands before all others, as a rule: the rest is a view.
-    is_view = bool(kept) and kept[-1] - kept[0] + 1 == len(kept)
-    left = {place: width for place, width in widths.items() if place not in places}
-    return replace(
-        rows,
-        source=replace(rows.source, numbers=list(left)),
-        matrix=rows.matrix[:, kept[0] : kept[-1] + 1] if is_view else rows.matrix[:, kept],
-        exact={new: rows.exact[old] for new, old in enumerate(kept) if old in rows.exact},
-        widths=list(left.values()),
-    )
 
 
 def widths_of(rows: Rows) -> dict[int, int]:
@@ -401,26 +359,23 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
         wrong = np.isinf(values).any(axis=1)
         if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
             ((_, record),) = table.fields(rows.rows[wrong][:1])
-            field = record[place]
-            if number_of(field, table.decimal) is None and not field.startswith("["):
-                found[table.shown(place)] = field
+            if number_of(record[place], table.decimal) is None and record[place][:1] != "[":
+                found[table.shown(place)] = record[place]
     if not found:
         return
-    names = list(found)[:_NUM_SHOWN]
+    names, other = list(found)[:_NUM_SHOWN], "," if table.decimal == "." else "."
     samples = " and ".join(repr(found[name]) for name in names[:3])
-    what = "Column {} of {} holds" if len(found) == 1 else "Columns {} of {} hold"
-    shown = ", ".join(names) + ", …" * (len(found) > len(names))
-    other = "," if table.decimal == "." else "."
-    why = ""
-    hint = (
-        f"Leave out a column with {spec.key('ignore')}={_key_value(names)}, or make each of its "
-        f"values a feature with {spec.key('categorical')}={_key_value(names)}."
-    )
+    choices = spec.key("ignore"), spec.key("categorical")
+    ignore, categorical = (f"{key}={_key_value(names)}" for key in choices)
+    hint = f"Leave out a column with {ignore}, or make each of its values a feature with "
+    why, hint = "", f"{hint}{categorical}."
     if all(number_of(field, other) is not None for field in found.values()):
         why = f": the decimal mark is {other!r}, not {table.decimal!r}"
         hint = f"Set dataset.decimal='{other}'."
     raise UserError(
-        f"{what.format(shown, table.path)} text, not numbers, such as {samples}{why}.", hint
+        f"Column{'s' * (len(found) > 1)} {first_names(list(found))} of {table.path}: text, not "
+        f"numbers, such as {samples}{why}.",
+        hint,
     )
 
 

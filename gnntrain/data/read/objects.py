@@ -12,29 +12,34 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
+from torch_geometric.data.in_memory_dataset import nested_iter
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
-from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import ArrayTable, densified, edges_of
 from gnntrain.data.array_folder import canonical_json
-from gnntrain.data.conversions import LIBRARY_HINTS
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
-from gnntrain.data.names import ADJACENCIES, MASK_ARRAYS, PAIR_ARRAYS, SPLIT_ARRAYS, WEIGHT_ARRAYS
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.names import (
+    ADJACENCIES,
+    FEATURE_ARRAYS,
+    ID_ARRAYS,
+    LABEL_ARRAYS,
+    PAIR_ARRAYS,
+    SPLIT_ARRAYS,
+    WEIGHT_ARRAYS,
+)
+from gnntrain.data.preprocessing import AnyPreprocessing, by_node_type
+from gnntrain.data.read.edges import table_of_arrays
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
-from gnntrain.data.read.splits import SplitArrays
 from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
 from gnntrain.errors import UserError
@@ -45,10 +50,6 @@ _WHOLE_GRAPH_KEYS = {
 }
 """Keys of `FilesConfig` that say something of a graph that is no table."""
 
-_FEATURES = ("x", "features", "feature", "feat", "attr", "attr_matrix", "node_feat")
-_LABELS = ("y", "labels", "label")
-_IDS = ("ids", "id", "node_ids", "node_id")
-_NODE_LISTS = {*chain(*SPLIT_ARRAYS.values())} - {*MASK_ARRAYS}
 _NO_USE = "models here take x, y, edge_index, edge_weight and masks"
 _EDGE_ATTR = "edges have no features here; dataset.weight_column=edge_attr takes it as weights"
 _DIGEST_ROWS = 1 << 16
@@ -60,12 +61,14 @@ _GLOBAL = "_global_store"
 class _Arrays:
     """Arrays of nodes or edges, taken by name; those that are `left` are not used.
 
-    `columns` are the names of the columns of tables, by the arrays that they became.
+    `columns` are the names of the columns of tables, by the arrays that they became; `num_nodes`
+    is how many nodes labels and edges count.
     """
 
     source: str
     left: dict[str, AnyArray]
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    num_nodes: int = 0
 
     def take(self, *names: str) -> tuple[str, AnyArray | None]:
         """The first of these arrays that is there, and its name."""
@@ -87,20 +90,14 @@ def graph_of_object(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
 ) -> GraphData:
-    """A user's graph from an object.
+    """A user's graph from an object, which messages call `source`; see `read_graph`.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
-            `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
-            `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
-            `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
+            edge type; a `GraphData`. Shapes are PyG's; beside its names, `ids` are `[num_nodes]`
+            and masks may be `[num_nodes, num_splits]`.
         config: Name, task, metric, split, and what else makes a graph of it.
-        source: What the object is called in messages.
-        labelled: False: for a graph to predict on; labels and splits are not read.
-        preprocessing: What makes the features of a model that was trained on another graph, of a
-            typed one by node type.
 
     Raises:
         UserError: It is no such object, or has a mistake.
@@ -121,10 +118,7 @@ def graph_of_object(
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
     if isinstance(given, GraphData):
-        by_type = (
-            {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
-        )
-        for name, of_model in (by_type or {}).items():
+        for name, of_model in by_node_type(preprocessing).items():
             of_graph = given.nodes[name].preprocessing if name in given.nodes else None
             if of_model != of_graph and not of_model.is_identity:
                 raise UserError(
@@ -179,30 +173,33 @@ def _read(
     is_typed = _is_typed(attributes)
     nodes, edges = _by_type(attributes, source)
     usual = spec_of_files(config, NODE, EDGE)
-    tables: dict[str, Sequence[Path] | Table | SplitArrays] = {}
-    node_specs: dict[NodeType, NodeSpec] = {}
-    for name, arrays in nodes.items():
-        spec = replace(usual.nodes[NODE], place=f"nodes.{name}", name=name)
-        spec, of_nodes = _node_tables(
-            spec, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
-        )
-        tables |= of_nodes
-        of_model = preprocessing.get(name) if isinstance(preprocessing, Mapping) else preprocessing
-        if of_model is not None and of_model.fills is not None:  # the model says what is filled in
-            spec = replace(spec, missing="mean")
-        node_specs[name] = spec
-    if labelled and not is_typed and not node_specs[NODE].label.files:
-        hint = "Give y a label a node: integers for classes, -1 where a node has none."
-        raise UserError(f"{source} has no y.", hint)
+    tables: dict[str, Sequence[Path] | Table] = {}
     weight_names = WEIGHT_ARRAYS if config.weight_column is None else (config.weight_column,)
     edge_specs: list[EdgeSpec] = []
     published_weight: AnyArray | None = None
     for edge_type, arrays in edges.items():
-        place = f"edges.{'/'.join(edge_type)}"
+        spec = replace(usual.edges[0], place=f"edges.{'/'.join(edge_type)}", edge_type=edge_type)
         if is_published and not is_typed:  # its weights may be below 0
             _, published_weight = arrays.take(*WEIGHT_ARRAYS)
-        tables[place] = _edge_table(arrays, () if is_typed else weight_names)
-        edge_specs.append(replace(usual.edges[0], place=place, edge_type=edge_type))
+        tables[spec.place] = table = _edge_table(arrays, () if is_typed else weight_names, spec)
+        edge_specs.append(spec)
+        for name, place in zip(edge_type[::2], (0, 1), strict=True) if is_typed else ():
+            fewest = int(table.column(place).max(initial=-1)) + 1
+            nodes[name].num_nodes = max(nodes[name].num_nodes, fewest)
+    node_specs: dict[NodeType, NodeSpec] = {}
+    for name, arrays in nodes.items():
+        of_type = replace(usual.nodes[NODE], place=f"nodes.{name}", name=name)
+        of_type, of_nodes = _node_tables(
+            of_type, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
+        )
+        tables |= of_nodes
+        of_model = by_node_type(preprocessing).get(name)
+        if of_model is not None and of_model.fills is not None:  # the model says what is filled in
+            of_type = replace(of_type, missing="mean")
+        node_specs[name] = of_type
+    if labelled and not is_typed and not node_specs[NODE].label.files:
+        hint = "Give y a label a node: integers for classes, -1 where a node has none."
+        raise UserError(f"{source} has no y.", hint)
 
     graph = read_graph(
         GraphSpec(node_specs, edges=tuple(edge_specs), schema=Path(source) if is_typed else None),
@@ -215,13 +212,13 @@ def _read(
     )
     if published_weight is not None:
         graph.edges[EDGE].weight = published_weight.reshape(-1).astype(np.float32)
-    own_ids, left_out = list[NodeType](), dict[str, str]()
+    left_out: dict[str, str] = {}
     for name, arrays in nodes.items():
-        graph.nodes[name].ids = ids = _ids(arrays, graph.nodes[name].num_nodes)
-        own_ids += [] if ids is None else [name]
+        graph.nodes[name].ids = _ids(arrays, graph.nodes[name].num_nodes)
         for key in arrays.left:
             reason = _EDGE_ATTR if key == "edge_attr" else _NO_USE
             left_out[f"{name}." * is_typed + key] = reason
+    own_ids = [name for name, of_nodes in graph.nodes.items() if of_nodes.ids is not None]
     for edge_type, arrays in edges.items() if is_typed else ():
         left_out |= {f"{'/'.join(edge_type)}.{key}": EDGES_ALONE for key in arrays.left}
     where = "the graph's own" if own_ids else "row numbers"
@@ -234,26 +231,25 @@ def _read(
 
 def _node_tables(
     spec: NodeSpec, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
-) -> tuple[NodeSpec, dict[str, Table | SplitArrays]]:
+) -> tuple[NodeSpec, dict[str, Table]]:
     """The nodes of a type as a table of features, one of labels, and arrays of splits."""
     path = Path(arrays.source)
-    x_name, x = arrays.take(*_FEATURES)
+    x_name, x = arrays.take(*FEATURE_ARRAYS)
     if x is not None and (x.ndim != 2 or x.dtype.kind not in "biuf"):
         hint = f"Give a row of numbers a node; one number a node is {x_name}.reshape(-1, 1)."
         raise arrays.wrong(x_name, x, "[num_nodes, num_features]", hint)
     # Of several types that have labels, those of others than the target are left out.
     may_be_target = config.target in (None, spec.name)
-    y_name, y = arrays.take(*_LABELS) if may_be_target else ("", None)
+    y_name, y = arrays.take(*LABEL_ARRAYS) if may_be_target else ("", None)
     masks = [arrays.take(*usual) for usual in SPLIT_ARRAYS.values()] if may_be_target else []
     _, counted = arrays.take("num_nodes")
-    lengths = [int(counted)] if counted is not None else []
-    lengths += [len(array) for array in (x, y) if array is not None and array.ndim]
-    if not lengths or (x is None and needs_x):
+    if x is None and needs_x:
         raise UserError(
             f"{arrays.source} has no x.",
             "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
         )
-    num_nodes = lengths[0]
+    num_nodes = len(x) if x is not None else arrays.num_nodes
+    num_nodes = num_nodes if counted is None else int(counted)
     if x is not None and len(x) != num_nodes:
         raise UserError(
             f"{arrays.source}: num_nodes is {num_nodes:,}, but x has {len(x):,} rows.",
@@ -261,7 +257,7 @@ def _node_tables(
         )
     matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
     table = ArrayTable(path, {}, matrix, names=arrays.columns.get(x_name, ()))
-    tables: dict[str, Table | SplitArrays] = {spec.place: table}
+    tables: dict[str, Table] = {spec.place: table}
     label, split = ColumnSpec(f"{spec.place}.y"), ColumnSpec(f"{spec.place}.split")
     if y is not None:
         label = replace(label, files=(y_name,), keys={"column": "y"})
@@ -270,7 +266,7 @@ def _node_tables(
         there = {mask_name: mask for mask_name, mask in masks if mask is not None}
         if labelled and there:
             split = replace(split, files=tuple(there))
-            tables[split.place] = SplitArrays(path, there)
+            tables[split.place] = ArrayTable(path, {}, np.empty((0, 0)), there)
     features = () if x is None else None
     return replace(spec, features=features, label=label, split=split), tables
 
@@ -282,8 +278,10 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
         raise arrays.wrong(name, y, "[num_nodes]", hint)
     y = y[:, 0] if y.shape[1:] == (1,) else y
     path, is_quantity = Path(arrays.source), task == "regression"
-    if y.dtype == object and y.ndim == 1:
-        y = _labels_with_gaps(y, is_quantity=is_quantity)
+    kind = pd.api.types.infer_dtype(y.reshape(-1))
+    if y.dtype == object and not kind.startswith("mixed"):  # gaps are None, NaN or pandas' NA
+        gap = "" if kind == "string" else np.nan if is_quantity else -1
+        y = np.array(np.where(pd.isna(y), gap, y).tolist())
     if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
         hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
         raise arrays.wrong(name, y, "labels", hint)
@@ -301,23 +299,7 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
     return ArrayTable(path, {name: y})
 
 
-def _labels_with_gaps(y: AnyArray, *, is_quantity: bool) -> AnyArray:
-    """Labels some of which are None, NaN or pandas' NA: "" of texts, −1 of integers."""
-    try:
-        column = pa.array(y, from_pandas=True)
-    except pa.ArrowException:  # of several types
-        return y
-    if column.type == pa.string():
-        return np.array(column.fill_null("").to_pylist(), str)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    if pa.types.is_integer(column.type) and not is_quantity:
-        column = column.fill_null(-1)
-    labels: AnyArray = column.to_numpy(zero_copy_only=False)
-    return labels
-
-
-def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
+def _edge_table(arrays: _Arrays, weight_names: Sequence[str], spec: EdgeSpec) -> ArrayTable:
     """Edges as a table of both ends and weights, if there are some of these names."""
     name, ends = arrays.take(*PAIR_ARRAYS)
     if ends is None:
@@ -326,23 +308,16 @@ def _edge_table(arrays: _Arrays, weight_names: Sequence[str]) -> ArrayTable:
     if ends.size and ends.dtype.kind not in "iu":
         hint = "An edge's ends are row numbers of x: edge_index.long()."
         raise arrays.wrong(name, ends, "integers", hint)
-    if ends.ndim != 2 or ends.shape[0] != 2:
-        hint = "PyG has sources in the first row and targets in the second: edge_index.t()."
-        raise arrays.wrong(name, ends, "[2, num_edges]", hint)
-    ends = ends if ends.size else ends.astype(np.int64)  # torch's empty tensors are floats
-    table = {"source": ends[0], "target": ends[1]}
+    # torch's empty tensors are floats.
+    found = {"edge_index": ends if ends.size else ends.astype(np.int64)}
     weight_name, weight = arrays.take(*weight_names) if weight_names else ("", None)
-    if weight is not None:
-        if weight.size != ends.shape[1] or weight.dtype.kind not in "biuf":
-            hint = f"Give a number an edge: there are {ends.shape[1]:,}."
-            raise arrays.wrong(weight_name, weight, "[num_edges]", hint)
-        table[weight_name] = weight.reshape(-1)
-    return ArrayTable(Path(f"{arrays.source}: {name}"), table)
+    found |= {} if weight is None else {weight_name: weight}
+    return table_of_arrays(Path(f"{arrays.source}: {name}"), found, spec)
 
 
 def _ids(arrays: _Arrays, num_nodes: int) -> AnyArray | None:
     """The user's own ids, None where they are 0, 1, …."""
-    name, ids = arrays.take(*_IDS)
+    name, ids = arrays.take(*ID_ARRAYS)
     if ids is None:
         return None
     if ids.shape != (num_nodes,) or ids.dtype.kind not in "iuUSO" or pd.isna(ids).any():
@@ -387,27 +362,9 @@ def _by_type(
             f"{source} has no edge types.",
             "Give it edges: data['author', 'writes', 'paper'].edge_index = edge_index.",
         )
-    known = list(nodes)
-    num_nodes: dict[NodeType, int] = {}  # as many as the edges count
-    for edge_type, of_edges in edges.items():
-        pairs = next((of_edges.left[key] for key in PAIR_ARRAYS if key in of_edges.left), None)
-        if pairs is None or pairs.ndim != 2 or len(pairs) != 2 or pairs.dtype.kind not in "iu":
-            pairs = np.empty((2, 0), np.int64)  # refused later
-        for name, ends in zip(edge_type[::2], pairs, strict=True):
-            guess = None if name in known else did_you_mean(name, known)
-            if guess is not None:
-                raise UserError(
-                    f"{source}[{edge_type}]: {name!r} is no node type; there are "
-                    f"{', '.join(known)}.",
-                    f"{guess[0].upper()}{guess[1:]} If it is another one: "
-                    f"data[{name!r}].num_nodes = ….",
-                )
+    for edge_type in edges:  # some types have no attributes
+        for name in edge_type[::2]:
             nodes.setdefault(name, _Arrays(f"{source}[{name!r}]", {}))
-            num_nodes[name] = max(num_nodes.get(name, 0), int(ends.max(initial=-1)) + 1)
-    for name, arrays in nodes.items():
-        if "x" not in arrays.left and "num_nodes" not in arrays.left:
-            lengths = [len(arrays.left[key]) for key in _LABELS if key in arrays.left]
-            arrays.left["num_nodes"] = np.array(max([*lengths, num_nodes.get(name, 0)]))
     return nodes, edges
 
 
@@ -441,10 +398,7 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
         # What PyG's `InMemoryDataset` saves: all graphs end to end, and where each ends.
         num_graphs = len(given)
         if is_dict:
-            by_type = (ends for ends in (other or {}).values() if isinstance(ends, Mapping))
-            all_ends = chain((other or {}).values(), *(ends.values() for ends in by_type))
-            counts = (len(ends) - 1 for ends in all_ends if not isinstance(ends, Mapping))
-            num_graphs = max(counts, default=1)
+            num_graphs = max((len(ends) - 1 for _, ends in nested_iter(other or {})), default=1)
     if num_graphs != 1:
         raise UserError(
             f"{source} holds {num_graphs:,} graphs.",
@@ -456,33 +410,14 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
         return given if _is_typed(given) else {str(name): v for name, v in given.items()}
     if isinstance(given, list | tuple | Dataset):
         return _as_given(given[0], source)
-    kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    hint = "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index)."
     raise UserError(
-        f"{source} is a {kind.removeprefix('builtins.')}.",
-        LIBRARY_HINTS.get(kind.partition(".")[0], hint),
+        f"{source} is a {type(given).__module__}.{type(given).__qualname__}.",
+        "Give a PyG Data: Data(x=x, y=y, edge_index=edge_index).",
     )
 
 
 def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) -> _Arrays:
     """The attributes that are arrays; sparse ones become an edge index, or dense."""
-    indices = {
-        name: value.index
-        for name, value in attributes.items()
-        if hasattr(value, "iloc") and not name.startswith("edge") and name not in _NODE_LISTS
-    }
-    first, rows = next(iter(indices.items()), ("", None))
-    for name, index in indices.items():
-        if not index.equals(rows):
-            raise UserError(
-                f"{source}: {name} has another index than {first}.",
-                f"Give {name}.loc[{first}.index], or {name}.to_numpy() if its order is the same.",
-            )
-    if rows is not None and not rows.is_monotonic_increasing and set(rows) == {*range(len(rows))}:
-        raise UserError(
-            f"{source}: the index of {first} has the row numbers in another order.",
-            f"Give {first}.sort_index(), or {first}.to_numpy() if its order is right.",
-        )
     arrays: dict[str, AnyArray] = {}
     columns = {}
     for name, value in attributes.items():
@@ -497,7 +432,8 @@ def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) 
         names = [str(column) for column in getattr(value, "columns", ())]  # of a data frame
         if len(set(names)) == len(names) and not all(map(str.isdecimal, names)):
             columns[name] = names
-    return _Arrays(source, arrays, columns)
+    num_labels = [np.atleast_1d(arrays[name]).shape[0] for name in LABEL_ARRAYS if name in arrays]
+    return _Arrays(source, arrays, columns, max(num_labels, default=0))
 
 
 def _scipy_matrix(value: Any, source: str) -> Any:
