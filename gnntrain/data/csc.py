@@ -1,9 +1,8 @@
-"""In-neighbour lists (CSC) from an edge list, a block of columns at a time.
+"""In-neighbour lists (CSC) from an edge list, a block of columns (destination nodes) at a time.
 
-A column is a destination node. The edge list is read once to count, which cuts the columns into
-blocks of about equally many edges, and once a block to collect and sort that block's edges.
-Blocks are written out before the next ones exist: beside the caller's edge list and a few numbers
-a node, no more than a few blocks are ever held, and reverse edges are never listed.
+The edge list is read once to count, which cuts the columns into blocks of about equally many edges,
+and once a block to collect and sort that block's edges. Beside the edge list and a few numbers a
+node, no more than a few blocks are ever held, and reverse edges are never listed.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ def column_blocks(
     """The graph's columns, block after block.
 
     Args:
-        edges: The edge list; ids of destinations must lie in `0 … num_dst - 1`, those of sources in
-            `0 … num_src - 1`.
-        num_dst: Number of columns.
-        num_src: Number of rows.
+        edges: The edge list; all ids are below `num_dst` and `num_src`.
         merge: Edges between the same two nodes become one, with the sum of their weights.
         fill_loops: Nodes without a self loop get one of weight 1.
     """
@@ -90,7 +86,7 @@ def column_blocks(
 
 
 def _chunks(edges: EdgeData) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
-    """Contiguous chunks of the list, without a copy where it is contiguous already."""
+    """Contiguous chunks of the list."""
     weight = np.empty(0, dtype=np.float32)
     for start in range(0, len(edges.src), CHUNK_EDGES):
         part = slice(start, start + CHUNK_EDGES)

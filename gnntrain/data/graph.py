@@ -1,9 +1,5 @@
-"""A graph to train on, and the edge lists that graphs are made of.
-
-`Graph` holds nodes and edges by type, as in-neighbour lists. Its form on disk is the store
-(`gnntrain.data.store`). `GraphData` is what a data set's builder returns, and `PrepareOptions` says
-how a store is made of it.
-"""
+"""A graph to train on (`Graph`, on disk a store), the edge lists that it is made of (`GraphData`,
+which a data set's builder returns), and how (`PrepareOptions`)."""
 
 from __future__ import annotations
 
@@ -89,12 +85,10 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class FusedCSC:
-    """The CSC of each edge type, one after the other.
-
-    Of edge type r, with `offsets = indptr[first_offset[r]:]`, the in-neighbours of node v are
+    """The CSC of each edge type, one after the other: of type r, with
+    `offsets = indptr[first_offset[r]:]`, the in-neighbours of node v are
     `indices[first_edge[r] + offsets[v] : first_edge[r] + offsets[v + 1]]`, numbered within the
-    source type. Where a GPU samples, `indptr` and `indices` are tensors.
-    """
+    source type. Where a GPU samples, `indptr` and `indices` are tensors."""
 
     edge_types: tuple[EdgeType, ...]  # R of them, in the order of the arrays
     num_nodes: Mapping[NodeType, int]
@@ -175,9 +169,8 @@ class GraphSchema:
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    A homogeneous graph has one entry in each of the two mappings: `features`, `indptr` and
-    `indices` are that entry's, and raise ValueError where a graph has several types. Labels, splits
-    and ids are those of the target type; `num_nodes` and `num_edges` count all.
+    `features`, `indptr` and `indices` are those of the only type, or raise ValueError; labels,
+    splits and ids those of the target type; `num_nodes` and `num_edges` count all.
     """
 
     nodes: Mapping[NodeType, Nodes]
@@ -345,10 +338,7 @@ class FeatureRows(Protocol):
     def num_features(self) -> int: ...
 
     def rows(self, start: int, stop: int) -> AnyArray:
-        """Features of the nodes `start` up to `stop`: `[stop - start, num_features]`.
-
-        A pure function of its arguments: a store may ask for the same rows twice.
-        """
+        """`[stop - start, num_features]`, a pure function: a store may ask for rows twice."""
         ...
 
 
@@ -402,9 +392,6 @@ class EdgeData:
 class GraphData:
     """A graph with labels and splits of one node type, all NumPy arrays (memory maps included).
 
-    A homogeneous graph has one entry `NODE` of nodes and one entry `EDGE` of edges:
-    `GraphData.of_arrays` makes them.
-
     Attributes:
         dataset: Name of the data set.
         nodes: The nodes of each type.
@@ -456,13 +443,8 @@ class GraphData:
         feature_names: Sequence[str] | None = None,
         **attributes: Any,
     ) -> GraphData:
-        """A homogeneous graph.
-
-        Args:
-            num_nodes, features, node_ids, feature_names: See `NodeData`.
-            src, dst, edge_weight, symmetric: See `EdgeData`.
-            attributes: The other attributes of the graph.
-        """
+        """A homogeneous graph, of the one type `NODE` and `EDGE`; see `NodeData`, `EdgeData` and,
+        for the other attributes, `GraphData`."""
         nodes = NodeData(num_nodes, features, node_ids, feature_names)
         edges = EdgeData(src, dst, edge_weight, symmetric)
         return cls(nodes={NODE: nodes}, edges={EDGE: edges}, **attributes)
@@ -483,10 +465,6 @@ class GraphData:
         return _only(self.edges, "edge types")
 
 
-HeteroGraphData = GraphData
-"""The name of the same record in packages written for earlier versions."""
-
-
 def reverse_type(edge_type: EdgeType) -> EdgeType:
     """The edge type of the reverse edges."""
     source, relation, destination = edge_type
@@ -497,10 +475,9 @@ def reverse_type(edge_type: EdgeType) -> EdgeType:
 class PrepareOptions:
     """How a graph is prepared; recorded in the store and part of its identity."""
 
-    # Add the reverse of every edge, then merge duplicate edges, summing their weights (as PyG's
-    # `to_undirected` does: a weighted self loop counts twice, once a direction). A graph given as
-    # `symmetric` has its reverse edges already, so that only duplicates are merged. Edges between
-    # two types get a reverse edge type instead (as PyG's `ToUndirected` does).
+    # As PyG's `ToUndirected`: add the reverse of every edge that is not `symmetric`, then merge
+    # duplicate edges, summing their weights (a weighted self loop counts twice, once a direction).
+    # Edges between two types get a reverse edge type instead.
     to_undirected: bool = False
     # Give a self loop of weight 1 to each node that has none, in edge types within a node type.
     add_self_loops: bool = False
@@ -513,4 +490,4 @@ class PrepareOptions:
 
     def to_dict(self) -> dict[str, JSON]:
         plain = asdict(self)
-        return plain if self.lowest is not None else {k: plain[k] for k in plain if k != "lowest"}
+        return {k: plain[k] for k in plain if k != "lowest" or self.lowest is not None}

@@ -6,7 +6,6 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from gnntrain.data.graph import SPLITS, EdgeData, EdgeType, GraphData, NodeData
 from gnntrain.data.raw_files import PublishedBuilder, RawLayout
@@ -45,11 +44,8 @@ class HeCoBuilder(PublishedBuilder):
 
         nodes = {}
         for name, file in _FEATURES.items():
-            with (raw_dir / file).open("rb") as opened:  # the terms' npz file is an npy file
-                is_array = opened.read(6) == npy_format.MAGIC_PREFIX
-            if is_array:
-                features = np.load(raw_dir / file, allow_pickle=False)
-            else:
+            features = np.load(raw_dir / file, allow_pickle=False)
+            if not isinstance(features, np.ndarray):  # the terms' npz file is an npy file
                 matrix = scipy.sparse.load_npz(raw_dir / file).tocsr().astype(np.float32)
                 matrix.check_format(full_check=True)
                 features = matrix.toarray()

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.graph import Float32Array, Int64Array, IntArray
+from gnntrain.data.graph import Float32Array, Float64Array, Int64Array, IntArray
 from gnntrain.jit import jit
 from gnntrain.limits import available_cores
 
 Int32Array = npt.NDArray[np.int32]
-Float64Array = npt.NDArray[np.float64]
 
 _SLICE = 1 << 20
 # Weighted draws hit saturated hubs repeatedly. The pairs that are still missing after this number
@@ -29,21 +28,14 @@ class Partners(NamedTuple):
 
     Alias tables (Walker 1977, Vose 1991) give a weighted draw in constant time: at a uniformly
     drawn place, stay with probability `stay`, else go to `alias`.
-
-    Attributes:
-        nodes: int32 `[num_active]`, node ids.
-        labels: int32 `[num_active]`, their classes, ascending.
-        bounds: int64 `[num_classes + 1]`, where each class begins.
-        stay, alias: float32 and int32 `[num_active]`, the table over all positions.
-        class_stay, class_alias: The same, a table for each class.
     """
 
-    nodes: Int32Array
-    labels: Int32Array
-    bounds: Int64Array
-    stay: Float32Array
+    nodes: Int32Array  # [num_active], ids
+    labels: Int32Array  # [num_active], their classes, ascending
+    bounds: Int64Array  # [num_classes + 1], where each class begins
+    stay: Float32Array  # [num_active], of the table over all positions
     alias: Int32Array
-    class_stay: Float32Array
+    class_stay: Float32Array  # the same, a table for each class
     class_alias: Int32Array
 
     @classmethod
@@ -93,17 +85,13 @@ def draw_edges(
     seed: int,
 ) -> None:
     """Fill `out` with distinct edges: source << 32 | destination, ascending; at most about half of
-    all edges that could be.
+    all edges that could be. Edges within one set (the same object) join no node to itself.
 
     Args:
-        sources: Nodes where edges may begin.
-        destinations: Nodes where they may end; the same object for edges within one set, which
-            join no node to itself.
         sure: Positions of sources each of which gets an edge, as far as `out` has space.
         out: int64 `[num_edges]`, contiguous.
         homophily: Share of edges that end in the source's class; smaller where the class has not as
             many destinations.
-        seed: Fixes the result.
     """
     no_loops = sources is destinations
 
@@ -121,26 +109,19 @@ def _fill_distinct(
     out: Int64Array,
     draw: Callable[[int, Int64Array, np.uint64, Int64Array], None],
 ) -> None:
-    """Fill `out` with distinct numbers, ascending, in rounds.
+    """Fill `out` with distinct numbers, ascending, in rounds. `draw` is called with a round, the
+    sure positions of the places, the number of the first place and the places to fill; −1 is no
+    number."""
+    num_found = turn = 0
 
-    Args:
-        sure: Positions for the first places of the first round.
-        out: int64, contiguous.
-        draw: Called with a round, the sure positions of the places, the number of the first place
-            and the places to fill; −1 is no number.
-    """
-    num_found = 0
-    turn = 0
+    def fill(start: int) -> None:
+        places = fresh[start : start + _SLICE]
+        draw(turn, sure[start : start + len(places)], np.uint64(start), places)
+
     with ThreadPoolExecutor(available_cores()) as pool:
         while num_found < len(out):
             fresh = out[num_found:]
-            jobs = []
-            for start in range(0, len(fresh), _SLICE):
-                places = fresh[start : start + _SLICE]
-                positions = sure[start : start + len(places)]
-                jobs.append(pool.submit(draw, turn, positions, np.uint64(start), places))
-            for job in jobs:
-                job.result()
+            list(pool.map(fill, range(0, len(fresh), _SLICE)))
             fresh.sort()
             num_found += _keep_new(out[:num_found], fresh)
             out[:num_found].sort(kind="stable")  # Timsort: merges two sorted runs in linear time
@@ -151,18 +132,8 @@ def _fill_distinct(
 @jit
 def _fill_alias(share: Float64Array, first: int, stay: Float32Array, alias: Int32Array) -> None:
     """Vose's construction for one range; `share` averages 1 and is used up."""
-    num = len(share)
-    poor = np.empty(num, dtype=np.int64)
-    rich = np.empty(num, dtype=np.int64)
-    num_poor = 0
-    num_rich = 0
-    for place in range(num):
-        if share[place] < 1.0:
-            poor[num_poor] = place
-            num_poor += 1
-        else:
-            rich[num_rich] = place
-            num_rich += 1
+    poor, rich = np.flatnonzero(share < 1.0), np.flatnonzero(~(share < 1.0))
+    num_poor, num_rich = len(poor), len(rich)
     while num_poor > 0 and num_rich > 0:
         num_poor -= 1
         low = poor[num_poor]
@@ -270,12 +241,9 @@ def _draw_edges(
 
 @jit
 def _keep_new(known: Int64Array, fresh: Int64Array) -> int:
-    """Move the distinct pairs of `fresh` that are not `known` to its front; returns how many.
-
-    Both are ascending.
-    """
-    num = 0
-    at = 0
+    """Move the distinct pairs of `fresh` that are not `known` to its front; returns how many. Both
+    are ascending."""
+    num = at = 0
     for place in range(len(fresh)):
         pair = fresh[place]
         while at < len(known) and known[at] < pair:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from gnntrain.data.graph import (
+    NODE,
     AnyArray,
     Float32Array,
     Float64Array,
@@ -338,6 +339,11 @@ class PreparedFeatures:
 
 AnyPreprocessing = Preprocessing | Mapping[NodeType, Preprocessing]
 """The preprocessing of a graph; of a typed graph, by node type."""
+
+
+def by_node_type(given: AnyPreprocessing | None) -> Mapping[NodeType, Preprocessing]:
+    """The preprocessing of each node type that has one."""
+    return {NODE: given} if isinstance(given, Preprocessing) else given or {}
 
 
 def _sorted_values(name: str, found: Categories, key: Callable[[str], str]) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ does not depend on threads or on the order of work.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from gnntrain.errors import UserError
 
 _DEFAULT_FRACTION = 0.2  # of train and of val nodes
 _MAX_NODES = 2**31 - 1
-_MAX_DENSITY = 0.5
 
 _FEATURE_ROWS = 4096
 _CAP_TURNS = 20
@@ -49,15 +48,11 @@ _HUBS_END = ("affiliated_with", "has_topic")
 
 
 def synthetic_graph(config: SyntheticConfig) -> GraphData:
-    """Generate an undirected graph without self loops or duplicate edges.
+    """Generate an undirected graph without self loops or duplicate edges; UserError where the sizes
+    contradict each other.
 
-    Classes are equally large (± 1 node). The number of edges and the homophily are exact, up to
-    rounding. Every node that is not isolated has an edge, unless there are fewer undirected edges
-    than such nodes. Each undirected edge is given once (`symmetric`); features are generated when
-    asked for.
-
-    Raises:
-        UserError: The sizes contradict each other.
+    Classes are equally large (± 1 node); the number of edges and the homophily are exact, up to
+    rounding. Every node that is not isolated has an edge, as far as there are as many.
     """
     num_nodes, num_classes, seed = config.num_nodes, config.num_classes, config.seed
     if num_nodes > _MAX_NODES:
@@ -115,11 +110,10 @@ def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
     num_val = a_fifth if config.num_val is None else config.num_val
     left = max(0, num_nodes - num_train - num_val)
     num_test = left if config.num_test is None else config.num_test
-    total = num_train + num_val + num_test
-    if total > num_nodes:
+    if (total := num_train + num_val + num_test) > num_nodes:
         raise UserError(
-            f"dataset.num_train, num_val and num_test are {num_train}, {num_val} and {num_test}, "
-            f"together {total}, but there are {num_nodes} nodes",
+            f"dataset.num_train, num_val and num_test are together {total}, but there are "
+            f"{num_nodes} nodes",
             "Lower them, or raise dataset.num_nodes",
         )
     return _drawn_splits(config.seed, num_nodes, num_train, num_val, total)
@@ -141,11 +135,9 @@ def _check_capacity(
     sizes = np.bincount(labels, minlength=num_classes).astype(object)
     most_within = int((sizes * (sizes - 1) // 2).sum())
     most_between = num * (num - 1) // 2 - most_within
-    for where, wanted, most in (
-        ("within", num_within, most_within),
-        ("between", num_between, most_between),
-    ):
-        if wanted > _MAX_DENSITY * most:
+    pairs = {"within": (num_within, most_within), "between": (num_between, most_between)}
+    for where, (wanted, most) in pairs.items():
+        if wanted > most / 2:
             raise UserError(
                 f"the synthetic graph would need {wanted:,} undirected edges {where} classes, "
                 f"but its {num:,} nodes that are not isolated make {most:,} such pairs",
@@ -157,10 +149,9 @@ def _check_capacity(
 def synthetic_mag(config: SyntheticMAGConfig) -> GraphData:
     """Generate a random typed graph with the types and sizes of ogbn-mag, each edge once.
 
-    Papers, authors, institutions and fields of study are shared out among the classes; edges join
-    nodes of a class more often than by chance, and degrees follow a power law. So a paper's class
-    shows in its features and in the papers that share its authors, its fields or its citations.
-    The numbers of nodes and edges are exact, see `SyntheticMAGConfig.num_nodes` and `num_edges`.
+    All nodes are shared out among the classes; edges join nodes of a class more often than by
+    chance, and degrees follow a power law. So a paper's class shows in its features and in the
+    papers that share its authors, its fields or its citations.
     """
     sizes, num_classes, seed = config.num_nodes, config.num_classes, config.seed
     classes = {
@@ -188,21 +179,18 @@ def synthetic_mag(config: SyntheticMAGConfig) -> GraphData:
         edge_seed = int(random_stream(seed, "edges", number).integers(2**63))
         packed = np.empty(num_edges, np.int64)
         draw_edges(sources, destinations, sure, packed, config.homophily, edge_seed)
-        halves = packed.view(np.int32).reshape(-1, 2)
-        high = 1 if sys.byteorder == "little" else 0
-        edges[edge_type] = EdgeData(halves[:, high], halves[:, 1 - high])
+        low_and_high = packed.view(np.int32).reshape(-1, 2)
+        edges[edge_type] = EdgeData(low_and_high[:, 1], low_and_high[:, 0])
 
-    features = ClassFeatures(
-        classes[_PAPER], num_classes, config.num_features, config.feature_signal, seed
-    )
+    signal = config.feature_signal
+    features = ClassFeatures(classes[_PAPER], num_classes, config.num_features, signal, seed)
+    nodes = {name: NodeData(size) for name, size in sizes.items()}
+    nodes[_PAPER].features = features
     num_papers = sizes[_PAPER]
     num_train, num_val = round(_NUM_TRAIN * config.scale), round(_NUM_VAL * config.scale)
     return GraphData(
         dataset=config.name,
-        nodes={
-            name: NodeData(size, features if name == _PAPER else None)
-            for name, size in sizes.items()
-        },
+        nodes=nodes,
         edges=edges,
         target=_PAPER,
         labels=classes[_PAPER],
@@ -240,24 +228,17 @@ class ClassFeatures:
         return out
 
 
-# A stream's place in this list is part of its key: new ones go to the end.
-_STREAMS = (
-    "labels",
-    "isolated",
-    "propensities",
-    "within",
-    "between",
-    "splits",
-    "means",
-    "features",
-    "areas",
-    "edges",
+# A stream's number is part of its key: new ones go to the end.
+_Stream = IntEnum(
+    "_Stream",
+    "labels isolated propensities within between splits means features areas edges",
+    start=0,
 )
 
 
 def random_stream(seed: int, stream: str, chunk: int = 0) -> np.random.Generator:
     """A counter-based generator (Philox) of its own for each purpose and chunk."""
-    key = np.array([seed, (_STREAMS.index(stream) << 48) + chunk], dtype=np.uint64)
+    key = np.array([seed, (_Stream[stream] << 48) + chunk], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 

@@ -236,7 +236,7 @@ NOT_THERE = {"nodes": {"a": {"files": "a.csv"}, "b": {"files": "folder"}},
 
 REFUSED: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "a file": ({}, changed(author={"files": "autors.csv"}), ["nodes.author", "authors.csv?"]),
-    "files, a folder": ({}, NOT_THERE, ["a.csv", "nodes.b.files=folder", "no folder"]),
+    "files, a folder": ({}, NOT_THERE, ["a.csv", "nodes.b.files=folder", "e.csv"]),
     "columns of one table": (
         {"p-1": AUTHORS, "p-2": "author_id,g\na2,1\n"}, changed(author={"files": "p-*.csv"}),
         ["p-2.csv"],

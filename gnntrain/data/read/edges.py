@@ -209,29 +209,23 @@ def edge_source(
 
     # The ends, by the usual names or by those of the node types; or the only two columns.
     pairs = [(names.index(s), names.index(t)) for s, t in PAIRS_OF_ENDS if {s, t} <= {*names}]
-    rest = [
-        place
-        for place, name in enumerate(names)
-        if place not in (*numbers, *others)
-        and name not in WEIGHT_NAMES
-        and not is_pandas_index(table.names[place])
-    ]
-    rest = [0, 1] if len(names) == 2 else rest
-    if not pairs and len(rest) == 2:
-        source, target = (names[place] for place in rest)
-        sources, targets = ({pair[end] for pair in PAIRS_OF_ENDS} for end in (0, 1))
-        is_other = source in targets or target in sources
-        if not is_other and not {source, target}.intersection(WEIGHT_NAMES):
+    taken = {*numbers, *others, *(at for at, name in enumerate(names) if name in WEIGHT_NAMES)}
+    rest = [at for at, name in enumerate(table.names) if not is_pandas_index(name)]
+    rest = [0, 1] if len(names) == 2 else [at for at in rest if at not in taken]
+    if not pairs and len(rest) == 2 and taken.isdisjoint(rest):
+        sources, targets = zip(*PAIRS_OF_ENDS, strict=True)
+        if names[rest[0]] not in targets and names[rest[1]] not in sources:
             pairs = [(rest[0], rest[1])]
     if not pairs and table.names == ("0", "1", "2") and edge_type is not None:
         # Of three columns without names, the first rows tell whether the third is the weight.
         first = next(Columns(table, {"source": 0, "target": 1, "id": 2}, ()).batches()).columns
-        at_ends = [indexes.get(name) for name in edge_type[::2]]
-        known = [
-            [index is not None and bool((index.find(first[role]) >= 0).all()) for index in at_ends]
-            for role in ("source", "target", "id")
-        ]
-        if known[0][0] and known[1][1] and not any(known[2]):
+
+        def are_nodes(role: Role, node_type: NodeType) -> bool:
+            index = indexes.get(node_type)
+            return index is not None and bool((index.find(first[role]) >= 0).all())
+
+        is_weight = not any(are_nodes("id", name) for name in edge_type[::2])
+        if is_weight and are_nodes("source", edge_type[0]) and are_nodes("target", edge_type[2]):
             pairs = [(0, 1)]
     ends: tuple[int | None, int | None] = pairs[0] if len(pairs) == 1 else (None, None)
     if edge_type is not None and edge_type[0] != edge_type[2]:

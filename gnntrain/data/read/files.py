@@ -14,7 +14,7 @@ its file, line and reason; `dataset.bad_rows` says whether that is an error.
 from __future__ import annotations
 
 import re
-from glob import escape
+from glob import glob
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
@@ -34,11 +34,11 @@ from gnntrain.paths import file_names, is_folder
 _ROLES = ("data", "edges", "features", "labels", "split")
 # Raised when something else is kept of the same files.
 _READING = 7
-_MISSING_HINTS = {
-    "edges": "Give a file with one edge a row: source and target.",
-    "features": "Give a file with one row of numbers a node; it defines the nodes. If there is "
-    "nothing to tell, a column of ones or of the nodes' degrees will do.",
-}
+_FILES_HINT = (
+    "Give dataset.edges with one edge a row, source and target, and dataset.features with one row "
+    "of numbers a node (a column of ones will do); or dataset.schema, or dataset.data. In Python, "
+    "train(config, data=data) takes an object."
+)
 
 
 class FilesBuilder:
@@ -70,16 +70,9 @@ class FilesBuilder:
                     f"dataset.data is a whole graph, and dataset.{others[0]} is given, too.",
                     "Leave one of the two out.",
                 )
-        elif not given:
-            raise UserError(
-                "no file of a graph is given.",
-                "Set dataset.data, dataset.schema, or dataset.edges and dataset.features; in "
-                "Python, train(config, data=data) takes an object.",
-            )
+        elif missing := [role for role in ("edges", "features") if role not in given]:
+            raise UserError(f"dataset.{' and dataset.'.join(missing)} is not given.", _FILES_HINT)
         else:
-            for role, hint in _MISSING_HINTS.items():
-                if role not in given:
-                    raise UserError(f"dataset.{role} is not given.", hint)
             self._spec = spec_of_files(config, NODE, EDGE)
         self._paths = {
             role: [Path(path).absolute()]
@@ -137,23 +130,19 @@ def _files_of_schema(spec: GraphSpec, folder: Path, *, labelled: bool) -> dict[s
             if path.is_file():
                 files[place].append(path)
                 continue
-            # The folder's own signs mean nothing; a pattern with a root of its own replaces it.
-            wanted = Path(escape(str(folder.absolute()))) / Path(pattern).expanduser()
-            matches: list[Path] = []
-            if any(sign in pattern for sign in "*?["):
-                for match in Path(wanted.anchor).glob(str(wanted.relative_to(wanted.anchor))):
-                    matches += [match] if match.is_file() else []
-            files[place] += sorted(matches, key=_natural_order)
+            wanted = str(Path(pattern).expanduser())
+            # Signs in the name of the root mean nothing.
+            names = glob(wanted, root_dir=folder, recursive=True, include_hidden=True)  # noqa: PTH207
+            matches = [(folder / name).absolute() for name in names]
+            matches = sorted((path for path in matches if path.is_file()), key=_natural_order)
+            files[place] += matches
             if matches:
                 continue
             key = f"{place}.files" if place in tables else place
-            expected, near = f"a file in {path.parent}, but there is none", None
+            expected = f"a file in {path.parent}, but there is none"
             if is_folder(path):
                 expected = f"a file, but this is a folder; write {pattern}/*.csv"
-            elif not is_folder(path.parent):
-                expected = f"a file, but there is no folder {path.parent}"
-            else:
-                near = did_you_mean(path.name, file_names(path.parent))
+            near = did_you_mean(path.name, file_names(path.parent))
             problems.append(Problem(key, pattern, expected, near))
     if problems:
         raise spec.error(problems)

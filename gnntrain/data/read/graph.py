@@ -13,17 +13,9 @@ import pyarrow as pa
 from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
-from gnntrain.data.graph import (
-    NODE,
-    SPLITS,
-    EdgeData,
-    EdgeType,
-    GraphData,
-    NodeData,
-    NodeType,
-)
+from gnntrain.data.graph import NODE, SPLITS, EdgeData, EdgeType, GraphData, NodeData, NodeType
 from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing, by_node_type
 from gnntrain.data.read.columns import (
     columns_of_nodes,
     label_columns,
@@ -42,15 +34,10 @@ from gnntrain.data.read.edges import (
     read_edges,
     read_foreign_key,
 )
-from gnntrain.data.read.features import (
-    NodeRows,
-    describe_features,
-    make_features,
-    read_nodes,
-)
+from gnntrain.data.read.features import NodeRows, describe_features, make_features, read_nodes
 from gnntrain.data.read.labels import Targets, read_targets, warn_of_label_leaks
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
-from gnntrain.data.read.splits import SplitArrays, SplitSource, split_nodes
+from gnntrain.data.read.splits import SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
@@ -60,8 +47,8 @@ from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 if TYPE_CHECKING:
     from gnntrain.config import FilesConfig
 
-Sources = Mapping[str, Sequence[Path] | Table | SplitArrays]
-"""By the places of a `GraphSpec`: files, or tables and arrays in memory."""
+Sources = Mapping[str, Sequence[Path] | Table]
+"""By the places of a `GraphSpec`: files, or tables in memory."""
 
 
 def read_graph(
@@ -96,11 +83,7 @@ def read_graph(
             "Give a graph of the same node types and edge types: dataset.schema=graph.yaml, or a "
             "HeteroData.",
         )
-    known: Mapping[NodeType, Preprocessing] | None = None
-    if isinstance(preprocessing, Mapping):
-        known = preprocessing
-    elif spec.schema is None and preprocessing is not None:
-        known = {NODE: preprocessing}
+    known = by_node_type(preprocessing)
     return _Reader(spec, sources, options, bad, labelled, is_published, known).read()
 
 
@@ -118,7 +101,7 @@ class _Reader:
     bad: BadRows
     labelled: bool
     is_published: bool
-    known: Mapping[NodeType, Preprocessing] | None
+    known: Mapping[NodeType, Preprocessing]
     tables: dict[str, Table] = field(default_factory=dict)
     specs: dict[NodeType, NodeSpec] = field(default_factory=dict)
     target: NodeType = NODE
@@ -141,17 +124,11 @@ class _Reader:
         learnt = self.specs[target]
         if learnt.label.place in self.tables:
             self.labels = label_columns(self.tables[learnt.label.place], learnt, options)
-        if learnt.split.place in self.tables:
-            self.split = split_columns(self.tables[learnt.split.place], learnt)
+        if (own := self.tables.get(learnt.split.place)) is not None:
+            self.split = own if isinstance(own, ArrayTable) else split_columns(own, learnt)
         elif labelled and learnt.split.parts:
             places = {name: f"{learnt.split.place}.{name}" for name in learnt.split.parts}
             self.split = {name: self.files(place) for name, place in places.items()}
-        elif labelled and learnt.split.files:
-            arrays = self.sources[learnt.split.place]
-            if not isinstance(arrays, SplitArrays):
-                files = self.files(learnt.split.place)
-                arrays = SplitArrays(files[0], load_arrays(files))
-            self.split = arrays
         for name, table in node_tables.items():
             self.nodes[name] = self.nodes_of_table(name, table)
         bad.report()
@@ -197,7 +174,7 @@ class _Reader:
             if of_type.order:
                 # Statistics are those of the training split; other types have none: of all rows.
                 train = splits["train"] if name == target else np.arange(len(of_type.rows))
-                of_model = (self.known or {}).get(name)
+                of_model = self.known.get(name)
                 data.features, data.preprocessing = make_features(of_type, train, of_model)
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
@@ -228,11 +205,11 @@ class _Reader:
     def files(self, place: str) -> Sequence[Path]:
         """The files of a place that has no table in memory."""
         source = self.sources[place]
-        assert not isinstance(source, Table | SplitArrays)
+        assert not isinstance(source, Table)
         return source
 
     def open_tables(self) -> None:
-        """Open all tables, but for arrays of splits and of edges."""
+        """Open all tables, but for arrays of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
         tables |= {place: one for place, one in self.sources.items() if isinstance(one, Table)}
@@ -250,9 +227,12 @@ class _Reader:
             label, split = part.label, part.split
             if labelled and label.files and label.place not in tables:
                 tables[label.place] = open_nodes(self.files(label.place), part, label, options, bad)
-            if labelled and split.files and not isinstance(self.sources[split.place], SplitArrays):
+            if labelled and split.files and split.place not in tables:
                 files = self.files(split.place)
-                if not is_array_file(files[0]):
+                if is_array_file(files[0]):
+                    none = np.empty((0, 0))
+                    tables[split.place] = ArrayTable(files[0], {}, none, load_arrays(files))
+                else:
                     tables[split.place] = open_table(files, split.header, options, bad)
             of_labels = [tables[label.place]] if label.place in tables else []
             of_split = [tables[split.place]] if split.place in tables else []
@@ -342,7 +322,7 @@ class _Reader:
 
     def nodes_of_table(self, name: NodeType, table: Table) -> NodeRows:
         """The nodes of a type that has a table."""
-        spec, of_model = self.specs[name], (self.known or {}).get(name)
+        spec, of_model = self.specs[name], self.known.get(name)
         labels, split = (self.labels, self.split) if name == self.target else (None, None)
         is_learnt = name == self.target and self.labelled
         if is_learnt and labels is None and not isinstance(table, ArrayTable):
@@ -375,7 +355,7 @@ class _Reader:
         # A model that was trained without preprocessing says no statistics.
         for word in ("standardize", "categorical", "missing"):
             value, key = getattr(spec, word), spec.key(word)
-            if self.labelled or self.known is not None or not value or value in ("refuse", "zero"):
+            if self.labelled or self.known or not value or value in ("refuse", "zero"):
                 continue
             hint = "Prepare the features as those that the model was trained on."
             if word == "missing":

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from gnntrain.config.graph_spec import TYPE_NAMES, NodeColumns, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.read.columns import find_id, named_column, place_of
+from gnntrain.data.read.columns import find_column, find_id, named_column, place_of
 from gnntrain.data.tables import BadRows, Columns, Rows, Table, listed
 from gnntrain.data.values import (
     TEXT,
@@ -180,8 +180,7 @@ def nodes_by_type(
             f"{mixed.place}: {table.path} holds arrays, which have no column of types.",
             "Give a table (CSV, Parquet), or an entry for each node type.",
         )
-    names = [name.lower() for name in table.names]
-    usual = next((names.index(name) for name in TYPE_NAMES if name in names), None)
+    usual = find_column(table, "id", usual=TYPE_NAMES).get("id")
     if mixed.type is not None:
         usual = place_of(table, mixed.key("type"), mixed.type)
     if usual is None:

@@ -36,11 +36,10 @@ from gnntrain.data.names import (
     SPLIT_ARRAYS,
     WEIGHT_ARRAYS,
 )
-from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing, by_node_type
 from gnntrain.data.read.edges import table_of_arrays
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
-from gnntrain.data.read.splits import SplitArrays
 from gnntrain.data.summary import EDGES_ALONE
 from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
 from gnntrain.errors import UserError
@@ -91,20 +90,14 @@ def graph_of_object(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
 ) -> GraphData:
-    """A user's graph from an object.
+    """A user's graph from an object, which messages call `source`; see `read_graph`.
 
     Args:
         given: A PyG `Data` or `HeteroData`, or a list or data set of one; a mapping of arrays,
             tensors or tables by PyG's names, for a typed graph of such mappings by node type and
-            edge type; a `GraphData`. `x` is `[num_nodes, num_features]`;
-            `edge_index` `[2, num_edges]`, sources first; `y` `[num_nodes]` or `[num_nodes, n]`;
-            `train_mask` and its siblings `[num_nodes]` or `[num_nodes, num_splits]`; `edge_weight`
-            `[num_edges]`; `ids` `[num_nodes]`; `num_nodes` counts where there is no `x`.
+            edge type; a `GraphData`. Shapes are PyG's; beside its names, `ids` are `[num_nodes]`
+            and masks may be `[num_nodes, num_splits]`.
         config: Name, task, metric, split, and what else makes a graph of it.
-        source: What the object is called in messages.
-        labelled: False: for a graph to predict on; labels and splits are not read.
-        preprocessing: What makes the features of a model that was trained on another graph, of a
-            typed one by node type.
 
     Raises:
         UserError: It is no such object, or has a mistake.
@@ -125,10 +118,7 @@ def graph_of_object(
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
     if isinstance(given, GraphData):
-        by_type = (
-            {NODE: preprocessing} if isinstance(preprocessing, Preprocessing) else preprocessing
-        )
-        for name, of_model in (by_type or {}).items():
+        for name, of_model in by_node_type(preprocessing).items():
             of_graph = given.nodes[name].preprocessing if name in given.nodes else None
             if of_model != of_graph and not of_model.is_identity:
                 raise UserError(
@@ -183,7 +173,7 @@ def _read(
     is_typed = _is_typed(attributes)
     nodes, edges = _by_type(attributes, source)
     usual = spec_of_files(config, NODE, EDGE)
-    tables: dict[str, Sequence[Path] | Table | SplitArrays] = {}
+    tables: dict[str, Sequence[Path] | Table] = {}
     weight_names = WEIGHT_ARRAYS if config.weight_column is None else (config.weight_column,)
     edge_specs: list[EdgeSpec] = []
     published_weight: AnyArray | None = None
@@ -203,7 +193,7 @@ def _read(
             of_type, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
         )
         tables |= of_nodes
-        of_model = preprocessing.get(name) if isinstance(preprocessing, Mapping) else preprocessing
+        of_model = by_node_type(preprocessing).get(name)
         if of_model is not None and of_model.fills is not None:  # the model says what is filled in
             of_type = replace(of_type, missing="mean")
         node_specs[name] = of_type
@@ -241,7 +231,7 @@ def _read(
 
 def _node_tables(
     spec: NodeSpec, arrays: _Arrays, config: FilesConfig, *, labelled: bool, needs_x: bool
-) -> tuple[NodeSpec, dict[str, Table | SplitArrays]]:
+) -> tuple[NodeSpec, dict[str, Table]]:
     """The nodes of a type as a table of features, one of labels, and arrays of splits."""
     path = Path(arrays.source)
     x_name, x = arrays.take(*FEATURE_ARRAYS)
@@ -267,7 +257,7 @@ def _node_tables(
         )
     matrix = np.empty((num_nodes, 0), np.float32) if x is None else x
     table = ArrayTable(path, {}, matrix, names=arrays.columns.get(x_name, ()))
-    tables: dict[str, Table | SplitArrays] = {spec.place: table}
+    tables: dict[str, Table] = {spec.place: table}
     label, split = ColumnSpec(f"{spec.place}.y"), ColumnSpec(f"{spec.place}.split")
     if y is not None:
         label = replace(label, files=(y_name,), keys={"column": "y"})
@@ -276,7 +266,7 @@ def _node_tables(
         there = {mask_name: mask for mask_name, mask in masks if mask is not None}
         if labelled and there:
             split = replace(split, files=tuple(there))
-            tables[split.place] = SplitArrays(path, there)
+            tables[split.place] = ArrayTable(path, {}, np.empty((0, 0)), there)
     features = () if x is None else None
     return replace(spec, features=features, label=label, split=split), tables
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnntrain.data.array_files import Arrays, ArrayTable, is_array_file, load_arrays
+from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
 from gnntrain.data.read.columns import (
@@ -42,18 +41,9 @@ _KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
 _NUM_BINS = 10
 
 
-@dataclass(frozen=True)
-class SplitArrays:
-    """Masks `[num_nodes]` or `[num_nodes, num_splits]`, or lists of nodes, by the names of
-    `SPLIT_ARRAYS`; `path` is their file, or what the object that has them is called."""
-
-    path: Path
-    arrays: Arrays
-
-
-SplitSource = Columns | SplitArrays | Mapping[str, Sequence[Path]]
-"""The columns of a split file, or its arrays; or the files of the node ids of each split."""
-
+SplitSource = Columns | ArrayTable | Mapping[str, Sequence[Path]]
+"""The columns of a split file, or its arrays by the names of `SPLIT_ARRAYS`: masks `[num_nodes]` or
+`[num_nodes, num_splits]`, or lists of nodes; or the files of the node ids of each split."""
 
 Splits = dict[str, Int64Array]
 """Sorted node numbers of "train", "val" and "test"."""
@@ -79,7 +69,7 @@ def split_nodes(
     split_of = np.full(index.num_nodes, -1, np.int8)
     number = options.split if isinstance(options.split, int) else None
     lists: dict[str, Rows] = {}
-    if isinstance(given, SplitArrays):
+    if isinstance(given, ArrayTable):
         arrays, origin = _arrays_by_split(given, number or 0)
         for split, (name, array) in arrays.items():
             lists[split] = _rows_of_array(given.path, name, array, index, bad)
@@ -195,9 +185,7 @@ def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
     return codes
 
 
-def _arrays_by_split(
-    given: SplitArrays, number: int
-) -> tuple[dict[str, tuple[str, AnyArray]], str]:
+def _arrays_by_split(given: ArrayTable, number: int) -> tuple[dict[str, tuple[str, AnyArray]], str]:
     """Name and array of each split, a mask of truth values or a list of nodes; and their origin."""
     path, arrays = given.path, given.arrays
     names = {
