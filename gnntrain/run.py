@@ -473,10 +473,10 @@ def _tell_unsaved(run: RunDirectory, state: State) -> None:
     """Log which epochs were shown before the run was killed, but are in no checkpoint."""
     shown, saved = len(reached(run, "").records), state.get("epoch")
     if isinstance(saved, int) and saved < shown:
+        best = state.get("best_epoch")
         _log.warning(
-            "The last checkpoint is of epoch %d (the best so far: %s). Later ones, up to %d, are "
-            "trained again.",
-            *(saved, state.get("best_epoch"), shown),
+            "The last checkpoint holds %d whole epochs%s. Later ones, up to %d, are trained again.",
+            *(saved, "" if best is None else f" (the best so far: {best})", shown),
         )
 
 

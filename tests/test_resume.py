@@ -292,7 +292,7 @@ def test_epochs_that_are_in_no_checkpoint_are_told(
     assert evaluate(run)["epoch"] == best
     assert "Epoch 7 was better" in caplog.text
     go_on(run)
-    assert f"of epoch 6 (the best so far: {best}). Later ones, up to 7," in caplog.text
+    assert f"holds 6 whole epochs (the best so far: {best}). Later ones, up to 7," in caplog.text
 
 
 def test_other_global_batches_are_refused_with_the_size_that_fits(

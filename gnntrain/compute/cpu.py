@@ -24,15 +24,11 @@ Array = npt.NDArray[Any]
 
 _NO_NUMBERS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 _NO_FLOATS: npt.NDArray[np.float32] = np.empty(0, np.float32)
+_NO_WEIGHTS: npt.NDArray[np.float32] = np.empty((0, 1), np.float32)
 _NO_SLOTS: npt.NDArray[np.int32] = np.empty(0, np.int32)
 _NO_TIES: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
 
-_KINDS = {
-    torch.float32: kernels.PLAIN,
-    torch.float64: kernels.PLAIN,
-    torch.bfloat16: kernels.BFLOAT16,
-    torch.float16: kernels.FLOAT16,
-}
+_BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 
 # Rows of a chunk: its intermediate results stay in the core's cache.
 CHUNK_ROWS = 512
@@ -54,7 +50,7 @@ class Table:
     """
 
     def __init__(self, features: LazyFeatures) -> None:
-        self.width, self.kind = features.num_features, _KINDS[features.rows.dtype]
+        self.width = features.num_features
         if features.slots is None and features.parts is None:
             self.rows, self.stride = features.rows, features.rows.stride(0)
             length = (len(self.rows) - 1) * self.stride + self.width if self.rows.numel() else 0
@@ -67,9 +63,9 @@ class Table:
             self.nodes = self._places(features)
 
     @property
-    def arguments(self) -> tuple[Array, int, kernels.Kind, npt.NDArray[np.int64]]:
+    def arguments(self) -> tuple[Array, int, npt.NDArray[np.int64]]:
         """The first arguments of the kernels."""
-        return self.data, self.stride, self.kind, self.nodes
+        return self.data, self.stride, self.nodes
 
     def _places(self, features: LazyFeatures) -> npt.NDArray[np.int64]:
         first, *bases = (
@@ -90,7 +86,7 @@ class Table:
 
         The first goes to row 0 of `out`, from `column` on.
         """
-        rows = array_of(out), kind_of(out), column, self.width
+        rows = array_of(out), column, self.width
         kernels.gather_rows(*self.arguments, first, start, stop, *rows)
 
 
@@ -102,7 +98,7 @@ class Reduction:
         self.num_edges = len(table.rows if total.indices is None else total.indices)
         self.width = table.width // 2 if root == "added" else table.width
         self._table, self._root, self._own = table, root, total.dst_offset
-        source_scale = total.source_scale
+        weight, source_scale = total.edge_weight, total.source_scale
         if total.source_indptr is not None:
             # In the sums' precision: otherwise the kernels would widen every row.
             exact = torch.promote_types(table.rows.dtype, torch.float32)
@@ -114,7 +110,7 @@ class Reduction:
             _NO_NUMBERS if total.indices is None else total.indices.numpy(),
             total.indices is None,
             _NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy(),
-            _floats(total.edge_weight),
+            _NO_WEIGHTS if weight is None else _factors(weight.view(-1, total.heads)),
             _floats(source_scale),
             _floats(total.scale),
             total.is_mean,
@@ -129,7 +125,7 @@ class Reduction:
         """Reduce for the destinations `start … stop − 1` into the rows of `out`, on this thread."""
         is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
         memory = np.empty(self.width, np.float64 if is_double else np.float32)
-        kernels.reduce_rows(*self._arguments, start, stop, array_of(out), kind_of(out), memory)
+        kernels.reduce_rows(*self._arguments, start, stop, array_of(out), memory)
         if self._root == "beside":
             self._table.put(self._own, start, stop, out, column=self.width)
 
@@ -152,38 +148,10 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
 
 
 def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
-    if total.heads > 1:
-        if _is_bare(total, root):
-            return _sum_by_head(features, total, dtype)
-        return reference.aggregate(features, total, root, dtype)
     reduction = Reduction(Table(features), total, root)
     across = 2 * reduction.width if root == "beside" else reduction.width
     out = torch.empty(reduction.num_dst, across, dtype=dtype)
     by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
-    return out
-
-
-def _is_bare(total: Sum, root: str) -> bool:
-    """Whether it is attention's sum: of edge weights alone, no other factor."""
-    is_bare = total.source_scale is total.source_indptr is total.scale is total.loop is None
-    is_bare = is_bare and total.indices is not None and root == "none"
-    return is_bare and not (total.is_mean or total.skip_own)
-
-
-def _sum_by_head(features: LazyFeatures, total: Sum, dtype: torch.dtype) -> Tensor:
-    table, indices, weight = Table(features), total.indices, total.edge_weight
-    assert indices is not None
-    assert weight is not None
-    out = torch.empty(total.num_dst, table.width, dtype=dtype)
-    number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
-    edge_ids = _NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy()
-    edges = total.indptr.numpy(), indices.numpy(), edge_ids, _factors(weight)
-
-    def task(start: int, stop: int) -> None:
-        rows = array_of(out[start:stop]), kind_of(out), np.empty(table.width, number)
-        kernels.reduce_heads(*table.arguments, *edges, start, stop, *rows)
-
-    by_rows(len(out), len(indices), task)
     return out
 
 
@@ -276,7 +244,7 @@ def aggregate_max(
 
     def task(start: int, stop: int) -> None:
         counts = ties[start:stop].numpy() if count else _NO_TIES
-        rows = array_of(out[start:stop]), kind_of(out), counts, np.empty(table.width, number)
+        rows = array_of(out[start:stop]), counts, np.empty(table.width, number)
         kernels.max_rows(*given, start, stop, *rows)
 
     by_rows(len(out), len(indices), task)
@@ -287,7 +255,7 @@ def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
     grad_rows = torch.empty_like(rows)
-    given = array_of(rows), array_of(out), ties.numpy(), array_of(grad), kind_of(rows)
+    given = array_of(rows), array_of(out), ties.numpy(), array_of(grad)
     edges = indptr.numpy(), indices.numpy()
     number = np.float64 if rows.dtype == torch.float64 else np.float32
 
@@ -355,8 +323,7 @@ def aggregate_linear_backward(
             part = grad[a:b]
             if out is not None:
                 part = torch.empty_like(part)
-                args = array_of(grad), array_of(out), kind_of(out), factor, a, b
-                kernels.mask_rows(*args, array_of(part))
+                kernels.mask_rows(array_of(grad), array_of(out), factor, a, b, array_of(part))
             if in_place:
                 weight_sums[number].addmm_(part.t(), inputs[a:b])
             else:
@@ -408,7 +375,7 @@ class Drop:
     def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
         """Apply it to the rows `start … stop − 1` in place, after a ReLU if `relu`."""
         key = np.uint64(self.key)
-        given = array_of(rows), kind_of(rows), relu, self.threshold, self.factor, key
+        given = array_of(rows), relu, self.threshold, self.factor, key
         kernels.activate_rows(*given, start, stop)
 
     def applied(self, x: Tensor) -> Tensor:
@@ -451,10 +418,9 @@ def adam_rows(
 
 
 def array_of(rows: Tensor) -> Array:
-    """The tensor's memory as a NumPy array; 16-bit floats as uint16."""
-    if rows.dtype in (torch.bfloat16, torch.float16):
-        rows = rows.view(torch.uint16)
-    array: Array = rows.detach().numpy()
+    """The tensor's memory as a NumPy array; 16-bit floats as the integers that `kernels` takes."""
+    integers = _BITS.get(rows.dtype)
+    array: Array = (rows if integers is None else rows.view(integers)).detach().numpy()
     return array
 
 
@@ -470,11 +436,6 @@ def _memory_from(matrices: Sequence[Tensor]) -> Array:
     end = max(matrix.data_ptr() + matrix.nbytes for matrix in filled)
     length = (end - first.ctypes.data) // first.itemsize
     return np.lib.stride_tricks.as_strided(first, (length,))
-
-
-def kind_of(rows: Tensor) -> kernels.Kind:
-    """The kernels' code of the tensor's type, see `kernels.PLAIN`."""
-    return _KINDS[rows.dtype]
 
 
 def _floats(tensor: Tensor | None) -> Array:

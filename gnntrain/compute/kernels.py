@@ -1,9 +1,11 @@
 """The compiled inner loops over feature rows: gather, reduce, activate, drop out.
 
-Rows are plain floats (float32 or float64), or 16-bit floats as the bits that hold them, which
-Numba cannot compute with and which are therefore widened and rounded here; sums are kept in
-float32 (float64 for float64 rows). All of these are bound by memory: rows are read once, several at
-a time so that their cache misses overlap, and the next ones are prefetched.
+Rows are floats (float32 or float64), or 16-bit floats as the bits that hold them, which Numba
+cannot compute with: bfloat16 as uint16, float16 as int16, so that the type says what they are. They
+are widened and rounded here; sums are kept in float32 (float64 for float64 rows). All of these are
+bound by memory: rows are read once, several at a time so that their cache misses overlap, and the
+next ones are prefetched. Numbers of a row are read from its table by flat, unsigned places: a slice
+would count references, and a signed index might be negative.
 
 An array of length 0 stands for None. All compiled functions that call one another are in this file,
 since Numba's cache on disk does not notice changes in another one.
@@ -19,7 +21,7 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from gnntrain.jit import jit
 
@@ -27,15 +29,9 @@ Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
-Kind = int | None
-PLAIN: Kind = None
-BFLOAT16, FLOAT16 = 1, 2
-"""What the numbers of a table are: floats, or the bits of 16-bit floats as uint16.
-
-Numba knows the type of None: of `if kind is None` it compiles the one branch that is taken.
-"""
-
 CACHE_LINE = 64
+AHEAD = 4
+"""Rows that are prefetched beyond those that are added."""
 LANES = 4
 """Random 16-bit numbers in one 64-bit draw."""
 
@@ -98,127 +94,124 @@ def to_bfloat16(number: np.float32) -> np.uint16:
     return np.uint16((np.uint32(0x7FC00000) if is_nan else rounded) >> np.uint32(16))
 
 
-@jit
-def from_float16(bits: np.uint16) -> np.float32:
-    """Widen: move exponent and fraction to their places, then correct the exponent by a product."""
-    magnitude = np.uint32(np.uint32(bits & np.uint16(0x7FFF)) << np.uint32(13))
-    is_finite = (bits & np.uint16(0x7C00)) != np.uint16(0x7C00)
-    scaled = float_of(magnitude) * np.float32(2.0**112)
-    number = scaled if is_finite else float_of(np.uint32(magnitude | np.uint32(0x7F800000)))
-    signed: np.float32 = -number if bits & np.uint16(0x8000) else number
-    return signed
+@intrinsic  # type: ignore[untyped-decorator]
+def from_float16(_: Any, bits: Any) -> Any:  # noqa: ARG001
+    """Widen the float16 with these 16 bits."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.int16), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def to_float16(_: Any, number: Any) -> Any:  # noqa: ARG001
+    """The 16 bits of a number, rounded to the nearest float16, ties to even."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.int16(types.float32), generate
+
+
+def number_of(value: Any) -> Any:
+    """The number that an entry of a table holds."""
+    raise NotImplementedError
+
+
+@overload(number_of)
+def _number_of(value):  # type: ignore[no-untyped-def]  # Numba compares the signatures
+    if value == types.uint16:
+        return lambda value: from_bfloat16(value)
+    if value == types.int16:
+        return lambda value: from_float16(value)
+    return lambda value: value
+
+
+def rounded(number: Any, rows: Any) -> Any:
+    """A number as an entry of `rows`."""
+    raise NotImplementedError
+
+
+@overload(rounded)
+def _rounded(number, rows):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    if rows.dtype == types.uint16:
+        return lambda number, rows: to_bfloat16(np.float32(number))  # noqa: ARG005
+    if rows.dtype == types.int16:
+        return lambda number, rows: to_float16(np.float32(number))  # noqa: ARG005
+    return lambda number, rows: rows.dtype.type(number)
+
+
+def factor_of(number: Any, rows: Any) -> Any:
+    """A factor of the numbers of `rows`: float64 for float64 rows, else float32."""
+    raise NotImplementedError
+
+
+@overload(factor_of)
+def _factor_of(number, rows):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    if rows.dtype == types.float64:
+        return lambda number, rows: np.float64(number)  # noqa: ARG005
+    return lambda number, rows: np.float32(number)  # noqa: ARG005
 
 
 @jit
-def to_float16(number: np.float32) -> np.uint16:
-    """Round to the nearest float16, ties to even; NaN stays NaN."""
-    bits = bits_of(np.float32(number))
-    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    if magnitude >= np.uint32(0x47800000):  # 2^16 and more: infinite, or NaN
-        rounded = np.uint32(0x7E00 if magnitude > np.uint32(0x7F800000) else 0x7C00)
-    elif magnitude < np.uint32(0x38800000):  # under 2^-14: a sum with 0.5 rounds to 2^-24
-        rounded = np.uint32(bits_of(float_of(magnitude) + np.float32(0.5)) - np.uint32(0x3F000000))
-    else:
-        odd = (magnitude >> np.uint32(13)) & np.uint32(1)
-        rounded = np.uint32(magnitude - np.uint32(0x38000000) + np.uint32(0xFFF) + odd)
-        rounded = np.uint32(rounded >> np.uint32(13))
-    return np.uint16(rounded | ((bits >> np.uint32(16)) & np.uint32(0x8000)))
+def place_of(source: Any, nodes: Int64Array, stride: int) -> np.uint64:
+    """Where the row of a source begins in its table."""
+    return np.uint64((source if len(nodes) == 0 else nodes[source]) * stride)
 
 
 @jit
-def widened(bits: np.uint16, kind: int) -> np.float32:
-    """The value of the bits of a 16-bit float of this kind."""
-    return from_bfloat16(bits) if kind == BFLOAT16 else from_float16(bits)
-
-
-@jit
-def narrowed(number: np.float32, kind: int) -> np.uint16:
-    """The bits of a number, rounded to a 16-bit float of this kind."""
-    return to_bfloat16(number) if kind == BFLOAT16 else to_float16(number)
-
-
-@jit
-def fetch_row(table: Array, place: Any, width: int) -> None:
+def fetch_row(table: Array, place: np.uint64, width: int) -> None:
     """Prefetch the first `width` numbers of the row that begins at number `place`."""
     for byte in range(0, width * table.itemsize, CACHE_LINE):
-        fetch_ahead(table, place, byte)
+        fetch_ahead(table, np.int64(place), byte)
 
 
 @jit
-def add_row(row: Array, kind: Kind, weight: float, total: Array) -> None:
-    """`total += weight * row`."""
-    if kind is None:
-        for f in range(len(total)):
-            total[f] += weight * row[f]
-    elif kind == BFLOAT16:
-        for f in range(len(total)):
-            total[f] += weight * from_bfloat16(np.uint16(row[f]))
-    else:
-        for f in range(len(total)):
-            total[f] += weight * from_float16(np.uint16(row[f]))
-
-
-@jit
-def add_4_rows(
-    rows: tuple[Array, Array, Array, Array],
-    kind: Kind,
-    weights: tuple[float, float, float, float],
-    total: Array,
+def fetch_sources(
+    table: Array,
+    stride: int,
+    nodes: Int64Array,
+    indices: Array,
+    by_edge: bool,
+    begin: Any,
+    end: Any,
+    width: int,
 ) -> None:
-    """`total += Σ weights[i] * rows[i]`: the total is read and written once for four rows."""
-    r0, r1, r2, r3 = rows
-    w0, w1, w2, w3 = weights
-    if kind is None:
-        for f in range(len(total)):
-            total[f] += (w0 * r0[f] + w1 * r1[f]) + (w2 * r2[f] + w3 * r3[f])
-    elif kind == BFLOAT16:
-        for f in range(len(total)):
-            left = w0 * from_bfloat16(np.uint16(r0[f])) + w1 * from_bfloat16(np.uint16(r1[f]))
-            right = w2 * from_bfloat16(np.uint16(r2[f])) + w3 * from_bfloat16(np.uint16(r3[f]))
-            total[f] += left + right
-    else:
-        for f in range(len(total)):
-            left = w0 * from_float16(np.uint16(r0[f])) + w1 * from_float16(np.uint16(r1[f]))
-            right = w2 * from_float16(np.uint16(r2[f])) + w3 * from_float16(np.uint16(r3[f]))
-            total[f] += left + right
+    """Prefetch the rows of the sources of the edges `begin … end − 1`."""
+    for e in range(begin, end):
+        fetch_row(table, place_of(e if by_edge else np.int64(indices[e]), nodes, stride), width)
 
 
 @jit
-def number_of(value: Any, kind: Kind) -> float:
-    """The value of an entry of a table of this kind."""
-    number: Any = value if kind is None else widened(np.uint16(value), kind)
-    return number  # type: ignore[no-any-return]
+def edge_factor(source: Any, source_scale: Array, skipped: int, total: Array) -> Any:
+    """What the row of a source counts for in a sum, but for the weights of edges."""
+    number = total.dtype.type
+    factor = number(source_scale[source]) if len(source_scale) > 0 else number(1)
+    return number(0) if source == skipped else factor
 
 
 @jit
-def raise_to_row(row: Array, kind: Kind, total: Array) -> None:
-    """`total = max(total, row)`; NaN is the largest."""
+def add_row(
+    table: Array, place: np.uint64, weight: float, total: Array, first: np.uint64, width: int
+) -> None:
+    """`total += weight * row` in the `width` columns from `first` on."""
+    for f in range(width):
+        column = first + np.uint64(f)
+        total[column] += weight * number_of(table[place + column])
+
+
+@jit
+def put_row(total: Array, factor: float, out: Array, row: int) -> None:
+    """`out[row] = factor * total`, rounded; `out` may be wider."""
     for f in range(len(total)):
-        if kind is None:
-            value = row[f]
-        elif kind == BFLOAT16:
-            value = from_bfloat16(np.uint16(row[f]))
-        else:
-            value = from_float16(np.uint16(row[f]))
-        total[f] = value if value > total[f] or value != value else total[f]
-
-
-@jit
-def put_row(total: Array, factor: float, out: Array, kind: Kind) -> None:
-    """`out = factor * total`, rounded to the kind of `out`."""
-    if kind is None:
-        for f in range(len(total)):
-            out[f] = factor * total[f]
-    else:
-        for f in range(len(total)):
-            out[f] = narrowed(np.float32(factor * total[f]), kind)
+        out[row, f] = rounded(factor * total[f], out)
 
 
 @jit
 def reduce_rows(
     table: Array,
     stride: int,
-    kind: Kind,
     nodes: Int64Array,
     indptr: Array,
     indices: Array,
@@ -236,7 +229,6 @@ def reduce_rows(
     start: int,
     stop: int,
     out: Array,
-    out_kind: Kind,
     total: Array,
 ) -> None:
     """Sum the rows of the in-neighbours of the destinations `start … stop − 1`; see `ops.Sum`.
@@ -246,12 +238,11 @@ def reduce_rows(
     numbers. With `is_mean` the sum is divided by the number of in-edges.
 
     Args:
-        table, kind: The rows, one after the other; source u is row `nodes[u]`, or u without
-            `nodes`.
+        table: The rows, one after the other; source u is row `nodes[u]`, or u without `nodes`.
         stride: Row r begins at number `r · stride` of `table`.
         by_edge: Edge e comes from source e; `indices` is not read.
         edge_ids: The number of each edge in `edge_weight`; empty: as they lie.
-        edge_weight: `[num_edges]`.
+        edge_weight: `[num_edges, H]`: head h weighs the columns `[h·width/H, (h + 1)·width/H)`.
         own: Source number of destination 0: destination v is source `own + v`.
         skip_own: Leave out edges from a node to itself.
         loop: `loop[i]` belongs to destination `first_loop + i`; others have none.
@@ -261,163 +252,84 @@ def reduce_rows(
         total: Working memory; its length is `width`, its type that of the sums.
     """
     width = len(total)
-    direct = len(nodes) == 0
-    has_weight = len(edge_weight) > 0
-    has_ids = len(edge_ids) > 0
-    has_scale = len(source_scale) > 0
+    has_weight, has_ids = len(edge_weight) > 0, len(edge_ids) > 0
+    heads = edge_weight.shape[1] if has_weight else 1
+    part = width // heads
     number = total.dtype.type  # sums and weights in one type: no conversions in the loop
     zero, one = number(0), number(1)
+    end: Any = np.int64(indptr[stop])
+    fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
         first: Any = np.int64(indptr[v])
         last: Any = np.int64(indptr[v + 1])
-        total[:] = zero
+        skipped = own + v if skip_own else -1
+        for f in range(width):
+            total[f] = zero
         e = first
         while e < last:
             group = min(4, last - e)
-            # Prefetch the next four while these four are added.
-            for i in range(e + group, min(e + group + 4, last)):
-                source = i if by_edge else np.int64(indices[i])
-                fetch_row(table, (source if direct else nodes[source]) * stride, width)
-            if group == 4:
+            # Also those of the next destinations, while these are added.
+            reach = min(e + group + AHEAD, end)
+            fetch_sources(table, stride, nodes, indices, by_edge, fetched, reach, width)
+            fetched = reach
+            if group == 4:  # the total is read and written once for four rows
                 s0, s1, s2, s3 = e, e + 1, e + 2, e + 3
                 if not by_edge:
                     s0, s1 = np.int64(indices[e]), np.int64(indices[e + 1])
                     s2, s3 = np.int64(indices[e + 2]), np.int64(indices[e + 3])
-                w0, w1, w2, w3 = one, one, one, one
-                if has_weight:
-                    e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
-                    if has_ids:
-                        e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
-                        e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
-                    w0, w1 = number(edge_weight[e0]), number(edge_weight[e1])
-                    w2, w3 = number(edge_weight[e2]), number(edge_weight[e3])
-                if has_scale:
-                    w0, w1 = number(w0 * source_scale[s0]), number(w1 * source_scale[s1])
-                    w2, w3 = number(w2 * source_scale[s2]), number(w3 * source_scale[s3])
-                if skip_own:
-                    w0, w1 = zero if s0 == own + v else w0, zero if s1 == own + v else w1
-                    w2, w3 = zero if s2 == own + v else w2, zero if s3 == own + v else w3
-                n0, n1, n2, n3 = s0, s1, s2, s3
-                if not direct:
-                    n0, n1, n2, n3 = nodes[s0], nodes[s1], nodes[s2], nodes[s3]
-                n0, n1, n2, n3 = n0 * stride, n1 * stride, n2 * stride, n3 * stride
-                rows = (
-                    table[n0 : n0 + width],
-                    table[n1 : n1 + width],
-                    table[n2 : n2 + width],
-                    table[n3 : n3 + width],
-                )
-                add_4_rows(rows, kind, (w0, w1, w2, w3), total)
-            else:
-                for i in range(e, e + group):
-                    source = i if by_edge else np.int64(indices[i])
-                    place = (source if direct else nodes[source]) * stride
-                    row = table[place : place + width]
-                    weight = one
-                    if has_weight:
-                        weight = number(edge_weight[np.int64(edge_ids[i]) if has_ids else i])
-                    if has_scale:
-                        weight = number(weight * source_scale[source])
-                    if skip_own and source == own + v:
-                        weight = zero
-                    add_row(row, kind, weight, total)
-            e += group
-        factor = one
-        if is_mean and last > first:
-            factor = one / number(last - first)
-        if len(row_scale) > 0:
-            factor = number(factor * row_scale[v])
-        i = v - first_loop
-        if 0 <= i < max(len(loop), num_added):
-            for f in range(width):
-                total[f] *= factor
-            factor = one
-            place = (np.int64(own + v) if direct else nodes[own + v]) * stride
-            if i < len(loop):
-                add_row(table[place : place + width], kind, number(loop[i]), total)
-            if i < num_added:
-                add_row(table[place + width : place + 2 * width], kind, one, total)
-        put_row(total, factor, out[v - start, 0:width], out_kind)
-
-
-@jit
-def reduce_heads(
-    table: Array,
-    stride: int,
-    kind: Kind,
-    nodes: Int64Array,
-    indptr: Array,
-    indices: Array,
-    edge_ids: Array,
-    edge_weight: Array,
-    start: int,
-    stop: int,
-    out: Array,
-    out_kind: Kind,
-    total: Array,
-) -> None:
-    """`reduce_rows` with edge weights by head, `[num_edges, H]`, and without other factors.
-
-    Head h weighs the columns `[h·width/H, (h + 1)·width/H)`.
-    """
-    width, heads = len(total), edge_weight.shape[1]
-    part = width // heads
-    direct = len(nodes) == 0
-    has_ids = len(edge_ids) > 0
-    number = total.dtype.type
-    for v in range(start, stop):
-        first: Any = np.int64(indptr[v])
-        last: Any = np.int64(indptr[v + 1])
-        total[:] = number(0)
-        e = first
-        while e < last:
-            group = min(4, last - e)
-            for i in range(e + group, min(e + group + 4, last)):
-                source = np.int64(indices[i])
-                fetch_row(table, (source if direct else nodes[source]) * stride, width)
-            if group == 4:
-                n0, n1 = np.int64(indices[e]), np.int64(indices[e + 1])
-                n2, n3 = np.int64(indices[e + 2]), np.int64(indices[e + 3])
-                if not direct:
-                    n0, n1, n2, n3 = nodes[n0], nodes[n1], nodes[n2], nodes[n3]
-                n0, n1, n2, n3 = n0 * stride, n1 * stride, n2 * stride, n3 * stride
                 e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
                 if has_ids:
                     e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
                     e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
+                c0 = edge_factor(s0, source_scale, skipped, total)
+                c1 = edge_factor(s1, source_scale, skipped, total)
+                c2 = edge_factor(s2, source_scale, skipped, total)
+                c3 = edge_factor(s3, source_scale, skipped, total)
+                p0, p1 = place_of(s0, nodes, stride), place_of(s1, nodes, stride)
+                p2, p3 = place_of(s2, nodes, stride), place_of(s3, nodes, stride)
                 for h in range(heads):
-                    a, b = h * part, (h + 1) * part
-                    rows = (
-                        table[n0 + a : n0 + b],
-                        table[n1 + a : n1 + b],
-                        table[n2 + a : n2 + b],
-                        table[n3 + a : n3 + b],
-                    )
-                    weights = (
-                        number(edge_weight[e0, h]),
-                        number(edge_weight[e1, h]),
-                        number(edge_weight[e2, h]),
-                        number(edge_weight[e3, h]),
-                    )
-                    add_4_rows(rows, kind, weights, total[a:b])
+                    w0, w1, w2, w3 = c0, c1, c2, c3
+                    if has_weight:
+                        w0, w1 = number(edge_weight[e0, h]) * c0, number(edge_weight[e1, h]) * c1
+                        w2, w3 = number(edge_weight[e2, h]) * c2, number(edge_weight[e3, h]) * c3
+                    begin = np.uint64(h * part)
+                    for f in range(part):
+                        c = begin + np.uint64(f)
+                        left = w0 * number_of(table[p0 + c]) + w1 * number_of(table[p1 + c])
+                        right = w2 * number_of(table[p2 + c]) + w3 * number_of(table[p3 + c])
+                        total[c] += left + right
             else:
                 for i in range(e, e + group):
-                    source = np.int64(indices[i])
-                    place = (source if direct else nodes[source]) * stride
+                    source: Any = i if by_edge else np.int64(indices[i])
                     edge = np.int64(edge_ids[i]) if has_ids else i
+                    place = place_of(source, nodes, stride)
+                    factor = edge_factor(source, source_scale, skipped, total)
                     for h in range(heads):
-                        a, b = h * part, (h + 1) * part
-                        weight = number(edge_weight[edge, h])
-                        add_row(table[place + a : place + b], kind, weight, total[a:b])
+                        weight = number(edge_weight[edge, h]) * factor if has_weight else factor
+                        add_row(table, place, weight, total, np.uint64(h * part), part)
             e += group
-        put_row(total, number(1), out[v - start], out_kind)
+        scale = one
+        if is_mean and last > first:
+            scale = one / number(last - first)
+        if len(row_scale) > 0:
+            scale = number(scale * row_scale[v])
+        i = v - first_loop
+        if 0 <= i < max(len(loop), num_added):
+            for f in range(width):
+                total[f] *= scale
+            scale = one
+            place = place_of(np.int64(own + v), nodes, stride)
+            if i < len(loop):
+                add_row(table, place, number(loop[i]), total, np.uint64(0), width)
+            if i < num_added:
+                add_row(table, place + np.uint64(width), one, total, np.uint64(0), width)
+        put_row(total, scale, out, v - start)
 
 
 @partial(jit, any_order=True)
 def edge_products(
     table: Array,
     stride: int,
-    kind: Kind,
     nodes: Int64Array,
     grad: Array,
     indptr: Array,
@@ -429,37 +341,27 @@ def edge_products(
     """row(u) · grad[v] by head, of every in-edge of the destinations `start … stop − 1`.
 
     Args:
-        table, stride, kind, nodes: See `reduce_rows`.
+        table, stride, nodes: See `reduce_rows`.
         grad: `[num_dst, width]`.
         indptr, indices: The in-edges.
         out: `[num_edges, H]`, in the type of `grad`.
     """
     width, heads = grad.shape[1], out.shape[1]
     part = width // heads
-    direct = len(nodes) == 0
     number = out.dtype.type
+    end: Any = np.int64(indptr[stop])
+    fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
-        first: Any = np.int64(indptr[v])
-        last: Any = np.int64(indptr[v + 1])
-        given = grad[v]
-        for e in range(first, last):
-            for i in range(e + 3, min(e + 4, last)):
-                ahead = np.int64(indices[i])
-                fetch_row(table, (ahead if direct else nodes[ahead]) * stride, width)
-            source = np.int64(indices[e])
-            place = (source if direct else nodes[source]) * stride
+        for e in range(np.int64(indptr[v]), np.int64(indptr[v + 1])):
+            reach = min(e + 1 + AHEAD, end)
+            fetch_sources(table, stride, nodes, indices, False, fetched, reach, width)
+            fetched = reach
+            place = place_of(np.int64(indices[e]), nodes, stride)
             for h in range(heads):
-                row, other = table[place + h * part : place + (h + 1) * part], given[h * part :]
-                total = number(0)
-                if kind is None:
-                    for f in range(part):
-                        total += row[f] * other[f]
-                elif kind == BFLOAT16:
-                    for f in range(part):
-                        total += from_bfloat16(np.uint16(row[f])) * other[f]
-                else:
-                    for f in range(part):
-                        total += from_float16(np.uint16(row[f])) * other[f]
+                total, begin = number(0), np.uint64(h * part)
+                for f in range(part):
+                    c = begin + np.uint64(f)
+                    total += number_of(table[place + c]) * grad[v, c]
                 out[e, h] = total
 
 
@@ -467,14 +369,12 @@ def edge_products(
 def max_rows(
     table: Array,
     stride: int,
-    kind: Kind,
     nodes: Int64Array,
     indptr: Array,
     indices: Array,
     start: int,
     stop: int,
     out: Array,
-    out_kind: Kind,
     ties: npt.NDArray[np.int32],
     total: Array,
 ) -> None:
@@ -484,37 +384,36 @@ def max_rows(
     in-edges with the largest number. Destination `start` goes to row 0 of `out` and `ties`.
     """
     width = len(total)
-    direct = len(nodes) == 0
+    end: Any = np.int64(indptr[stop])
+    fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
         first: Any = np.int64(indptr[v])
         last: Any = np.int64(indptr[v + 1])
         total[:] = -np.inf if last > first else 0.0
         for e in range(first, last):
-            for i in range(e + 4, min(e + 5, last)):
-                ahead = np.int64(indices[i])
-                fetch_row(table, (ahead if direct else nodes[ahead]) * stride, width)
-            source = np.int64(indices[e])
-            place = (source if direct else nodes[source]) * stride
-            raise_to_row(table[place : place + width], kind, total)
-        put_row(total, total.dtype.type(1), out[v - start], out_kind)
+            reach = min(e + 1 + AHEAD, end)
+            fetch_sources(table, stride, nodes, indices, False, fetched, reach, width)
+            fetched = reach
+            place = place_of(np.int64(indices[e]), nodes, stride)
+            for f in range(width):
+                value = number_of(table[place + np.uint64(f)])
+                total[f] = value if value > total[f] or value != value else total[f]
+        put_row(total, total.dtype.type(1), out, v - start)
         if len(ties) > 0:
-            counts = ties[v - start]
-            counts[:] = 0
+            for f in range(width):
+                ties[v - start, f] = 0
             for e in range(first, last):
-                source = np.int64(indices[e])
-                place = (source if direct else nodes[source]) * stride
-                row = table[place : place + width]
+                place = place_of(np.int64(indices[e]), nodes, stride)
                 for f in range(width):
-                    counts[f] += number_of(row[f], kind) == total[f]
+                    ties[v - start, f] += number_of(table[place + np.uint64(f)]) == total[f]
 
 
 @jit
 def spread_maximum(
     rows: Array,
-    tops: Array,
+    largest: Array,
     ties: npt.NDArray[np.int32],
     grad: Array,
-    kind: Kind,
     indptr: Array,
     indices: Array,
     start: int,
@@ -524,61 +423,43 @@ def spread_maximum(
 ) -> None:
     """The gradient behind `max_rows` of the sources `start … stop − 1`, over their out-edges.
 
-    In-edges that share a maximum share its gradient evenly. `rows`, `tops`, `grad` and `out` are of
-    one `kind`.
+    In-edges that share a maximum share its gradient evenly. `rows`, `largest`, `grad` and `out` are
+    of one type.
     """
+    number = total.dtype.type
     for u in range(start, stop):
         total[:] = 0
-        row = rows[u]
         for e in range(indptr[u], indptr[u + 1]):
             v = np.int64(indices[e])
-            top, given, count = tops[v], grad[v], ties[v]
             for f in range(len(total)):
-                if count[f] > 0 and number_of(row[f], kind) == number_of(top[f], kind):
-                    total[f] += number_of(given[f], kind) / total.dtype.type(count[f])
-        put_row(total, total.dtype.type(1), out[u - start], kind)
+                if ties[v, f] > 0 and number_of(rows[u, f]) == number_of(largest[v, f]):
+                    total[f] += number_of(grad[v, f]) / number(ties[v, f])
+        put_row(total, number(1), out, u - start)
 
 
 @jit
 def gather_rows(
     table: Array,
     stride: int,
-    kind: Kind,
     nodes: Int64Array,
     first: int,
     start: int,
     stop: int,
     out: Array,
-    out_kind: Kind,
     column: int,
     width: int,
 ) -> None:
-    """Copy the rows of the sources `first + start … first + stop − 1`, converted to `out`'s kind.
+    """Copy the rows of the sources `first + start … first + stop − 1`, converted to `out`'s type.
 
     `table`, `stride` and `nodes` are those of `reduce_rows`. The first row goes to row 0 of `out`,
     to the `width` columns from `column` on.
     """
-    direct = len(nodes) == 0
     for i in range(start, stop):
-        if not direct and i + 4 < stop:
-            fetch_row(table, nodes[first + i + 4] * stride, width)
-        place = (np.int64(first + i) if direct else nodes[first + i]) * stride
-        row = table[place : place + width]
-        target = out[i - start, column : column + width]
-        if kind is None:
-            put_row(row, row.dtype.type(1), target, out_kind)
-        elif out_kind is None:
-            for f in range(width):
-                target[f] = widened(np.uint16(row[f]), kind)
-        elif kind == out_kind:
-            for f in range(width):
-                target[f] = row[f]
-        elif out_kind == BFLOAT16:
-            for f in range(width):
-                target[f] = to_bfloat16(from_float16(np.uint16(row[f])))
-        else:
-            for f in range(width):
-                target[f] = to_float16(from_bfloat16(np.uint16(row[f])))
+        if i + AHEAD < stop and len(nodes) > 0:
+            fetch_row(table, place_of(first + i + AHEAD, nodes, stride), width)
+        place = place_of(np.int64(first + i), nodes, stride)
+        for f in range(width):
+            out[i - start, column + f] = rounded(number_of(table[place + np.uint64(f)]), out)
 
 
 @jit
@@ -651,42 +532,22 @@ def mix64(x: np.uint64) -> np.uint64:
 
 
 @jit
-def drop_row(row: Array, kind: Kind, threshold: int, factor: float, words: UInt64Array) -> None:
+def drop_row(rows: Array, row: int, threshold: int, factor: float, words: UInt64Array) -> None:
     """Set numbers whose draw is less than `threshold` to 0, multiply the others by `factor`."""
-    width, num_words = len(row), len(words)
-    zero, scale = row.dtype.type(0), row.dtype.type(factor)
+    width, num_words = rows.shape[1], len(words)
+    zero, scale = rows.dtype.type(0), factor_of(factor, rows)
     for lane in range(LANES):
         shift = np.uint64(16 * lane)
         first = lane * num_words
         for w in range(min(num_words, width - first)):
             is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
-            if kind is None:
-                row[first + w] = row[first + w] * scale if is_kept else zero
-            elif kind == BFLOAT16:
-                scaled = to_bfloat16(from_bfloat16(np.uint16(row[first + w])) * np.float32(factor))
-                row[first + w] = scaled if is_kept else zero
-            else:
-                scaled = to_float16(from_float16(np.uint16(row[first + w])) * np.float32(factor))
-                row[first + w] = scaled if is_kept else zero
-
-
-@jit
-def relu_row(row: Array, kind: Kind) -> None:
-    """Set numbers that are not positive to 0; NaN stays."""
-    zero = row.dtype.type(0)
-    if kind is None:
-        for f in range(len(row)):
-            row[f] = zero if row[f] <= zero else row[f]
-    else:
-        lowest = np.uint16(0xFF80 if kind == BFLOAT16 else 0xFC00)  # −∞; above it: NaN
-        for f in range(len(row)):
-            row[f] = zero if np.uint16(0x8000) <= np.uint16(row[f]) <= lowest else row[f]
+            scaled = rounded(number_of(rows[row, first + w]) * scale, rows)
+            rows[row, first + w] = scaled if is_kept else zero
 
 
 @jit
 def activate_rows(
     rows: Array,
-    kind: Kind,
     relu: bool,
     threshold: int,
     factor: float,
@@ -694,44 +555,35 @@ def activate_rows(
     start: int,
     stop: int,
 ) -> None:
-    """ReLU where `relu`, then dropout where `threshold > 0`, in place.
+    """ReLU where `relu`, then dropout where `threshold > 0`, in place; NaN stays.
 
     Number j of row v is dropped where its own 16 random bits, a pure function of (key, v, j), are
     less than `threshold`, independently of chunks and threads.
     """
-    width = rows.shape[1]
+    width, zero = rows.shape[1], rows.dtype.type(0)
     words = np.empty((width + LANES - 1) // LANES, np.uint64)
     for v in range(start, stop):
-        row = rows[v]
         if relu:
-            relu_row(row, kind)
+            for f in range(width):
+                rows[v, f] = zero if number_of(rows[v, f]) <= 0 else rows[v, f]
         if threshold > 0:
             stream = mix64(key ^ (np.uint64(v) * GOLDEN))
             for w in range(len(words)):
                 words[w] = mix64(stream + np.uint64(w + 1) * GOLDEN)
-            drop_row(row, kind, threshold, factor, words)
+            drop_row(rows, v, threshold, factor, words)
 
 
 @jit
-def mask_rows(
-    grad: Array, rows: Array, kind: Kind, factor: float, start: int, stop: int, out: Array
-) -> None:
+def mask_rows(grad: Array, rows: Array, factor: float, start: int, stop: int, out: Array) -> None:
     """The gradient behind `activate_rows` with ReLU: `grad * factor` where its result is positive.
 
     Row `start` goes to row 0 of `out`.
     """
-    width, zero, scale = rows.shape[1], rows.dtype.type(0), rows.dtype.type(factor)
+    zero, scale = out.dtype.type(0), factor_of(factor, out)
     for v in range(start, stop):
-        row, given, target = rows[v], grad[v], out[v - start]
-        if kind is None:
-            for f in range(width):
-                target[f] = given[f] * scale if row[f] > zero else zero
-        else:
-            for f in range(width):
-                bits = np.uint16(row[f])
-                is_positive = bits != np.uint16(0) and bits < np.uint16(0x8000)
-                value = widened(np.uint16(given[f]), kind) * np.float32(factor)
-                target[f] = narrowed(value, kind) if is_positive else zero
+        for f in range(rows.shape[1]):
+            value = rounded(number_of(grad[v, f]) * scale, out)
+            out[v - start, f] = value if number_of(rows[v, f]) > 0 else zero
 
 
 @jit

@@ -130,9 +130,7 @@ def pick(arrays: Arrays, names: Sequence[str]) -> AnyArray | None:
 
 def pick_or_only(path: Path, arrays: Arrays, names: Sequence[str]) -> AnyArray:
     """The array with the first of these names, or the only one."""
-    found = pick(arrays, names)
-    if found is None and len(arrays) == 1:
-        (found,) = arrays.values()
+    found = pick(arrays, [*names, *(arrays if len(arrays) == 1 else ())])
     if found is None:
         raise UserError(
             f"{path} holds arrays called {', '.join(arrays) or '(none)'}.",
@@ -202,7 +200,6 @@ class ArrayTable(Table):
 # Sparse matrices.
 
 _COMPRESSED = ("data", "indices", "indptr", "shape")
-_PARTS = {"csr": _COMPRESSED, "csc": _COMPRESSED, "coo": ("data", "row", "col", "shape")}
 
 
 def unpack_graph(path: Path, arrays: Arrays) -> dict[str, AnyArray]:
@@ -248,12 +245,13 @@ def saved_matrix(path: Path, arrays: Arrays) -> Any:
     if "format" not in arrays or arrays["format"].ndim:
         return None
     kind = arrays["format"].astype(str).item()
-    if kind not in _PARTS or any(part not in arrays for part in _PARTS[kind]):
+    parts = ("data", "row", "col", "shape") if kind == "coo" else _COMPRESSED
+    if kind not in ("csr", "csc", "coo") or any(part not in arrays for part in parts):
         raise UserError(
             f"{path} holds a sparse matrix in the format {kind}.",
             "Save it as CSR: scipy.sparse.save_npz(path, matrix.tocsr()).",
         )
-    return _matrix(path, kind, [arrays[part] for part in _PARTS[kind]])
+    return _matrix(path, kind, [arrays[part] for part in parts])
 
 
 def _matrix(path: Path, kind: str, parts: list[AnyArray]) -> Any:

@@ -10,23 +10,18 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnntrain.data.graph import (
-    NODE,
-    AnyArray,
-    Float32Array,
-    Float64Array,
-    Int64Array,
-    IntArray,
-    NodeType,
-)
+from gnntrain.data.graph import NODE, AnyArray, Float32Array, Float64Array, Int64Array, NodeType
 from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MissingPolicy = Literal["refuse", "mean", "zero", "indicator"]
 MAX_CATEGORIES = 1000
@@ -111,30 +106,17 @@ class FeatureColumn(BaseModel):
 
 
 @dataclass(frozen=True)
-class Categories:
-    """A column of categories as it was read.
-
-    Attributes:
-        values: The different values.
-        codes: `[num_rows]`: place of each row's value in `values`, −1 where it is missing.
-    """
-
-    values: Sequence[str]
-    codes: IntArray
-
-
-@dataclass(frozen=True)
 class RawFeatures:
     """A user's columns as they were read, in the order of a `Preprocessing`'s columns.
 
     Attributes:
         numbers: `[num_rows, num_numbers]`, NaN where one is missing: the columns of numbers.
-        categories: The columns of categories.
+        categories: The columns of categories, null where one is missing.
         exact: Columns of numbers that these are rounded of, in float64, by their places.
     """
 
     numbers: AnyArray
-    categories: Sequence[Categories] = ()
+    categories: Sequence[pa.DictionaryArray] = ()
     exact: Exact = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -142,14 +124,14 @@ class RawFeatures:
 
     def rows(self, start: int, stop: int) -> RawFeatures:
         """The rows from `start` up to `stop`."""
-        categories = [Categories(c.values, c.codes[start:stop]) for c in self.categories]
+        categories = [column[start:stop] for column in self.categories]
         exact = {place: column[start:stop] for place, column in self.exact.items()}
         return RawFeatures(self.numbers[start:stop], categories, exact)
 
 
 def _by_column(
     columns: Iterable[FeatureColumn], raw: RawFeatures
-) -> Iterator[tuple[FeatureColumn, slice | Categories]]:
+) -> Iterator[tuple[FeatureColumn, slice | pa.DictionaryArray]]:
     """Each column with its place among the numbers, or its categories."""
     categories, first = iter(raw.categories), 0
     for column in columns:
@@ -241,16 +223,14 @@ class Preprocessing(BaseModel):
         Raises:
             UserError: A column has too many categories, or no value in the training split.
         """
-        lacks_number = np.zeros(raw.numbers.shape[1], bool)
-        for chunk in _chunks(raw, np.arange(len(raw))) if missing == "indicator" else ():
-            lacks_number |= np.isnan(chunk).any(axis=0)
+        lacks_number = np.isnan(raw.numbers.min(axis=0, initial=np.inf))
         fitted = []
         for column, values in _by_column(columns, raw):
-            if isinstance(values, Categories):
-                found = {"categories": _sorted_values(column.name, values, key)}
-                lacks = (values.codes < 0).any()
-            else:
+            if isinstance(values, slice):
                 found, lacks = {}, lacks_number[values].any()
+            else:
+                found = {"categories": _sorted_values(column.name, values, key)}
+                lacks = values.null_count > 0
             has_indicator = missing == "indicator" and bool(lacks)
             fitted.append(column.model_copy(update={**found, "indicator": has_indicator}))
 
@@ -292,19 +272,19 @@ class Preprocessing(BaseModel):
         features = np.zeros((len(raw), self.num_features), np.float32)
         place = 0
         for column, values in _by_column(self.columns, raw):
-            if isinstance(values, Categories):
-                known = {value: at for at, value in enumerate(column.categories or ())}
-                translation = [*(known.get(value, _UNKNOWN) for value in values.values), _MISSING]
-                codes = np.array(translation, np.int64)[values.codes]
-                rows = np.flatnonzero(codes >= 0)
-                features[rows, place + codes[rows]] = 1
-                is_missing = codes == _MISSING
-                place += len(known)
-            else:
+            if isinstance(values, slice):
                 with np.errstate(over="ignore"):  # infinite, hence reported
                     features[:, place : place + column.width] = numbers[:, values]
                 is_missing = missing[:, values].any(axis=1)
                 place += column.width
+            else:
+                known = {value: at for at, value in enumerate(column.categories or ())}
+                found = [known.get(value, _UNKNOWN) for value in values.dictionary.to_pylist()]
+                codes = np.array([*found, _MISSING])[values.indices.fill_null(-1).to_numpy()]
+                rows = np.flatnonzero(codes >= 0)
+                features[rows, place + codes[rows]] = 1
+                is_missing = codes == _MISSING
+                place += len(known)
             if column.indicator:
                 features[:, place] = is_missing
                 place += 1
@@ -312,9 +292,11 @@ class Preprocessing(BaseModel):
 
     def image(self, number: float) -> Float32Array:
         """The features of a row all of whose numbers are this one; NaN: missing."""
-        columns = sum(column.categories is not None for column in self.columns)
-        missing = Categories((), np.full(1, _MISSING))
-        row = RawFeatures(np.full((1, self.num_numbers), number), [missing] * columns)
+        import pyarrow as pa
+
+        missing = pa.array([None], pa.large_string()).dictionary_encode()
+        categories = [missing for column in self.columns if column.categories is not None]
+        row = RawFeatures(np.full((1, self.num_numbers), number), categories)
         features: Float32Array = self.apply(row)[0]
         return features
 
@@ -346,17 +328,18 @@ def by_node_type(given: AnyPreprocessing | None) -> Mapping[NodeType, Preprocess
     return {NODE: given} if isinstance(given, Preprocessing) else given or {}
 
 
-def _sorted_values(name: str, found: Categories, key: Callable[[str], str]) -> tuple[str, ...]:
+def _sorted_values(
+    name: str, found: pa.DictionaryArray, key: Callable[[str], str]
+) -> tuple[str, ...]:
     """The values that rows have: in the order of numbers if all are numbers, else of texts."""
-    present = np.unique(found.codes[found.codes >= 0])
-    most = min(MAX_CATEGORIES, max(_FEW_CATEGORIES, len(found.codes) // 2))
-    if len(present) > most:
+    values = found.unique().drop_null().cast("large_string").to_pylist()
+    most = min(MAX_CATEGORIES, max(_FEW_CATEGORIES, len(found) // 2))
+    if len(values) > most:
         raise UserError(
-            f"{key('categorical')}: column {name} has {len(present):,} different values in "
-            f"{len(found.codes):,} rows; each would become a feature.",
+            f"{key('categorical')}: column {name} has {len(values):,} different values in "
+            f"{len(found):,} rows; each would become a feature.",
             f"Leave it out with {key('ignore')}=[{name}]; or join values to {most:,} or fewer.",
         )
-    values = [found.values[code] for code in present.tolist()]
     try:
         return tuple(sorted(values, key=lambda value: (float(value), value)))
     except ValueError:

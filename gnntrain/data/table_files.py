@@ -157,10 +157,13 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:
 
     with readable(path):
         refuse_beyond_memory(path, _MEMORY_OF_XML * path.stat().st_size)
-        _refuse_doctype(path)
         try:
+            _refuse_doctype(path)
             graph = nx.read_graphml(path)
-        except (nx.NetworkXException, SyntaxError, KeyError, AttributeError, TypeError) as error:
+        except (
+            *(nx.NetworkXException, expat.ExpatError, SyntaxError),
+            *(KeyError, AttributeError, TypeError),
+        ) as error:
             raise ValueError(f"it is no GraphML: {error}") from error
     note = ""
     if part == "nodes":
@@ -189,9 +192,6 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:
 def _refuse_doctype(path: Path) -> None:
     """Refuse untrusted XML with a document type: its entities may expand to any length."""
 
-    def end(*_: Any) -> None:  # the first element begins: no document type may follow
-        raise StopIteration
-
     def refuse(*_: Any) -> None:
         raise UserError(
             f"{path} declares a document type (<!DOCTYPE …>), which may unpack to any length.",
@@ -200,12 +200,8 @@ def _refuse_doctype(path: Path) -> None:
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = end
-    try:
-        with path.open("rb") as stream, suppress(StopIteration):
-            parser.ParseFile(stream)
-    except expat.ExpatError as error:
-        raise ValueError(f"it is no XML: {error}") from error
+    with path.open("rb") as stream:
+        parser.ParseFile(stream)
 
 
 def _text_suffix(path: Path) -> str:
@@ -424,18 +420,18 @@ def _codec_of(path: Path, encoding: str) -> str | None:
     if encoding != "auto":
         try:
             "".encode(encoding)
-            codecs.getincrementaldecoder(encoding)
+            codec = codecs.lookup(encoding)
         except (LookupError, ValueError) as error:
             raise UserError(
                 f"dataset.encoding={encoding}: Python knows no such encoding.",
                 "Set it to utf-8, utf-16, latin1, …, or leave dataset.encoding=auto.",
             ) from error
-        return None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else encoding
+        return None if codec.name in ("utf-8", "utf-8-sig") else encoding
     with pa.input_stream(str(path), compression="detect") as stream:
         start = stream.read(4096)
-    for mark, codec in _CODECS_OF_MARKS:
+    for mark, found in _CODECS_OF_MARKS:
         if start.startswith(mark):
-            return codec
+            return found
     zeros = np.flatnonzero(np.frombuffer(start, np.uint8) == 0)
     if 4 * len(zeros) < len(start) or len(set(zeros % 2)) != 1:
         return None

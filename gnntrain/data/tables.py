@@ -216,22 +216,18 @@ class Columns:
         Those with a role are as they are written.
         """
         widths: list[int | None] = [None] * len(self.numbers)
-        held: list[Batch] = []  # until a list is there that tells a column's width
-        group: list[Rows] = []
+        held: list[Batch] = []  # also until a list is there that tells a column's width
         for batch in self.table.batches(self.all_places):
             held.append(batch)
-            for i, place in enumerate(self.numbers):
-                if widths[i] is None:
-                    widths[i] = width_of(batch[0][place])
-            if None not in widths:
-                group += [self._rows(some, widths) for some in held]
-                held.clear()
-                if sum(map(len, group)) >= num_rows:
-                    yield _concatenate(group)
-                    group = []
-        group += [self._rows(some, widths) for some in held]
-        if group:
-            yield _concatenate(group)
+            widths = [
+                width_of(batch[0][place]) if width is None else width
+                for place, width in zip(self.numbers, widths, strict=True)
+            ]
+            if None not in widths and sum(len(rows) for _, rows, _ in held) >= num_rows:
+                yield _concatenate([self._rows(one, widths) for one in held])
+                held = []
+        if held:
+            yield _concatenate([self._rows(one, widths) for one in held])
 
     def read(self) -> Rows:
         """Read the columns as a whole, those with a role as `to_plain` makes them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,35 +12,33 @@ from gnntrain.compute import kernels
 
 ALL_16_BITS = np.arange(1 << 16, dtype=np.uint16)
 
+each_half = pytest.mark.parametrize(
+    ("bits", "dtype"), [(np.int16, torch.float16), (np.uint16, torch.bfloat16)]
+)
+
 
 def as_floats(bits: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(bits).view(dtype).float()
 
 
-def gathered(
-    table: np.ndarray, kind: kernels.Kind, out: np.ndarray, out_kind: kernels.Kind
-) -> np.ndarray:
+def gathered(table: np.ndarray, out: np.ndarray) -> np.ndarray:
     """All rows of `table`, converted."""
     none = np.empty(0, np.int64)
     rows, width = table.reshape(-1), table.shape[1]
-    kernels.gather_rows(rows, width, kind, none, 0, 0, len(table), out, out_kind, 0, width)
+    kernels.gather_rows(rows, width, none, 0, 0, len(table), out, 0, width)
     return out
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [(kernels.FLOAT16, torch.float16), (kernels.BFLOAT16, torch.bfloat16)]
-)
-def test_every_16_bit_float_widens_to_the_same_number(kind: int, dtype: torch.dtype) -> None:
-    table = ALL_16_BITS.reshape(256, 256)
-    out = gathered(table, kind, np.empty(table.shape, np.float32), kernels.PLAIN)
+@each_half
+def test_every_16_bit_float_widens_to_the_same_number(bits: Any, dtype: torch.dtype) -> None:
+    table = ALL_16_BITS.view(bits).reshape(256, 256)
+    out = gathered(table, np.empty(table.shape, np.float32))
     expected = as_floats(table, dtype).numpy()
     np.testing.assert_array_equal(out, expected)  # not a number equals itself here
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [(kernels.FLOAT16, torch.float16), (kernels.BFLOAT16, torch.bfloat16)]
-)
-def test_floats_round_to_16_bits_as_torch_rounds_them(kind: int, dtype: torch.dtype) -> None:
+@each_half
+def test_floats_round_to_16_bits_as_torch_rounds_them(bits: Any, dtype: torch.dtype) -> None:
     rng = np.random.default_rng(0)
     numbers = as_floats(ALL_16_BITS, dtype).numpy()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -46,7 +46,7 @@ def test_floats_round_to_16_bits_as_torch_rounds_them(kind: int, dtype: torch.dt
         near = [np.nextafter(ties, np.float32(end)) for end in (-np.inf, np.inf)]
     random = rng.integers(0, 1 << 32, len(ties), dtype=np.uint64).astype(np.uint32).view(np.float32)
     table = np.stack([numbers[:-1], ties, *near, random])
-    out = gathered(table, kernels.PLAIN, np.empty(table.shape, np.uint16), kind)
+    out = gathered(table, np.empty(table.shape, bits))
     expected = torch.from_numpy(table).to(dtype).float().numpy()
     np.testing.assert_array_equal(as_floats(out, dtype).numpy(), expected)
 
@@ -57,8 +57,7 @@ def test_rows_are_gathered_by_node_into_their_columns(num_rows: int) -> None:
     table = rng.random((9, 3)).astype(np.float32)
     nodes = rng.integers(0, 9, num_rows + 2)
     out = np.zeros((num_rows, 5), np.float32)
-    places = table.reshape(-1), 3, kernels.PLAIN, nodes, 2, 0, num_rows
-    kernels.gather_rows(*places, out, kernels.PLAIN, 2, 3)
+    kernels.gather_rows(table.reshape(-1), 3, nodes, 2, 0, num_rows, out, 2, 3)
     np.testing.assert_array_equal(out[:, 2:], table[nodes[2:]])
     assert not out[:, :2].any()
 
@@ -67,7 +66,7 @@ def activated(rows: np.ndarray, *, relu: bool, threshold: int, key: int = 5) -> 
     out = rows.copy()
     factor = (1 << 16) / ((1 << 16) - threshold)
     args = relu, threshold, factor, np.uint64(key), 0, len(rows)
-    kernels.activate_rows(out, kernels.PLAIN, *args)
+    kernels.activate_rows(out, *args)
     return out
 
 
@@ -116,21 +115,19 @@ def test_what_is_dropped_does_not_depend_on_how_rows_are_cut() -> None:
     whole, parts = activated(rows, relu=True, threshold=1 << 15), rows.copy()
     for start, stop in ((0, 7), (7, 30)):
         args = True, 1 << 15, 2.0, np.uint64(5), start, stop
-        kernels.activate_rows(parts, kernels.PLAIN, *args)
+        kernels.activate_rows(parts, *args)
     np.testing.assert_array_equal(parts, whole)
 
 
 @pytest.mark.parametrize("threshold", [0, 1 << 15])
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [(kernels.FLOAT16, torch.float16), (kernels.BFLOAT16, torch.bfloat16)]
-)
+@each_half
 def test_16_bit_rows_are_activated_as_float32_ones_are(
-    kind: int, dtype: torch.dtype, threshold: int
+    bits: Any, dtype: torch.dtype, threshold: int
 ) -> None:
     rows = torch.randn(20, 10).to(dtype)
     rows[0, :4] = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf])
-    bits = rows.view(torch.uint16).numpy().copy()
+    halves = rows.view(torch.int16).numpy().view(bits).copy()
     args = True, threshold, 2.0 if threshold else 1.0, np.uint64(5), 0, 20
-    kernels.activate_rows(bits, kind, *args)
+    kernels.activate_rows(halves, *args)
     expected = activated(rows.float().numpy(), relu=True, threshold=threshold)
-    np.testing.assert_array_equal(as_floats(bits, dtype).numpy(), expected)
+    np.testing.assert_array_equal(as_floats(halves, dtype).numpy(), expected)

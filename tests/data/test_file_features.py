@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from pyarrow import feather
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import NODE, GraphData, PrepareOptions
+from gnntrain.data.graph import NODE, GraphData
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.store import StoredGraph
 from tests.data.files import build, check, check_both, refusal, save, told, write
 from tests.examples import examples
 
@@ -150,24 +148,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
          "labels": pd.DataFrame({"id": IDS, "label": LABELS}).to_csv(index=False, sep=";")}, {},
         ["Set dataset.decimal=','."],
     ),
-    **{
-        f"an unknown name of {key}": (
-            {"county": 1.0},
-            {},
-            {key: ["contry", "q*"]},
-            [f"dataset.{key}", "mean county?", "q*"],
-        )
-        for key in ("feature_columns", "ignore", "categorical")
-    },
-    **{
-        f"names of an array, {key}": (
-            {},
-            {"features": None, "features.npy": np.eye(8)},
-            {key: "a"},
-            [f"dataset.{key}=[a]"],
-        )
-        for key in ("feature_columns", "ignore", "categorical")
-    },
+    **{f"an unknown name of {key}": ({"county": 1.0}, {}, {key: ["contry", "q*"]},
+                                     [f"dataset.{key}", "mean county?", "q*"])
+       for key in ("feature_columns", "ignore", "categorical")},
+    **{f"names of an array, {key}": ({}, {"features": None, "features.npy": np.eye(8)}, {key: "a"},
+                                     [f"dataset.{key}=[a]"])
+       for key in ("feature_columns", "ignore", "categorical")},
     "an id that is left out": ({}, {}, {"ignore": "id", "id_column": "id"}, ["dataset.id_column"]),
     "an infinite number": (
         {"a": ["1", "2", "", "inf", *"5678"]}, {}, {"missing": "mean"},
@@ -281,20 +267,6 @@ def test_missing_values_and_categories(tmp_path: Path, missing: str) -> None:
     assert told(skipped)["ids"] == [IDS[i] for i in (0, 3, 4, 6, 7)]
 
 
-def test_features_are_scaled_by_the_training_split_alone(tmp_path: Path) -> None:
-    a = np.array([1.0, 2, 3, 6, 1000, -1000, 5, 5])
-    table = nodes(a=a, c=[2.0] * 4 + [3.0] * 4, kind=["x", "y"] * 4)
-    data = build({**paths(tmp_path, table), "standardize": True, "categorical": ["kind"]})
-    found = np.array(told(data)["features"])
-    np.testing.assert_allclose(found[:, 2], (a - a[:4].mean()) / a[:4].std(), rtol=1e-6)
-    assert found[:, 3].tolist() == [0] * 4 + [1] * 4, "constant in training"
-    assert found[:, 4:].tolist() == [[1, 0], [0, 1]] * 4
-    check(data, {"summary": "standardised on the training split"})
-    store = write_store(tmp_path / "store", data, PrepareOptions(), {})
-    np.testing.assert_array_equal(store.features, found)
-    assert StoredGraph.open(store.path).meta.preprocessing[NODE] == preprocessing_of(data)
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
 def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
     tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
@@ -317,17 +289,13 @@ def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
     assert f"float32: {names[suffix]}." in warning
 
 
-@pytest.mark.parametrize("suffix", ["npy", "npz"])
-def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path, suffix: str) -> None:
+def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path) -> None:
     matrix = np.arange(24, dtype=np.float64).reshape(8, 3)
     matrix[[1, 6], [0, 2]] = np.nan
-    keys = paths(tmp_path, nodes() if suffix == "npz" else nodes().drop(columns="id"))
-    content = {"x": matrix, "id": np.array(IDS)} if suffix == "npz" else matrix
-    keys["features"] = save(tmp_path / f"x.{suffix}", content)
+    keys = paths(tmp_path, {"x": matrix, "id": np.array(IDS)}, "npz")
     options: dict[str, Any] = {**keys, "standardize": True}
     assert "column 0 is 'nan'" in refusal(options)
-    train = pd.DataFrame(matrix[:4])
-    filled = pd.DataFrame(matrix).fillna(train.mean()).to_numpy()
+    filled = pd.DataFrame(matrix).fillna(pd.DataFrame(matrix[:4]).mean()).to_numpy()
     scaled = (filled - filled[:4].mean(axis=0)) / filled[:4].std(axis=0)
     expected = np.insert(scaled, [1, 3], np.isnan(matrix)[:, [0, 2]], axis=1)
     found = told(build({**options, "missing": "indicator"}))
@@ -396,32 +364,6 @@ KEYS: dict[str, Any] = {"categorical": ["kind"], "missing": "mean", "standardize
 def trained(folder: Path) -> tuple[GraphData, pd.DataFrame]:
     table = nodes(a=[1.0, None, 3, 8, 100, None, 7, 9], kind=list("xyxyxzxy"), note=IDS)
     return build({**paths(folder, table), **KEYS, "ignore": ["note"]}), table
-
-
-def test_columns_of_another_graph_are_found_by_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data, table = trained(tmp_path)
-    shuffled = table[["kind", "f1", "a", "id", "f0"]].assign(more="text")
-    found = again(data, paths(tmp_path / "new", shuffled) | KEYS)
-    assert "another order" in caplog.text
-    assert "more" in caplog.text
-    assert found["features"] == told(data)["features"]
-    assert found["left_out"] == ["more"]
-    for missing in ("a", "kind"):
-        keys = paths(tmp_path / "new", shuffled.drop(columns=missing)) | KEYS
-        message = refusal(keys, labelled=False, preprocessing=preprocessing_of(data))
-        assert f": {missing}" in message
-
-
-def test_another_graph_gets_the_statistics_of_training(tmp_path: Path) -> None:
-    data, table = trained(tmp_path)
-    moved = table.assign(f0=table["f0"] + 5, kind=["x", "new"] * 4, a=None)
-    new = np.array(again(data, paths(tmp_path / "new", moved) | KEYS)["features"])
-    shift = new[:, 0] - np.array(told(data)["features"])[:, 0]
-    np.testing.assert_allclose(shift, 5 / table["f0"][:4].std(ddof=0), rtol=1e-5)
-    np.testing.assert_allclose(new[:, 2], 0, atol=1e-6)  # all are the mean
-    assert new[:, 3:].tolist() == [[1, 0, 0], [0, 0, 0]] * 4
 
 
 def test_columns_of_one_name_or_none_are_found_again(tmp_path: Path) -> None:

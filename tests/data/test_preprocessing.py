@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data.preprocessing import (
-    Categories,
     FeatureColumn,
     PreparedFeatures,
     Preprocessing,
@@ -55,12 +55,8 @@ def raw_of(columns: dict[str, list[Any]], is_number: dict[str, bool]) -> RawFeat
     numbers = [values for name, values in columns.items() if is_number[name]]
     num_rows = len(next(iter(columns.values())))
     matrix = np.array(numbers, np.float32).T if numbers else np.empty((num_rows, 0), np.float32)
-    categories = []
-    for name, values in columns.items():
-        if not is_number[name]:
-            codes, found = pd.factorize(pd.Series(values, dtype=object))
-            categories.append(Categories(found.tolist(), codes))
-    return RawFeatures(matrix, categories)
+    texts = [pa.array(v, pa.large_string()) for name, v in columns.items() if not is_number[name]]
+    return RawFeatures(matrix, [column.dictionary_encode() for column in texts])
 
 
 def described(is_number: dict[str, bool]) -> list[FeatureColumn]:

@@ -123,17 +123,6 @@ def test_a_row_that_never_ends_is_refused(
     assert all(word in message for word in ["rows.csv", *words])
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"])
-def test_line_endings_and_a_byte_order_mark_are_no_data(
-    tmp_path: Path, mark: bytes, ending: bytes
-) -> None:
-    content = mark + ending.join([b"# note", b"id,number", b"a,1", b"", b"b,2", b"c,", b""])
-    found, report = rows_of(keys_of(tmp_path, content), SIZES[1])
-    assert found == [("a", 1), ("b", 2)]
-    assert "line 6: column number is ''" in report
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [

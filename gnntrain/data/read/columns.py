@@ -2,11 +2,9 @@
 
 **Which column is the id?** `NodeSpec.id`, by name or by number from 0; else the one called `id`,
 `node_id`, `node` or `nid` (of a type `author`, `author_id`); else the index that pandas writes into
-Parquet; else the first column without another use (such as the unnamed one that pandas writes into
-CSV), if there are others and its first value is not a fraction (40.0 is one among features). Where
-both an index and another column may be meant, it is asked. Without an id ("none" says so), the rows
-are the nodes 0, 1, 2, …. Arrays (npy, npz, pt) have no id unless an npz or pt file holds an array
-called `ids`, `id` or `node_id`.
+Parquet; else the first column without another use, if there are others and its first value is not a
+fraction (40.0 is one among features). Where both an index and another column may be meant, it is
+asked. Without an id ("none" says so), the rows are the nodes 0, 1, 2, ….
 
 **Labels** are the columns that are named; else one called `label`, `labels`, `class` or `y`; else,
 in a labels file, all that have no other use. **Splits** are a column called `split` or named, or
@@ -208,6 +206,11 @@ def _find_masks(table: Table, ignored: Collection[int]) -> dict[Role, int]:
     return {}
 
 
+def _find_split(table: Table, ignored: Collection[int]) -> dict[Role, int]:
+    """The columns that by their names tell the split."""
+    return find_column(table, "split", ignored) | _find_masks(table, ignored)
+
+
 def ignored_columns(table: Table, spec: NodeSpec) -> set[int]:
     """Places of the columns of the nodes' table that are not used."""
     unused = chain(*(named_column(table, name) for name in spec.unused))
@@ -259,8 +262,7 @@ def columns_of_nodes(
         usual = {} if given else find_column(table, "label", ignored)
         taken |= {*usual.values(), *chain(*(named_column(table, name) for name in given))}
     if not split_elsewhere:
-        found = find_column(table, "split", ignored) | _find_masks(table, ignored)
-        taken |= {*found.values(), *named_split(table, spec)}
+        taken |= {*_find_split(table, ignored).values(), *named_split(table, spec)}
     numbers = [at for at in range(len(table.names)) if at not in taken]
     # Labels and splits are read in the same pass.
     return Columns(table, places, numbers, sorted(taken.difference(places.values())))
@@ -384,8 +386,7 @@ def label_columns(
             f"Give a file of labels, or the {kind}'s name as {key}.",
         )
     if not labels:
-        splits = find_column(table, "split") | _find_masks(table, ())
-        taken = ignored.union(places.values(), splits.values())
+        taken = ignored.union(places.values(), _find_split(table, ()).values())
         labels = [place for place in range(len(table.names)) if place not in taken]
     if not labels:
         raise UserError(f"{table.path} has no column of labels.", f"Set {key}.")
@@ -410,7 +411,7 @@ def split_places(table: Table, spec: NodeSpec, ignored: Collection[int]) -> dict
     """The column of split names, and those of masks."""
     named = spec.split.columns
     if named is None:
-        return find_column(table, "split", ignored) | _find_masks(table, ignored)
+        return _find_split(table, ignored)
     _refuse_ignored(table, spec.split.key("column"), named, ignored, spec)
     found = named_column(table, named[0])
     return {"split": found[0]} if found else {}

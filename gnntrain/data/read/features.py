@@ -24,7 +24,6 @@ from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array, NodeType
 from gnntrain.data.names import COLUMN_NAMES, Role, is_pandas_index
 from gnntrain.data.preprocessing import (
-    Categories,
     FeatureColumn,
     PreparedFeatures,
     Preprocessing,
@@ -390,11 +389,7 @@ def make_features(
         preprocessing: A model's own; None: it is learnt here.
     """
     rows, spec, table = nodes.rows, nodes.spec, nodes.rows.source.table
-    encoded = [to_categories(rows.columns[place]) for place in nodes.categorical]
-    categories = [
-        Categories(column.dictionary.to_pylist(), column.indices.fill_null(-1).to_numpy())
-        for column in encoded
-    ]
+    categories = [to_categories(rows.columns[place]) for place in nodes.categorical]
     raw = RawFeatures(rows.matrix, categories, rows.exact)
     if preprocessing is None:
         widths = widths_of(rows)
