@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnntrain import devices, models
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.types import AnyFanOuts, fan_outs_text
 from gnntrain.data.graph import Graph, NodeType
@@ -156,21 +156,17 @@ def build_loaders(
         exchange: From `build_exchange`; None: this machine reads all feature rows.
     """
     plan = training_plan(config, task, context, by_node=model.needs.edge_index)
-    in_parts = isinstance(graph, PartitionedGraph)
-    owners_draw = exchange is not None and (in_parts or config.distributed.servers > 0)
-    assert owners_draw or not in_parts, "the owners of a graph in parts must be asked"
     return LoaderBuilder(
         config,
         graph,
         context,
         model.needs,
         plan,
-        as_tensor(graph.labels)[:0] if owners_draw else task.targets,
+        task.targets,
         make_seeds=task.seeds,
         uses_graph=model.uses_graph,
         is_typed=model.is_hetero,
         exchange=exchange,
-        owners_draw=owners_draw,
     )
 
 

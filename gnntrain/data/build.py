@@ -61,10 +61,7 @@ class OpenedStore:
 
 
 def store_name(identity: Mapping[str, JSON], options: PrepareOptions) -> str:
-    """Directory name of a store: `<dataset>-<12 hex digits>`, a digest of its identity.
-
-    `identity["dataset"]` gives the readable part.
-    """
+    """Directory name of a store: `<dataset>-<12 hex digits>`, a digest of its identity."""
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", str(identity.get("dataset", "graph")))
     version = StoreMeta.VERSION
     content = {"identity": dict(identity), "options": options.to_dict(), "version": version}
@@ -77,22 +74,18 @@ def open_or_build(
     options: PrepareOptions,
     builder: Callable[[], GraphData],
 ) -> OpenedStore:
-    """Open the store of a graph and `options` under `cache_dir`, building it where needed.
-
-    A damaged store is built again; if several processes need it, one builds and the others wait.
-    Where the identity is another one after building, files have changed while they were read, and
-    all begins anew.
+    """Open the store of a graph and `options` under `cache_dir`, building it where needed, or
+    damaged. If several processes need it, one builds and the others wait.
 
     Args:
         cache_dir: Directory of stores; made if need be.
-        identity: Gives everything that determines the graph, such as name, sizes, seed, or the
-            paths and contents of the raw files; "dataset" is its name.
-        options: Preparation.
+        identity: Gives everything that determines the graph, such as sizes, seed, or the contents
+            of the raw files; "dataset" is its name. Where it is another one after building, files
+            have changed while they were read, and all begins anew.
         builder: Loads or generates the graph; called only if the store must be built.
 
     Raises:
-        UserError: The graph is invalid, its files change whenever they are read, or another file
-            or folder is at the store's path.
+        UserError: As `write_store`, or the files change whenever they are read.
         RunError: The disk is full.
     """
     begin = time.perf_counter()
@@ -247,7 +240,7 @@ def _edge_lists(data: GraphData, options: PrepareOptions) -> dict[EdgeType, Edge
 def _write_edges(
     folder: Path, data: GraphData, options: PrepareOptions
 ) -> tuple[dict[str, ArrayMeta], dict[EdgeType, int]]:
-    """Write the in-neighbour lists, block by block, then the arrays derived from them; returns them
+    """Write the in-neighbour lists, block by block, and the arrays derived from them; returns these
     and the number of edges of each type."""
     lists = _edge_lists(data, options)
     sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 from gnntrain.config import (
@@ -36,11 +36,7 @@ class DatasetBuilder(Protocol):
         ...
 
     def build(self) -> GraphData:
-        """Build the graph: reads, downloads and computes.
-
-        Raises:
-            UserError: It cannot be built; the message names the missing or wrong item.
-        """
+        """Reads, downloads and computes; UserError names a missing or wrong item."""
         ...
 
 
@@ -61,17 +57,13 @@ def builder_for(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
 ) -> DatasetBuilder:
-    """The builder of the data set that `config` describes.
+    """The builder of the data set that `config` describes; UserError where there is no such data
+    set, no split of that number, or a file is not given.
 
     Args:
-        config: The data set.
         labelled: Whether a user's own files must have labels and splits.
         preprocessing: What makes features of a user's own files, of a typed graph by node type;
             None: it is learnt from them.
-
-    Raises:
-        UserError: There is no such data set, it has no split of that number, or a file is not
-            given.
     """
     if isinstance(config, SyntheticConfig | SyntheticMAGConfig):
         options = config.model_dump(exclude=set(DatasetConfig.model_fields))
@@ -85,8 +77,7 @@ def builder_for(
     published = PUBLISHED.get(config.name)
     if published is None:
         return _package_builder(config)
-    module, _, attribute = published.builder.partition(":")
-    builder: type[PublishedBuilder] = getattr(import_module(module), attribute)
+    builder: type[PublishedBuilder] = resolve_name(published.builder)
     return builder(config)
 
 
@@ -97,19 +88,8 @@ def object_builder(
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
 ) -> DatasetBuilder:
-    """The builder of a graph that is given as an object in Python.
-
-    Its identity is a digest of its content: the same object finds its store again.
-
-    Args:
-        data: See `gnntrain.data.read.objects.graph_of_object`.
-        config: Name, task, metric, split.
-        labelled: False: for a graph to predict on; labels and splits are neither needed nor read.
-        preprocessing: What makes the features of the model that predicts; None: it is learnt.
-
-    Raises:
-        UserError: It is no graph, or has a mistake.
-    """
+    """The builder of a graph that is given as an object in Python, identified by its content. For
+    arguments and errors see `gnntrain.data.read.objects.graph_of_object`."""
     from gnntrain.data.read.objects import content_digest, graph_of_object
 
     graph = graph_of_object(data, config, labelled=labelled, preprocessing=preprocessing)

@@ -17,14 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnntrain.data.graph import (
-    EdgeData,
-    EdgeType,
-    GraphData,
-    NodeData,
-    NodeType,
-    index_dtype,
-)
+from gnntrain.data.graph import EdgeData, EdgeType, GraphData, NodeData, NodeType, index_dtype
 from gnntrain.data.pyg_data import PyGBuilder
 
 ENTITY: NodeType = "entity"
@@ -54,7 +47,9 @@ class EntitiesBuilder(PyGBuilder):
         triples = dict.fromkeys(read_triples(raw_dir / f"{self.dataset}_stripped.nt.gz"))
         terms = sorted({term for subject, _, target in triples for term in (subject, target)})
         number = {term: node for node, term in enumerate(terms)}
-        ids = [term if len(term) <= _LONGEST_ID else _shortened(term) for term in terms]
+        # Of a long literal (an abstract), the beginning and a digest.
+        digests = {t: hashlib.sha256(t.encode()).hexdigest() for t in terms if len(t) > _LONGEST_ID}
+        ids = [f"{t[:_LONGEST_ID]}… {digests[t][:12]}" if t in digests else t for t in terms]
 
         # Relations are called by the local names of their URIs, the most frequent first; the
         # second of the same name is NAME_2, and so on.
@@ -72,18 +67,16 @@ class EntitiesBuilder(PyGBuilder):
 
         # Each table has a row for each labelled entity.
         node_column, class_column = _COLUMNS[self.dataset]
-        names: dict[int, str] = {}
-        members = []
+        names, members = dict[int, str](), []
         for table in ("trainingSet.tsv", "testSet.tsv"):
             with (raw_dir / table).open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file, delimiter="\t"))
             found = {number[row[node_column]]: row[class_column] for row in rows}
             members.append(np.array(list(found), np.int64))
             names |= found
-        classes = sorted(set(names.values()))
+        classes, classes_of_nodes = np.unique([*names.values()], return_inverse=True)
         labels = np.full(len(terms), -1, np.int32)
-        for node, name in names.items():
-            labels[node] = classes.index(name)
+        labels[[*names]] = classes_of_nodes
 
         # Split 0 is the published one, without validation nodes; splits 1 to 5 hold out a fifth
         # of each class.
@@ -98,26 +91,18 @@ class EntitiesBuilder(PyGBuilder):
             target=ENTITY,
             labels=labels,
             num_classes=len(classes),
-            class_names=np.array([label.encode() for label in classes]),
+            class_names=np.char.encode(classes, "utf-8"),
             task="multiclass",
             splits={"train": train, "val": val, "test": test},
             reverse=True,
         )
 
 
-def _shortened(term: str) -> str:
-    """The beginning of a long literal (an abstract) and a digest."""
-    return f"{term[:_LONGEST_ID]}… {hashlib.sha256(term.encode()).hexdigest()[:12]}"
-
-
 def read_triples(path: Path) -> Iterator[Triple]:
-    """The triples of a gzipped file of N-Triples (W3C, 2014).
+    """The triples of a gzipped file of N-Triples (W3C, 2014); ValueError where a line is none.
 
     URIs come without their brackets; literals keep quotation marks, type and language, so that no
-    literal equals a URI. Two literals are equal if their text is.
-
-    Raises:
-        ValueError: A line is not a triple.
+    literal equals a URI.
     """
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
         for row, line in enumerate(map(str.strip, lines), start=1):

@@ -1,8 +1,7 @@
 """A graph in parts on disk: a machine maps its own parts, and knows where all nodes are.
 
-`gnntrain partition` numbers the nodes anew, so that each part is a contiguous range of nodes; a
-part holds the in-edges of its nodes. Within a part, nodes are in their original order, and a node's
-in-edges too. `partition.json` describes all parts.
+Nodes are numbered anew, so that each part is a contiguous range of nodes; a part holds the in-edges
+of its nodes. Within a part, nodes are in their original order, and a node's in-edges too.
 """
 
 from __future__ import annotations
@@ -46,11 +45,8 @@ class PartitionError(UserError):
 
 
 class PartMeta(Meta):
-    """One part, its nodes and edges of each type; its files are in the folder `part<number>`.
-
-    Of its `arrays`, `indptr` and `indices` are those of a `FusedCSC`; features, ids and original
-    numbers of the node type at position i are `features_<i>`, `node_ids_<i>` and `original_<i>`.
-    """
+    """One part, its nodes and edges of each type; its files are in the folder `part<number>`. Its
+    `arrays` are those of a store, and `original_<i>` of the node type at position i."""
 
     node_counts: tuple[int, ...]
     edge_counts: tuple[int, ...]
@@ -73,10 +69,9 @@ class PartMeta(Meta):
 class PartitionMeta(GraphMeta):
     """The content of `partition.json`.
 
-    `arrays` are those of the whole graph, beside it: splits, names of classes, and `original_<i>`,
-    the original numbers of the nodes of each type without features, since a model's rows for them
-    have the original order. `source` is the content digest of the store that was partitioned.
-    Class counts and target ranges are by split, where the graph has classes or quantities.
+    `arrays` are those of the whole graph, beside it: splits, names of classes, and `original_<i>`
+    of each type without features: a model's rows for them have the original order. `source` is the
+    content digest of the store. Class counts and target ranges are by split.
     """
 
     FILE = "partition.json"
@@ -172,28 +167,17 @@ class Part:
 class PartitionedGraph(Graph):
     """A graph in parts, of which some are open here.
 
-    Its arrays have the types and widths of the whole graph's, but no rows: those of nodes and edges
-    are in the parts, here and on other machines. Nodes have their new numbers; `splits` are whole,
-    each in its original order (ascending original numbers). Pickled, it is its path: the other
-    process maps the same files.
-
-    Attributes:
-        path: The folder that `gnntrain partition` has written.
-        meta: The content of its `partition.json`.
-        parts: Which parts are open, consecutive.
-        opened: These parts.
-        starts: By node type, int64 `[num_parts + 1]`: part p has the nodes
-            `starts[p] … starts[p + 1] − 1`.
-        originals: The original numbers of all nodes of each type that has no features, int64: a
-            model's rows for them have the original order.
+    Its arrays have the types and widths of the whole graph's, but no rows: these are in the parts,
+    here and on other machines. Nodes have their new numbers; `splits` are whole, each in its
+    original order. Pickled, it is its path: the other process maps the same files.
     """
 
     path: Path
     meta: PartitionMeta
-    parts: range
+    parts: range  # that are open, consecutive
     opened: tuple[Part, ...]
-    starts: Mapping[NodeType, Int64Array]
-    originals: Mapping[NodeType, Int64Array]
+    starts: Mapping[NodeType, Int64Array]  # part p has the nodes starts[p] … starts[p + 1] − 1
+    originals: Mapping[NodeType, Int64Array]  # see `PartitionMeta.arrays`
 
     @classmethod
     def open(
@@ -202,11 +186,8 @@ class PartitionedGraph(Graph):
         """Map some of the parts without reading their arrays; the others need not be there.
 
         Args:
-            path: The folder that `gnntrain partition` has written.
-            parts: Consecutive parts to open; None: all. `range(0)` opens no part, only what is
-                known of the whole graph.
-            check: Verify all checksums if a file was touched since they were last verified.
-                False in worker processes, whose parent has just done so.
+            parts: Consecutive parts to open, perhaps none; None: all.
+            check: See `StoredGraph.open`.
 
         Raises:
             PartitionError: Something is missing, damaged, of another format version, or there are

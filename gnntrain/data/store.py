@@ -71,11 +71,9 @@ class EdgeTypeMeta(Meta):
 
 
 class GraphMeta(Meta):
-    """A graph's metadata, of a store or of all parts; `digest` is taken over all other fields.
-
-    `arrays` are the files beside the metadata. `lowest` is what `normalize_features` subtracted, by
-    node type. `identity` is what the graph was made from.
-    """
+    """A graph's metadata, of a store or of all parts; `arrays` are the files beside it, `identity`
+    is what the graph was made from, `lowest` what `normalize_features` subtracted, by node type,
+    and `digest` is taken over all other fields."""
 
     FILE: ClassVar[str]
     FORMAT: ClassVar[str]
@@ -167,9 +165,9 @@ class GraphMeta(Meta):
         """The preprocessing of the node types that have some."""
         return {of.name: of.preprocessing for of in self.node_types if of.preprocessing is not None}
 
-    # Arrays of nodes and in-edges, which the whole graph has in a store, and each part of its own.
-    # `indptr` and `indices` are those of a `FusedCSC`. Features and ids of the node type at
-    # position i are `features_<i>` and `node_ids_<i>`; labels are the target type's.
+    # Arrays of nodes and in-edges, of a store or a part. `indptr` and `indices` are those of a
+    # `FusedCSC`. Features and ids of the node type at position i are `features_<i>` and
+    # `node_ids_<i>`; labels are the target type's.
 
     def row_arrays(self, num_nodes: Sequence[int], num_edges: Sequence[int]) -> Expected:
         """Types and shapes of the arrays of that many nodes and in-edges of each type."""
@@ -270,18 +268,11 @@ class StoreMeta(GraphMeta):
 
     @property
     def content_digest(self) -> str:
-        """Digest of the arrays' checksums and their meaning, not of their origin.
-
-        Raw files may be moved or touched. Names of classes do not count: the model does not learn
-        them. Runs are compared by it, so it never changes: of a homogeneous graph the arrays have
-        the names that they had before stores knew types.
-        """
+        """Digest of the arrays' checksums and their meaning, by which runs are compared; not of
+        their origin, nor of names of classes. It never changes: of a homogeneous graph the arrays
+        have the names that they had before stores knew types."""
         arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
-        content: dict[str, object] = {
-            "task": self.task,
-            "metric": self.metric,
-            "num_classes": self.num_classes,
-        }
+        content = {name: getattr(self, name) for name in ("task", "metric", "num_classes")}
         if self.is_homogeneous:
             arrays = {name.removesuffix("_0"): array for name, array in arrays.items()}
         else:
@@ -305,15 +296,12 @@ class StoredGraph(Graph):
 
     @classmethod
     def open(cls, path: Path, *, check: bool = True) -> StoredGraph:
-        """Map the store at `path`, without reading its arrays.
+        """Map the store at `path`, without reading its arrays; `StoreError` where something is
+        missing, damaged, or of another format version.
 
         Args:
-            path: The store's directory.
-            check: Verify all checksums if a file was touched since they were last verified.
-                False in worker processes, whose parent has just done so.
-
-        Raises:
-            StoreError: Something is missing, damaged, or of another format version.
+            check: Verify the checksums of files that were touched since this was done. False in
+                worker processes, whose parent has just done so.
         """
         path = Path(path).absolute()
         meta = StoreMeta.read(path)

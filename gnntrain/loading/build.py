@@ -16,6 +16,7 @@ from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.features import (
@@ -64,7 +65,6 @@ class LoaderBuilder:
         is_typed: Whether it is a model of typed graphs: the CPU draws then, also for a GPU, which
             holds all rows or none.
         exchange: Asks other machines, and answers them; None: this machine reads all rows.
-        owners_draw: Whether the owners of the exchange hold the graph in parts.
 
     Attributes:
         kernels: What this process has selected for the rank's device, to compute and to draw.
@@ -84,19 +84,21 @@ class LoaderBuilder:
         uses_graph: bool = True,
         is_typed: bool = False,
         exchange: Exchange | None = None,
-        owners_draw: bool = False,
     ) -> None:
         self._config, self._graph, self._context = config, graph, context
         self._needs, self._plan, self._targets = needs, plan, targets
         self._make_seeds, self._uses_graph = make_seeds, uses_graph
         self.kernels = selected(context.device.type)
-        self.is_typed, self.exchange, self._owners_draw = is_typed, exchange, owners_draw
+        self.is_typed, self.exchange = is_typed, exchange
+        in_parts = isinstance(graph, PartitionedGraph)
+        self._owners_draw = exchange is not None and (in_parts or config.distributed.servers > 0)
+        assert self._owners_draw or not in_parts, "the owners of a graph in parts must be asked"
         self._on_gpu = devices.is_gpu(context.device)
         self._is_full = config.sampler.name == "full"
         self._samplers: dict[tuple[object, ...], Sampler] = {}
         self._shared: SharedGraph | None = None
         if exchange is not None:
-            self._shared = SharedGraph(graph, exchange, context, in_parts=owners_draw)
+            self._shared = SharedGraph(graph, exchange, context, in_parts=self._owners_draw)
             self.owners = self._shared.owners
         backend = config.sampler.backend
         is_triton = backend == "triton" and not is_typed and self._on_gpu
@@ -108,7 +110,7 @@ class LoaderBuilder:
             )
         # Whether the GPU draws if its memory holds the edges.
         self._draws_on_gpu = False
-        if not (is_typed or owners_draw):
+        if not (is_typed or self._owners_draw):
             on_gpu = self.kernels.samples_on_gpu
             self._draws_on_gpu = on_gpu if backend == "auto" else sampler_class(backend).on_gpu
 

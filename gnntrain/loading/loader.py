@@ -91,14 +91,9 @@ class SeedPlan:
         """The key of the draws of a step."""
         return SampleKey(self.seed, epoch, step if self.redraw else 0, self.by_node)
 
-    def global_batch(self, order: Int64Array, step: int) -> Int64Array:
-        """The seeds of all ranks in `step`."""
-        start = step * self.global_batch_size
-        return order[start : start + self.global_batch_size]
-
     def rank_batch(self, order: Int64Array, step: int) -> RankBatch:
         """This rank's seeds in `step`."""
-        everyone = self.global_batch(order, step)
+        everyone = order[step * self.global_batch_size :][: self.global_batch_size]
         share = everyone[rank_range(len(everyone), self.rank, self.world_size)]
         return RankBatch(share if len(share) else everyone[:1], len(share), len(everyone))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
@@ -14,18 +14,8 @@ from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
-from gnntrain.sampling.block import Sample
+from gnntrain.sampling.base import NO_TARGETS, Seeds
 from gnntrain.sampling.cpu import checked_seeds
-
-
-@runtime_checkable
-class PaddingSampler(Protocol):
-    """A sampler that can sample without synchronisation, see `GPUSampler`."""
-
-    def hop_keys(self, key: SampleKey) -> Tensor: ...
-
-    def sample_padded(self, seeds: Tensor, keys: Tensor) -> Sample: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +44,8 @@ class PaddedBatches:
     """
 
     def __init__(self, loader: SampledLoader) -> None:
-        if not isinstance(loader.sampler, PaddingSampler):
+        self._sampler: Any = loader.sampler
+        if not hasattr(self._sampler, "sample_padded"):  # see `GPUSampler`
             raise UserError(
                 f"{type(loader.sampler).__name__} cannot draw batches of a fixed size",
                 "Write sampler.backend=triton, or leave out trainer.cuda_graph.",
@@ -62,7 +53,6 @@ class PaddedBatches:
         schema = loader.values.schema
         seeds = Seeds({schema.target: as_tensor(loader.plan.seeds)}, NO_TARGETS)
         checked_seeds(seeds, schema.num_nodes)
-        self._sampler = loader.sampler
         self._loader = loader
 
     def __iter__(self) -> Iterator[SeedBatch]:

@@ -344,13 +344,8 @@ def place_features(
 def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatures:
     """All rows (`[num_nodes, width]`, readable by the device), those of the nodes `cached`
     (ascending) from a copy on the device."""
-    return LazyFeatures(
-        rows=rows[cached.cpu()].to(device),
-        slots=slots_of(cached, len(rows), device),
-        parts=device_addresses([rows], device),
-        part_rows=len(rows),
-        held=(rows,),
-    )
+    copy, slots = rows[cached.cpu()].to(device), slots_of(cached, len(rows), device)
+    return replace(sharded_rows((rows,), device), rows=copy, slots=slots)
 
 
 def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatures:

@@ -181,9 +181,8 @@ class ShardedFeatures(FeatureSource):
         )
         if not self.waits:
             return selection
-        return LazyFeatures(
-            send_all([selection.read(0, len(wanted), dtype)], self._context.device)[0]
-        )
+        (sent,) = send_all([selection.read(0, len(wanted), dtype)], self._context.device)
+        return LazyFeatures(sent)
 
 
 class SharedGraph(BatchValues):
@@ -214,8 +213,7 @@ class SharedGraph(BatchValues):
         self._in_parts, num_owners, owner = in_parts, exchange.num_owners, exchange.owner
         self._originals = originals_of(graph)
         if isinstance(graph, PartitionedGraph):
-            firsts = [rank_range(graph.num_parts, i, num_owners).start for i in range(num_owners)]
-            cuts = [*firsts, graph.num_parts]
+            cuts = equal_ranges(graph.num_parts, num_owners).starts
             self.owners = {name: NodeOwners(starts[cuts]) for name, starts in graph.starts.items()}
         else:
             sizes = self.schema.num_nodes.items()

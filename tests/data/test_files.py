@@ -176,7 +176,6 @@ def test_it_is_read_by_keys_and_by_a_schema(tmp_path: Path, name: str) -> None:
     ("labels", "names"),
     [
         ("id,label\n10,é\n20,b\n30,é\n40,b\n", ["b", "é"]),
-        ("id,label\n10,7\n20,3\n30,3\n40,-1\n", [3, 7]),
         ("id,label\n10,300\n20,20\n30,100\n40,-1\n", [20, 100, 300]),
         ("id,label\n10,1\n20,0\n30,1\n40,0\n", None),
         ("id,label\n10,1.0\n20,0.0\n30,1.0\n40,\n", None),

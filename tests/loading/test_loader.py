@@ -70,9 +70,11 @@ def test_every_seed_is_used_once_an_epoch_in_equally_many_steps_on_every_rank(
     num_seeds: int, batch_size: int, world_size: int, epoch: int, drop_last: bool
 ) -> None:
     seeds = np.arange(100, 100 + num_seeds)
-    plan = SeedPlan(seeds, batch_size, world_size=world_size, drop_last=drop_last)
-    order = plan.order(epoch)
-    used = [int(seed) for step in range(plan.num_steps) for seed in plan.global_batch(order, step)]
+    used = []
+    for rank in range(world_size):
+        plan = SeedPlan(seeds, batch_size, rank, world_size, drop_last=drop_last)
+        for share, _ in plan.batches(epoch):
+            used += share.seeds[: share.num_counted].tolist()
     if drop_last:
         assert len(used) == num_seeds - num_seeds % plan.global_batch_size
         assert len(set(used)) == len(used)

@@ -1,17 +1,14 @@
 """Which node goes to which part: by Fennel, by METIS, or at random.
 
-Fennel reads the nodes one after the other, each with its in-neighbours, and needs some bytes of
-memory a node. As in Fennel (Tsourakakis, Gkantsidis, Radunovic & Vojnovic, WSDM 2014), a node goes
-to the part with the highest score among those that have room for it: the number of its
-in-neighbours there, minus what the part's cost α·load^γ would grow by, with γ = 1.5 and
-α = m·k^(γ − 1)/n^γ for n nodes, m undirected edges and k parts. As in restreaming (Nishimura &
-Ugander, KDD 2013), all nodes are read again several times, and placed by where their neighbours are
-now.
+As in Fennel (Tsourakakis, Gkantsidis, Radunovic & Vojnovic, WSDM 2014), nodes are read one by one. A
+node goes to the part with the highest score among those that have room for it: the number of its
+in-neighbours there, minus what the part's cost (m/k)·load^1.5 would grow by, for m undirected edges
+and k parts. As in restreaming (Nishimura & Ugander, KDD 2013), all nodes are placed again several
+times, by where their neighbours are now.
 
-The load is threefold: nodes, in-edges, and training nodes, each in units of an equal share. The
-cost is then (m/k)·load^γ of each of the three; for the nodes it is Fennel's. No part takes more
-than `SLACK` times an equal share of any, unless no part has room; then the least loaded one does.
-The cost's factor falls from pass to pass: a balanced start leaves room for exchanges later.
+The load is threefold: nodes, in-edges, and training nodes, each in units of an equal share. No part
+takes more than `SLACK` times an equal share of any, unless no part has room; then the least loaded
+one does. The cost's factor falls from pass to pass: a balanced start leaves room for exchanges.
 """
 
 from __future__ import annotations
@@ -44,11 +41,7 @@ _FACTORS = (4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25)
 def assign(graph: Graph, num_parts: int, method: Method) -> PartIndex:
     """The part of each node: uint8 `[num_nodes]`; each of the parts, at most `MAX_PARTS`, has one.
 
-    "metis" cuts few edges, and needs the graph several times over in memory; "streaming" cuts more
-    of them, in bounded memory; "random" deals the nodes out like cards.
-
-    Raises:
-        RunError: METIS failed, or the system has killed it.
+    "metis" needs the graph several times over in memory; RunError where it failed, or was killed.
     """
     if num_parts == 1:
         return np.zeros(graph.num_nodes, np.uint8)
@@ -83,11 +76,8 @@ def _deal(graph: Graph, num_parts: int) -> PartIndex:
 
 
 def _by_metis(graph: Graph, num_parts: int) -> PartIndex:
-    """The part of each node by METIS (Karypis & Kumar 1998).
-
-    METIS runs in a process of its own: it holds Python's lock and catches SIGTERM, so that a
-    signal would end nothing before METIS itself ends.
-    """
+    """The part of each node by METIS (Karypis & Kumar 1998), in a process of its own: METIS holds
+    Python's lock and catches SIGTERM, so that a signal would end nothing."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_parts, args=(graph, num_parts, sender), daemon=True)
@@ -137,11 +127,7 @@ def _train_flags(graph: Graph) -> Flags:
 
 
 def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> PartIndex:
-    """The part of each node by Fennel.
-
-    With `start`, nodes are moved from there until no load is too high, and where fewer edges are
-    cut; without, they are placed one by one.
-    """
+    """The part of each node by Fennel; with `start`, nodes are moved from there."""
     num_nodes, is_train = graph.num_nodes, _train_flags(graph)
     num_in_edges = np.diff(graph.indptr)
     most = np.array([1, num_in_edges.max(), 1])  # of one node, which must fit in

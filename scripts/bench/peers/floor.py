@@ -72,7 +72,7 @@ def mean_work(spec: Spec, store: StoredGraph) -> Work:
     row_bytes = store.num_features * store.features.itemsize
     works = []
     for step in range(min(_NUM_BATCHES, plan.num_steps)):
-        seeds = as_tensor(plan.global_batch(order, step))
+        seeds = as_tensor(plan.rank_batch(order, step).seeds)
         drawn = sampler.sample(Seeds({NODE: seeds}, NO_TARGETS), SampleKey(0, 1, step))
         works.append(work_of([hop.edges[EDGE] for hop in drawn.hops], widths, row_bytes))
     num_dst, flops, num_bytes = np.mean([(w.num_dst, w.flops, w.num_bytes) for w in works], axis=0)

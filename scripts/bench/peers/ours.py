@@ -169,7 +169,7 @@ def sample(_: DistributedContext, turns: Turns) -> None:
     order = plan.order(1)
 
     def draw(step: int) -> int:
-        seeds = as_tensor(plan.global_batch(order, step % plan.num_steps))
+        seeds = as_tensor(plan.rank_batch(order, step % plan.num_steps).seeds)
         drawn = sampler.sample(Seeds({store.target: seeds}, NO_TARGETS), SampleKey(0, 1, step))
         return sum(hop.num_edges for hop in drawn.hops)
 
