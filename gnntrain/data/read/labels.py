@@ -34,7 +34,7 @@ _NODES_A_CLASS = 5  # with fewer, a feature may look like the class by chance
 _MOST_VALUES = 1 << 24
 _LARGEST = float(np.finfo(np.float32).max)
 _TWO_KEYS = (
-    "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each number "
+    "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each value "
     "is a class."
 )
 
@@ -220,35 +220,25 @@ def _refuse_doubtful(labels: pa.Array, where: str, key: str) -> None:
     Whole numbers are if there are at most 50 different ones, or if they fill their range as class
     numbers do and a typical one has several nodes.
     """
-    counts = labels.value_counts().field("counts").to_numpy()
-    is_many, typical = len(counts) > _MOST_CLASSES, np.median(counts) if len(counts) else 0
-    if labels.type == TEXT:
-        if is_many and typical < _FEW_TEXTS:
+    counts, is_text = labels.value_counts().field("counts").to_numpy(), labels.type == TEXT
+    typical = np.median(counts) if len(counts) else 0
+    values = (labels[:1] if is_text else labels).to_numpy(zero_copy_only=False)
+    is_sparse = typical < (_FEW_TEXTS if is_text else _FEW_NODES)
+    if not is_text and len(values):
+        fractions = values[values != np.floor(values)]
+        if len(fractions):
             raise UserError(
-                f"{where} has {len(counts):,} different texts for labels, such as "
-                f"{labels[0].as_py()!r}, and most of them stand only once: are they classes?",
-                "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
-                f"table, {key} names their column. A quantity is written in digits with a decimal "
-                "mark alone.",
+                f"{where} has fractions for labels: {len(fractions):,} of {len(values):,}, such as "
+                f"{_number(fractions[0])}.",
+                f"{_TWO_KEYS} Then fractions are bad rows.",
             )
-        return
-    values = labels.to_numpy()
-    if not len(values):
-        return
-    lowest, highest = values.min(), values.max()
-    ends = f"from {_number(lowest)} to {_number(highest)}"
-    fractions = values[values != np.floor(values)]
-    if len(fractions):
+        is_sparse |= len(counts) < (values.max() - values.min() + 1) / 2
+    if is_sparse and len(counts) > _MOST_CLASSES:
+        kind = "texts" if is_text else "whole numbers"
         raise UserError(
-            f"{where} has fractions for labels: {len(fractions):,} of {len(values):,}, such as "
-            f"{_number(fractions[0])}; {ends}.",
-            f"{_TWO_KEYS} Then fractions are bad rows.",
-        )
-    if is_many and (len(counts) < (highest - lowest + 1) / 2 or typical < _FEW_NODES):
-        raise UserError(
-            f"{where} has {len(counts):,} different whole numbers {ends}: are they classes or a "
-            "quantity?",
-            _TWO_KEYS,
+            f"{where} has {len(counts):,} different {kind} for labels, such as {values[0]}: are "
+            "they classes or a quantity?",
+            f"{_TWO_KEYS} Other columns of labels are named by {key}.",
         )
 
 
