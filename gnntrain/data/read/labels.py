@@ -103,20 +103,17 @@ def _classes(
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     where, column = _where(rows, [rows.source.places["label"]]), rows.columns["label"]
-    ask = ask and options.task == "auto"
-    if column.type == TEXT:
-        has_label = ~rows.is_missing("label")
-        if ask:
-            _refuse_doubtful(column.filter(has_label), where, nodes.spec.label.key("column"))
-    else:
+    has_label = ~rows.is_missing("label")
+    if column.type != TEXT:
         values = column.fill_null(-1).to_numpy()
-        if ask:
-            known = pa.array(values[values != -1])
-            _refuse_doubtful(known, where, nodes.spec.label.key("column"))
+        has_label = np.asarray(values != -1)
+    if ask and options.task == "auto":
+        _refuse_doubtful(column.filter(has_label), where, nodes.spec.label.key("column"))
+    if column.type != TEXT:
         wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
         reason = "label {} is not a whole number from 0 on, or −1 for none"
         rows = rows.drop(wrong, bad, reason, role="label")
-        has_label = values[~wrong] != -1
+        has_label = has_label[~wrong]
     found = rows.columns["label"].filter(has_label).dictionary_encode()
     classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     labels = np.full(nodes.index.num_nodes, -1, np.int32)
@@ -156,18 +153,12 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
     has_label = np.asarray((rows.matrix == rows.matrix).any(axis=1))  # NaN, of any type, is none
     if is_quantity:
         wrong = np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1)
-        expected, lacks = "a number", "no row has numbers for labels"
-        hint = f"Give the column of the quantity as {key}."
+        expected, hint = "a number", f"Give the column of the quantity as {key}."
     else:
         wrong = ~np.isin(rows.matrix, (0, 1)).all(axis=1)
-        expected, lacks = "0 or 1", "no row has 0 or 1 in each of them"
-        hint = (
-            f"If only one column holds the labels, set {key}; if they are quantities, "
-            "task.type=node_regression."
-        )
+        expected, hint = "0 or 1", f"If only one column holds the labels, set {key}; if they are "
+        hint += "quantities, task.type=node_regression."
     wrong &= has_label
-    if has_label.any() and (wrong == has_label).all():
-        raise UserError(f"{where}: {lacks}.", hint)
 
     def reason(record: Record) -> str:
         for place, name in columns.items():
@@ -177,7 +168,7 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
                 return f"label {name} is {record[place]!r} instead of {expected}"
         return f"a label is not {expected}"
 
-    rows = rows.drop(np.asarray(wrong), bad, reason, "" if is_quantity else hint)
+    rows = rows.drop(np.asarray(wrong), bad, reason, hint)
     has_label = has_label[~wrong]
     shape = nodes.index.num_nodes, len(columns)
     labelled = np.zeros(len(nodes.rows), bool)
