@@ -390,7 +390,7 @@ def make_features(
     """
     rows, spec, table = nodes.rows, nodes.spec, nodes.rows.source.table
     categories = [to_categories(rows.columns[place]) for place in nodes.categorical]
-    raw = RawFeatures(rows.matrix, categories, rows.exact)
+    raw = RawFeatures(rows.matrix, categories)
     if preprocessing is None:
         widths = widths_of(rows)
         id_place = rows.source.places.get("id")
@@ -422,7 +422,11 @@ def make_features(
         )
     if not preprocessing.is_identity:
         return PreparedFeatures(raw, preprocessing), preprocessing
-    return rows.matrix, preprocessing if preprocessing.has_names else None
+    # Arrays keep their own type.
+    matrix = (
+        rows.matrix if isinstance(table, ArrayTable) else rows.matrix.astype(np.float32, copy=False)
+    )
+    return matrix, preprocessing if preprocessing.has_names else None
 
 
 def describe_features(nodes: NodeRows, preprocessing: Preprocessing | None, *, fitted: bool) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns
 from gnntrain.data.read.features import NodeRows, widths_of
 from gnntrain.data.read.nodes import utf8
@@ -182,7 +181,7 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
         phrase = f"{where}: {len(columns)} labels of 0 and 1"
         return Targets(labels, len(columns), "multilabel", labelled, rows, names, phrase)
     labels = np.full(shape, np.nan)
-    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
+    labels[rows.nodes] = rows.matrix
     ranges = []
     for name, values in zip(columns.values(), labels.T, strict=True):
         known = values[~np.isnan(values)]
