@@ -421,11 +421,7 @@ def make_features(
         )
     if not preprocessing.is_identity:
         return PreparedFeatures(raw, preprocessing), preprocessing
-    # Arrays keep their own type.
-    matrix = (
-        rows.matrix if isinstance(table, ArrayTable) else rows.matrix.astype(np.float32, copy=False)
-    )
-    return matrix, preprocessing if preprocessing.has_names else None
+    return rows.matrix, preprocessing if preprocessing.has_names else None
 
 
 def describe_features(nodes: NodeRows, preprocessing: Preprocessing | None, *, fitted: bool) -> str:
