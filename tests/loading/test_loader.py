@@ -20,7 +20,6 @@ from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.pyg import PyGSampler
 from tests.examples import examples
 from tests.loading.graphs import (
     KINDS,
@@ -31,7 +30,6 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
-from tests.pyg_backends import BACKENDS, use_backend
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
@@ -304,39 +302,3 @@ def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:
     batch = next(iter(builder(graph, options={"uses_graph": False}).training_loader()))
     assert batch.hops == ()
     assert sum(map(len, batch.n_id_dict.values())) == batch.batch_size
-
-
-# PyG's sampler
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_backend(request.param, monkeypatch)
-
-
-def drawn_edges(batch: Batch) -> list[Any]:
-    n_id = batch.n_id_dict
-    return [
-        [n_id[name[0]][pairs[0]].tolist(), n_id[name[2]][pairs[1]].tolist()]
-        for name, pairs in batch.edge_index_dict.items()
-    ]
-
-
-@pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-def test_an_epoch_of_pyg_goes_on_where_its_state_says_with_the_same_draws(graph: Graph) -> None:
-    """In the step's thread: others would draw from the generator that dropout is drawing from."""
-    plan, keys = plan_of(graph, 4), dict[str, Any](needs=ALL, kind=PyGSampler)
-    first = cpu_loader(graph, plan, **keys, threads=1)
-    first.set_epoch(2)
-    whole = list(map(drawn_edges, first))
-    first.set_epoch(2)
-    iterator = iter(first)
-    for _ in range(3):
-        next(iterator)
-    assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
-    assert first.state_dict() == {"epoch": 2, "step": 3}
-    other = cpu_loader(graph, plan, **keys)
-    other.load_state_dict(first.state_dict())
-    torch.manual_seed(99)  # as another process might stand
-    assert list(map(drawn_edges, other)) == whole[3:]
