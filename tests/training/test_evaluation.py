@@ -42,6 +42,7 @@ from tests.loading.graphs import cpu_loader, only_its_rows
 from tests.training.inference_cases import (
     ONE_TYPE,
     TYPED,
+    Noted,
     assert_close,
     each_variant,
     exchange_of,
@@ -140,20 +141,6 @@ def test_a_target_without_features_is_embedded_by_its_table(tmp_path: Path) -> N
     assert isinstance(model, HeteroGNN)
     assert isinstance(found.embeddings, torch.Tensor)
     assert torch.equal(found.embeddings, model.tables["paper"].weight)
-
-
-class Noted(SharedBuffers):
-    """Notes the bytes that are held."""
-
-    announced = most = 0
-
-    def begin(self, num_bytes: int) -> None:
-        self.announced = num_bytes
-
-    def matrix(self, name: str, num_rows: int, num_columns: int) -> torch.Tensor:
-        made = super().matrix(name, num_rows, num_columns)
-        self.most = max(self.most, sum(m.nbytes for m in self._matrices.values()))
-        return made
 
 
 @each_variant
