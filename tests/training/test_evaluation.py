@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,7 +20,6 @@ from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.shared import SharedFile
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SeedPlan
@@ -293,22 +291,6 @@ def test_ranks_get_equal_work_though_a_hub_comes_first() -> None:
     ranges = [balanced_range(lambda node: int(indptr[node]), 1001, rank, 4) for rank in range(4)]
     work = [int(indptr[b] - indptr[a]) + 16 * (b - a) for a, b in ranges]
     assert max(work) < 1.3 * min(work)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_what_ranks_share_has_no_name_that_could_be_left_behind(
-    tmp_path: Path, on_disk: bool
-) -> None:
-    before = {path.name for path in Path("/dev/shm").glob(".gnntrain*")}
-    file = SharedFile(4 * 6, tmp_path if on_disk else None)
-    mine, other = (torch.from_file(file.path, shared=True, size=6) for _ in range(2))
-    file.close()
-    mine[:] = torch.arange(6.0)
-    assert torch.equal(other, torch.arange(6.0))
-    assert not Path(file.path).exists()
-    assert not list(tmp_path.iterdir())
-    assert before == {path.name for path in Path("/dev/shm").glob(".gnntrain*")}
 
 
 def test_activations_without_room_on_the_disk_are_a_sentence(tmp_path: Path) -> None:
