@@ -399,7 +399,7 @@ def test_standardised_features_are_so_in_predictions() -> None:
     words = ["--what", "logits", "--out", "out.npz", "dataset.data=graph.pt"]
     assert main(["predict", summary["run"], *words]) == 0
     np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
-    with pytest.raises(UserError, match="4 columns of features"):
+    with pytest.raises(UserError, match="model takes 4"):
         infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
 
 

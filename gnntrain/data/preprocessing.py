@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,16 +33,24 @@ _COARSE = 1e-6
 _logger = logging.getLogger("gnntrain")
 
 
-Exact = Mapping[int, AnyArray]
-"""Columns of a matrix in float64, by their places: those whose digits its float32 loses."""
-
-
 def loses_digits(values: AnyArray) -> npt.NDArray[np.bool_]:
     """By column of `[num_rows, n]`, whether its spread is so small beside its values that float32
     is too coarse for it: less than 1/256 of them."""
     if np.can_cast(values.dtype, np.float32):
         return np.zeros(values.shape[1], bool)
     return _varies_within(values, 1 / 256)
+
+
+def without_loss(values: AnyArray) -> AnyArray:
+    """Numbers `[num_rows, n]` as float32, infinite if too large; as float64, with all digits of the
+    columns that float32 is too coarse for, if it has some."""
+    with np.errstate(over="ignore"):
+        rounded: AnyArray = values.astype(np.float32, copy=False)
+    coarse = loses_digits(values)
+    if not coarse.any():
+        return rounded
+    keeps = coarse & (rounded != values).any(axis=0)
+    return np.where(keeps & np.isfinite(rounded), values, rounded) if keeps.any() else rounded
 
 
 def _varies_within(values: AnyArray, share: float) -> npt.NDArray[np.bool_]:
@@ -57,7 +65,7 @@ def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: objec
     """Tell, in one line, which columns of numbers a model is given almost nothing of: they are not
     to be standardised, and of very many rows a sample is looked at."""
     step = 1 + len(raw) * max(1, len(names)) // _MOST_VALUES
-    coarse = _varies_within(in_float64(raw.numbers, raw.exact, slice(None, None, step)), _COARSE)
+    coarse = _varies_within(raw.numbers[::step].astype(np.float64), _COARSE)
     if coarse.any():
         _logger.warning(
             "%s: columns that vary by less than a millionth of their values, which is almost "
@@ -65,16 +73,6 @@ def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: objec
             source,
             first_names(np.array(names, object)[coarse].tolist()),
         )
-
-
-def in_float64(
-    matrix: AnyArray, exact: Exact, rows: slice | Int64Array = slice(None)
-) -> Float64Array:
-    """Rows of a matrix in float64, those of its exact columns with all their digits."""
-    values: Float64Array = matrix[rows].astype(np.float64)
-    for place, column in exact.items():
-        values[:, place] = column[rows]
-    return values
 
 
 class FeatureColumn(BaseModel):
@@ -112,12 +110,10 @@ class RawFeatures:
     Attributes:
         numbers: `[num_rows, num_numbers]`, NaN where one is missing: the columns of numbers.
         categories: The columns of categories, null where one is missing.
-        exact: Columns of numbers that these are rounded of, in float64, by their places.
     """
 
     numbers: AnyArray
     categories: Sequence[pa.DictionaryArray] = ()
-    exact: Exact = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -125,8 +121,7 @@ class RawFeatures:
     def rows(self, start: int, stop: int) -> RawFeatures:
         """The rows from `start` up to `stop`."""
         categories = [column[start:stop] for column in self.categories]
-        exact = {place: column[start:stop] for place, column in self.exact.items()}
-        return RawFeatures(self.numbers[start:stop], categories, exact)
+        return RawFeatures(self.numbers[start:stop], categories)
 
 
 def _by_column(
@@ -239,7 +234,7 @@ class Preprocessing(BaseModel):
             fills = np.zeros(len(lacks_number))
         elif missing != "refuse":
             sums, counts = np.zeros((2, len(lacks_number)))
-            for chunk in _chunks(raw, train):
+            for chunk in _chunks(raw.numbers, train):
                 sums += np.nansum(chunk, axis=0)
                 counts += (~np.isnan(chunk)).sum(axis=0)
             names = [column.name for column in columns for _ in range(column.width)]
@@ -251,7 +246,7 @@ class Preprocessing(BaseModel):
                 )
             fills = sums / counts
         if standardize:
-            means, stds = mean_and_std(raw, train, fills)
+            means, stds = mean_and_std(raw.numbers, train, fills)
         return cls(
             columns=tuple(fitted),
             has_names=has_names,
@@ -263,7 +258,7 @@ class Preprocessing(BaseModel):
 
     def apply(self, raw: RawFeatures) -> Float32Array:
         """The features: float32 `[num_rows, num_features]`; an unknown category is 0 in all."""
-        numbers = in_float64(raw.numbers, raw.exact)
+        numbers: AnyArray = raw.numbers.astype(np.float64)
         missing = np.isnan(numbers)
         if self.fills is not None:
             numbers = np.where(missing, np.array(self.fills), numbers)
@@ -346,24 +341,24 @@ def _sorted_values(
         return tuple(sorted(values))
 
 
-def _chunks(raw: RawFeatures, rows: Int64Array) -> Iterator[Float64Array]:
-    """The numbers of some rows, some MiB at a time."""
-    step = max(1, _CHUNK_VALUES // max(1, raw.numbers.shape[1]))
+def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[Float64Array]:
+    """Some rows of numbers, some MiB at a time."""
+    step = max(1, _CHUNK_VALUES // max(1, numbers.shape[1]))
     for start in range(0, len(rows), step):
-        yield in_float64(raw.numbers, raw.exact, rows[start : start + step])
+        yield numbers[rows[start : start + step]].astype(np.float64)
 
 
 def mean_and_std(
-    raw: RawFeatures, train: Int64Array, fills: Float64Array | None
+    numbers: AnyArray, train: Int64Array, fills: Float64Array | None = None
 ) -> tuple[Float64Array, Float64Array]:
     """Mean and standard deviation (of the population) of the filled numbers; constant: 1."""
 
     def filled() -> Iterator[Float64Array]:
-        for chunk in _chunks(raw, train):
+        for chunk in _chunks(numbers, train):
             yield chunk if fills is None else np.where(np.isnan(chunk), fills, chunk)
 
     count = max(1, len(train))
-    zeros = np.zeros(raw.numbers.shape[1])
+    zeros = np.zeros(numbers.shape[1])
     mean = sum((chunk.sum(axis=0) for chunk in filled()), zeros) / count
     squares = (((chunk - mean) ** 2).sum(axis=0) for chunk in filled())
     variance = sum(squares, zeros) / count

@@ -1,8 +1,7 @@
 """Tables of a user's graph, read once from front to back, a batch of rows at a time.
 
-A table has named columns, whatever file it is: text or what Arrow reads
-(`gnntrain.data.table_files`), or arrays (`gnntrain.data.array_files`). `Columns` are those that are
-read, with their uses; `Rows` are what was read; `BadRows` collects the rows that cannot be used.
+A `Table` has named columns, whatever file it is (`table_files`, `array_files`). `Columns` are those
+that are read, with their uses; `Rows` are what was read; `BadRows` those that cannot be used.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import pyarrow as pa
 
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.names import Role
-from gnntrain.data.preprocessing import Exact
 from gnntrain.data.values import (
     TEXT,
     BoolArray,
@@ -253,10 +251,10 @@ class Columns:
         columns, rows, end = batch
         numbers = [with_decimal_point(columns[at], self.table.decimal) for at in self.numbers]
         with readable(self.table.path):
-            matrix, known, exact = to_matrix(numbers, len(rows), widths)
+            matrix, known = to_matrix(numbers, len(rows), widths)
         by_key: dict[Role | int, pa.Array] = {r: columns[at] for r, at in self.places.items()}
         by_key |= {place: columns[place] for place in self.others}
-        return Rows(self, by_key, matrix, rows, end, exact=exact, widths=known)
+        return Rows(self, by_key, matrix, rows, end, widths=known)
 
     def _finished(self, rows: Rows) -> Rows:
         """The columns with a role as `to_plain` makes them."""
@@ -275,12 +273,11 @@ class Rows:
 
     Attributes:
         columns: By role the columns that have one, null if missing; by place the `others`.
-        matrix: The columns of numbers: float32 `[num_rows, n]`, NaN if missing, infinite if not a
-            number. (Arrays have their own type.)
+        matrix: The columns of numbers `[num_rows, n]`, NaN if missing, infinite if not a number:
+            float32, or float64 if that is too coarse for one; arrays have their own type.
         rows: Each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: Which node each row speaks of; empty until that is known.
-        exact: Columns of the matrix that float32 is too coarse for, by their places in it.
         widths: Columns of the matrix for each column of numbers, more than one for lists.
         missing_marks: Words that stand for a missing label, and how many times.
     """
@@ -291,7 +288,6 @@ class Rows:
     rows: Int64Array
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    exact: Exact = field(default_factory=dict)
     widths: Sequence[int] = ()
     missing_marks: Mapping[str, int] = field(default_factory=dict)
 
@@ -315,7 +311,6 @@ class Rows:
             matrix=self.matrix[mask],
             rows=self.rows[mask],
             nodes=self.nodes[mask] if len(self.nodes) else self.nodes,
-            exact={place: column[mask] for place, column in self.exact.items()},
         )
 
     def drop(
@@ -351,10 +346,6 @@ def _concatenate(group: Sequence[Rows]) -> Rows:
         },
         matrix=np.concatenate([some.matrix for some in group]),
         rows=np.concatenate([some.rows for some in group]),
-        exact={
-            place: np.concatenate([some.exact.get(place, some.matrix[:, place]) for some in group])
-            for place in {place for some in group for place in some.exact}
-        },
     )
 
 

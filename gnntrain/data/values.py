@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.data.graph import AnyArray, Float32Array
-from gnntrain.data.preprocessing import Exact, loses_digits
+from gnntrain.data.graph import AnyArray
+from gnntrain.data.preprocessing import without_loss
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -223,30 +223,24 @@ def to_floats(texts: pa.Array) -> pa.Array:
 
 def to_matrix(
     columns: Sequence[pa.Array], num_rows: int, widths: Sequence[int | None]
-) -> tuple[Float32Array, list[int], Exact]:
+) -> tuple[AnyArray, list[int]]:
     """Columns of numbers, of texts that are read so, or of lists of one length, side by side.
 
     `widths` are the numbers in a row of each column; None: as its first list has, or 1.
 
     Returns:
-        float32 `[num_rows, num_numbers]`, NaN where a number is missing, infinite where a value
-        is too large or no number; the widths; and the columns that float32 is too coarse for.
+        `[num_rows, num_numbers]`, NaN where a number is missing, infinite where a value is too
+        large or no number: float32, or float64 if that is too coarse for a column. And the widths.
     """
-    found = []
+    matrices: list[AnyArray] = [np.empty((num_rows, 0), np.float32)]
+    known = []
     for column, given in zip(columns, widths, strict=True):
         width = width_of(column) if given is None else given
-        found.append(1 if width is None else width)
-    matrix = np.empty((num_rows, sum(found)), np.float32)
-    exact: dict[int, AnyArray] = {}
-    place = 0
-    for column, width in zip(columns, found, strict=True):
-        values = _of_lists(column, width) if is_list(column.type) else _numbers(column)[:, None]
-        with np.errstate(over="ignore"):  # too large for float32: infinite, hence reported
-            matrix[:, place : place + width] = values
-        for at in np.flatnonzero(loses_digits(values)).tolist():
-            exact[place + at] = values[:, at].astype(np.float64)
-        place += width
-    return matrix, found, exact
+        known.append(1 if width is None else width)
+        is_wide = is_list(column.type)
+        values = _of_lists(column, known[-1]) if is_wide else _numbers(column)[:, None]
+        matrices.append(without_loss(values))
+    return np.concatenate(matrices, axis=1), known
 
 
 def _numbers(column: pa.Array) -> AnyArray:

@@ -42,35 +42,25 @@ class Rows:
 @st.composite
 def graphs(draw: st.DrawFn) -> GraphData:
     """Graphs of up to 12 nodes: isolated nodes, self loops, duplicates, hubs, empty splits."""
-    num_nodes = draw(st.integers(1, 12))
-    node = st.one_of(st.just(0), st.integers(0, num_nodes - 1))
-    edges = draw(st.lists(st.tuples(node, node), max_size=40))
+    num_nodes, num_edges = draw(st.integers(1, 12)), draw(st.integers(0, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    src, dst = rng.integers(0, num_nodes, (2, num_edges)) * (rng.random((2, num_edges)) < 0.7)
     dtype = draw(st.sampled_from((np.int32, np.int64, np.uint16)))
-    ends = np.array(edges, dtype=dtype).reshape(-1, 2)
-    weight = None
-    if draw(st.booleans()):
-        quarters = st.integers(-8, 40).map(lambda value: value / 4)
-        given = draw(st.lists(quarters, min_size=len(edges), max_size=len(edges)))
-        weight = np.array(given, dtype=np.float32)
-    ids = draw(st.permutations(range(num_nodes)))
+    weight = (rng.integers(-8, 40, num_edges) / 4).astype(np.float32)
     first, second = sorted(draw(st.tuples(st.integers(1, num_nodes), st.integers(1, num_nodes))))
-    labels = draw(st.lists(st.integers(0, 2), min_size=num_nodes, max_size=num_nodes))
+    splits = np.split(rng.permutation(num_nodes), [first, second])
     return GraphData.of_arrays(
         dataset="drawn",
         num_nodes=num_nodes,
-        src=ends[:, 0],
-        dst=ends[:, 1],
-        labels=np.array(labels),
+        src=src.astype(dtype),
+        dst=dst.astype(dtype),
+        labels=rng.integers(0, 3, num_nodes),
         num_classes=3,
         task="multiclass",
-        splits={
-            "train": np.array(ids[:first], dtype=np.int64),
-            "val": np.array(ids[first:second], dtype=np.int64),
-            "test": np.array(ids[second:], dtype=np.int64),
-        },
+        splits=dict(zip(("train", "val", "test"), splits, strict=True)),
         features=np.arange(2.0 * num_nodes, dtype=np.float32).reshape(num_nodes, 2),
         symmetric=draw(st.booleans()),
-        edge_weight=weight,
+        edge_weight=weight if draw(st.booleans()) else None,
     )
 
 
@@ -78,26 +68,24 @@ def graphs(draw: st.DrawFn) -> GraphData:
 def typed_graphs(draw: st.DrawFn) -> GraphData:
     """Typed graphs of one to three node types, with and without given reverse types."""
     sizes = {name: draw(st.integers(1, 8)) for name in "abc"[: draw(st.integers(1, 3))]}
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     name = st.sampled_from(sorted(sizes))
     kinds = draw(st.lists(st.tuples(name, st.sampled_from("rs"), name), min_size=1, max_size=4))
     kinds += [reverse_type(kind) for kind in kinds if draw(st.booleans())]
     edges: dict[EdgeType, EdgeData] = {}
     for kind in kinds:
-        number = draw(st.integers(0, 12))
-        dtype = draw(st.sampled_from((np.int32, np.int64, np.uint16)))
-        ends = [
-            draw(st.lists(st.integers(0, sizes[end] - 1), min_size=number, max_size=number))
-            for end in (kind[0], kind[2])
-        ]
-        edges[kind] = EdgeData(np.array(ends[0], dtype), np.array(ends[1], dtype))
+        number, dtype = draw(st.integers(0, 12)), draw(st.sampled_from((np.int32, np.uint16)))
+        src, dst = (rng.integers(0, sizes[end], number, dtype) for end in (kind[0], kind[2]))
+        edges[kind] = EdgeData(src, dst)
     target = draw(name)
-    widths = {key: draw(st.integers(0, 3)) for key in sizes}
+    nodes = {
+        key: NodeData(size, np.full((size, width), 0.5) if width else None)
+        for key, size in sizes.items()
+        for width in [draw(st.integers(0, 3))]
+    }
     return GraphData(
         dataset="drawn",
-        nodes={
-            key: NodeData(size, np.full((size, widths[key]), 0.5) if widths[key] else None)
-            for key, size in sizes.items()
-        },
+        nodes=nodes,
         edges=edges,
         target=target,
         labels=np.zeros(sizes[target], np.int64),

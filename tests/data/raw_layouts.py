@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,10 @@ def write_reddit(raw: Path) -> None:
     graph = small_graph()
     raw.mkdir(parents=True, exist_ok=True)
     node_types = np.zeros(graph.num_nodes, np.int32)
-    for code, name in enumerate(("train", "val", "test"), start=1):
-        node_types[graph.splits[name]] = code
-    np.savez(
-        raw / "reddit_data.npz",
-        feature=graph.features.astype(np.float64),
-        node_types=node_types,
-        node_ids=np.arange(graph.num_nodes),
-        label=graph.labels.astype(np.int32),
-    )
+    for code, nodes in enumerate(graph.splits.values(), start=1):
+        node_types[nodes] = code
+    features, labels = graph.features.astype(np.float64), graph.labels.astype(np.int32)
+    np.savez(raw / "reddit_data.npz", feature=features, node_types=node_types, label=labels)
     sp.save_npz(raw / "reddit_graph.npz", _adjacency(graph).tocoo())
 
 
@@ -65,37 +60,34 @@ def write_graph_saint(raw: Path, *, multilabel: bool) -> None:
     """The four files of Flickr, Yelp, AmazonProducts and Reddit2 (Zeng et al., 2020)."""
     graph = small_graph()
     raw.mkdir(parents=True)
-    adjacency = _adjacency(graph)
-    parts = ("data", "indices", "indptr", "shape")
-    np.savez(raw / "adj_full.npz", **{part: getattr(adjacency, part) for part in parts})
+    np.savez(raw / "adj_full.npz", **_parts("", _adjacency(graph)))
     np.save(raw / "feats.npy", graph.features.astype(np.float64))
     classes: dict[str, Any] = {
         str(node): [label % 2, label // 2, 1] if multilabel else label
         for node, label in enumerate(graph.labels.tolist())
     }
     (raw / "class_map.json").write_text(json.dumps(classes))
-    role = {"tr": "train", "va": "val", "te": "test"}
-    (raw / "role.json").write_text(
-        json.dumps({key: graph.splits[name].tolist() for key, name in role.items()})
-    )
+    role = {name[:2]: nodes.tolist() for name, nodes in graph.splits.items()}
+    (raw / "role.json").write_text(json.dumps(role))
 
 
 def write_gnn_benchmark(raw: Path, name: str) -> None:
     """One npz of Shchur et al. (2018): Amazon Computers and Photo, Coauthor CS and Physics."""
     graph = small_graph()
     raw.mkdir(parents=True)
-    arrays: dict[str, Any] = {"labels": graph.labels}
     features = sp.csr_matrix((graph.features > 0).astype(np.float32))
-    for prefix, matrix in (("adj", _adjacency(graph)), ("attr", features)):
-        for part in ("data", "indices", "indptr", "shape"):
-            arrays[f"{prefix}_{part}"] = getattr(matrix, part)
-    np.savez(raw / name, **arrays)
+    matrices = _parts("adj_", _adjacency(graph)) | _parts("attr_", features)
+    np.savez(raw / name, labels=graph.labels, **matrices)
 
 
 def _adjacency(graph: SmallGraph) -> Any:
     ones = np.ones(len(graph.edges), np.float32)
     shape = (graph.num_nodes, graph.num_nodes)
     return sp.csr_matrix((ones, (graph.edges[:, 0], graph.edges[:, 1])), shape)
+
+
+def _parts(prefix: str, matrix: Any) -> dict[str, Any]:
+    return {f"{prefix}{p}": getattr(matrix, p) for p in ("data", "indices", "indptr", "shape")}
 
 
 def write_ogb_tables(folder: Path, split: str) -> None:
@@ -105,14 +97,11 @@ def write_ogb_tables(folder: Path, split: str) -> None:
     """
     graph = small_graph()
     edges = np.concatenate((graph.edges, [[3, 3], [7, 7], [3, 3]]))
-    graph = replace(graph, edges=edges)
-    _write_ogb_frame(folder, graph, split)
-    raw = folder / "raw"
-    _write_table(raw / "edge.csv.gz", graph.edges)
-    _write_table(raw / "node-feat.csv.gz", graph.features)
-    _write_table(raw / "node-label.csv.gz", graph.labels[:, None])
-    _write_table(raw / "node_year.csv.gz", 2000 + graph.labels[:, None])
-    _write_counts(raw, graph)
+    _write_ogb_frame(folder, graph.splits, split)
+    _write_table(folder / "raw/node-feat.csv.gz", graph.features)
+    _write_table(folder / "raw/node-label.csv.gz", graph.labels)
+    _write_table(folder / "raw/node_year.csv.gz", 2000 + graph.labels)
+    _write_edges(folder / "raw", edges, graph.num_nodes)
 
 
 def write_ogb_proteins(folder: Path, num_tasks: int = 112) -> tuple[SmallGraph, AnyArray]:
@@ -123,13 +112,11 @@ def write_ogb_proteins(folder: Path, num_tasks: int = 112) -> tuple[SmallGraph, 
     labels = rng.integers(0, 2, (graph.num_nodes, num_tasks))
     graph = SmallGraph(pairs, np.empty((graph.num_nodes, 0)), labels, graph.splits)
     edge_features = rng.random((len(pairs), 8)).astype(np.float32)
-    _write_ogb_frame(folder, graph, "species")
-    raw = folder / "raw"
-    _write_table(raw / "edge.csv.gz", pairs)
-    _write_table(raw / "edge-feat.csv.gz", edge_features)
-    _write_table(raw / "node-label.csv.gz", labels)
-    _write_table(raw / "species.csv.gz", np.full((graph.num_nodes, 1), 9606))
-    _write_counts(raw, graph)
+    _write_ogb_frame(folder, graph.splits, "species")
+    _write_table(folder / "raw/edge-feat.csv.gz", edge_features)
+    _write_table(folder / "raw/node-label.csv.gz", labels)
+    _write_table(folder / "raw/species.csv.gz", np.full(graph.num_nodes, 9606))
+    _write_edges(folder / "raw", pairs, graph.num_nodes)
     return graph, edge_features
 
 
@@ -142,7 +129,7 @@ def write_ogb_binary(folder: Path, *, compressed: bool) -> SmallGraph:
     has_label = ~np.isnan(labels)
     splits = {name: nodes[has_label[nodes]] for name, nodes in graph.splits.items()}
     graph = SmallGraph(graph.edges, graph.features, labels, splits)
-    _write_ogb_frame(folder, graph, "time")
+    _write_ogb_frame(folder, splits, "time")
     save = np.savez_compressed if compressed else np.savez
     save(
         folder / "raw" / "data.npz",
@@ -156,26 +143,25 @@ def write_ogb_binary(folder: Path, *, compressed: bool) -> SmallGraph:
     return graph
 
 
-def _write_ogb_frame(folder: Path, graph: SmallGraph, split: str) -> None:
-    (folder / "raw").mkdir(parents=True)
-    (folder / "processed").mkdir()
-    (folder / "mapping").mkdir()
+def _write_ogb_frame(folder: Path, splits: Mapping[str, AnyArray], split: str) -> None:
+    for part in ("raw", "processed", "mapping"):
+        (folder / part).mkdir(parents=True)
     (folder / "RELEASE_v1.txt").touch()
-    (folder / "mapping" / "README.md").write_text("nothing of use\n")
-    for name, file in (("train", "train"), ("val", "valid"), ("test", "test")):
-        _write_table(folder / "split" / split / f"{file}.csv.gz", graph.splits[name][:, None])
+    for name, nodes in splits.items():
+        file = "valid" if name == "val" else name
+        _write_table(folder / "split" / split / f"{file}.csv.gz", nodes)
 
 
-def _write_counts(raw: Path, graph: SmallGraph) -> None:
-    _write_table(raw / "num-node-list.csv.gz", np.array([[graph.num_nodes]]))
-    _write_table(raw / "num-edge-list.csv.gz", np.array([[len(graph.edges)]]))
+def _write_edges(raw: Path, edges: AnyArray, num_nodes: int | None = None) -> None:
+    _write_table(raw / "edge.csv.gz", edges)
+    _write_table(raw / "num-edge-list.csv.gz", np.array([len(edges)]))
+    if num_nodes is not None:
+        _write_table(raw / "num-node-list.csv.gz", np.array([num_nodes]))
 
 
-def _write_table(path: Path, rows: AnyArray) -> None:
+def _write_table(path: Path, rows: AnyArray, header: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
-        for row in rows.tolist():
-            file.write(",".join(map(str, row)) + "\n")
+    np.savetxt(path, rows, "%s", ",", header=header, comments="")
 
 
 def write_magnn(raw: Path, sizes: Mapping[str, int], edges: Collection[tuple[str, str]]) -> None:
@@ -237,37 +223,32 @@ def write_ogb_mag(folder: Path) -> None:
     """ogbn-mag as unpacked from OGB's zip."""
     rng = np.random.default_rng(5)
     raw, split = folder / "raw", folder / "split" / "time"
+    (folder / "processed").mkdir(parents=True)
+    (folder / "RELEASE_v2.txt").touch()
     types = ["author,affiliated_with,institution", "author,writes,paper", "paper,cites,paper"]
     types += ["paper,has_topic,field_of_study"]
     for triplet in types:
         source, _, target = triplet.split(",")
         ends = [rng.integers(0, MAG_SIZES[name], 20) for name in (source, target)]
         part = raw / "relations" / triplet.replace(",", "___")
-        _write_table(part / "edge.csv.gz", np.stack(ends, axis=1))
-        _write_table(part / "num-edge-list.csv.gz", np.array([[20]]))
-        _write_table(part / "edge_reltype.csv.gz", np.zeros((20, 1), int))
-    with gzip.open(raw / "triplet-type-list.csv.gz", "wt") as file:
-        file.write("".join(f"{triplet}\n" for triplet in types))
-    flags = {name: name == "paper" for name in MAG_SIZES}
-    _write_named(raw / "num-node-dict.csv.gz", MAG_SIZES)
-    _write_named(raw / "nodetype-has-feat.csv.gz", flags)
-    _write_named(raw / "nodetype-has-label.csv.gz", flags)
-    _write_named(split / "nodetype-has-split.csv.gz", flags)
+        _write_edges(part, np.stack(ends, axis=1))
+        _write_table(part / "edge_reltype.csv.gz", np.zeros(20, int))
+    _write_table(raw / "triplet-type-list.csv.gz", np.array(types))
+    # Tables of one row, with a column a type.
+    names, flags = ",".join(MAG_SIZES), np.array([[name == "paper" for name in MAG_SIZES]])
+    _write_table(raw / "num-node-dict.csv.gz", np.array([[*MAG_SIZES.values()]]), names)
+    for file in (
+        raw / "nodetype-has-feat",
+        raw / "nodetype-has-label",
+        split / "nodetype-has-split",
+    ):
+        _write_table(file.with_suffix(".csv.gz"), flags, names)
     features = rng.normal(size=(12, 5)).astype(np.float32)
-    _write_table(raw / "node-feat" / "paper" / "node-feat.csv.gz", features)
-    _write_table(raw / "node-feat" / "paper" / "node_year.csv.gz", np.full((12, 1), 2018))
-    _write_table(raw / "node-label" / "paper" / "node-label.csv.gz", np.arange(12)[:, None])
-    for name, ids in (("train", range(6)), ("valid", range(6, 9)), ("test", range(9, 12))):
-        _write_table(split / "paper" / f"{name}.csv.gz", np.array(ids)[:, None])
-    (folder / "RELEASE_v2.txt").touch()
-    (folder / "processed").mkdir()
-
-
-def _write_named(path: Path, row: dict[str, Any]) -> None:
-    """A table of one row, under a header."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
-        file.write(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+    _write_table(raw / "node-feat/paper/node-feat.csv.gz", features)
+    _write_table(raw / "node-feat/paper/node_year.csv.gz", np.full(12, 2018))
+    _write_table(raw / "node-label/paper/node-label.csv.gz", np.arange(12))
+    for name, ids in zip(("train", "valid", "test"), np.split(np.arange(12), [6, 9]), strict=True):
+        _write_table(split / "paper" / f"{name}.csv.gz", ids)
 
 
 def write_heco_dblp(raw: Path) -> dict[str, AnyArray]:

@@ -53,6 +53,15 @@ FLAGS_MISSING = "id,old,rich\n10,1,0\n20,NA,?\n30,1,1\n40,0,1\n"
 QUANTITIES = "id,rent,f,income\n10,1.5,7,100\n20,,8,200\n30,NA,9,?\n40,2.5,6,300\n"
 TARGETS = np.array([[1.5, 7], [2.5, NAN], [NAN, NAN], [4.5, 9]], np.float32)
 
+VALUES = pd.DataFrame({"id": IDS, "y": [18_000, 52_500.5, NAN, 120_000]})
+ONE_QUANTITY: dict[str, Files] = {
+    "parquet": {"labels.parquet": VALUES},
+    "npz": {"labels.npz": {"ids": np.array(IDS), "y": VALUES["y"].to_numpy()}},
+    "features": {"features": VALUES.assign(f=[0.5, 1.5, 2.5, 3.5]), "labels": None},
+    "comma": {"features": USUAL["features"].replace(",", ";").replace(".", ","),
+              "labels": VALUES.to_csv(index=False, sep=";", decimal=",")},
+}  # fmt: skip
+
 READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
     "a word that may be a class": (
         labels("Mild", "None", "Severe", "None"), {},
@@ -82,6 +91,14 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
         {"labels": [[1.5, 100], [NAN, 200], [NAN, NAN], [2.5, 300]], "classes": ["rent", "income"],
          "features": [[7], [8], [9], [6]]},
     ),
+    **{
+        f"a column of quantities, {kind}": (
+            {**files, "split": None}, REGRESSION | ({"decimal": ","} if kind == "comma" else {}),
+            {"labels": [[18_000], [52_500.5], [NAN], [120_000]], "task": ("continuous", "r2", 1),
+             "summary": "from 18,000 to 120,000; 1 of 4 nodes have none"},
+        )
+        for kind, files in ONE_QUANTITY.items()
+    },
     "quantities of two arrays": (
         {"features.npz": {"x": np.eye(4), "a": TARGETS[:, 0], "b": TARGETS[:, 1]}, **NO_LABELS,
          **PAIR}, REGRESSION | {"label_column": ["a", "b"]},
@@ -191,7 +208,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         many(1.5, "many", 1e99, 2, 3), REGRESSION,
         ["line 3: label income is 'many'", "line 4: label income is '1e+99'"],
     ),
-    "texts alone as quantities": (many("a", "b"), REGRESSION, ["no row has numbers"]),
+    "texts alone as quantities": (many("a", "b"), REGRESSION, ["label income is 'a'"]),
     "numbers of two ways to write": (
         {"labels": "id;a;b\n10;1,5;2,5\n20;2.5;1,5\n30;1_000;1,5\n40;3,5;0,5\n",
          "features": "id;f\n10;1\n20;2\n30;3\n40;4\n", "edges": "source;target\n10;20\n",
@@ -199,7 +216,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     ),
     "columns that are no flags": (
         {"labels": "id,city,income\n10,Rome,7\n20,Oslo,8\n30,Bonn,9\n40,Rome,7\n", "split": None},
-        {}, ["city, income", "dataset.label_column"],
+        {}, ["label city is 'Rome'", "dataset.label_column"],
     ),
     "arrays without labels": (
         {"features.npz": {"x": np.eye(4), "groups": np.arange(4)}, **NO_LABELS}, {}, ["x, groups"],
@@ -268,32 +285,6 @@ def test_many_values_are_asked_about(
     check(build(keys), {"task": ("multiclass", "accuracy", len(set(values)))})
 
 
-@pytest.mark.parametrize("suffix", ["comma", "parquet", "npz", "features"])
-def test_a_column_of_quantities_is_read_as_it_is(tmp_path: Path, suffix: str) -> None:
-    values = np.array([18_000, 52_500.5, NAN, 120_000])
-    quantities = pd.DataFrame({"id": IDS, "y": values})
-    keys: dict[str, Any] = {**REGRESSION}
-    files: dict[str, Any] = {f"labels.{suffix}": quantities}
-    if suffix == "npz":
-        files = {"labels.npz": {"ids": np.array(IDS), "y": values}}
-    elif suffix == "comma":
-        features = USUAL["features"].replace(",", ";").replace(".", ",")
-        text = quantities.to_csv(index=False, sep=";", decimal=",")
-        files, keys["decimal"] = {"features": features, "labels": text}, ","
-    elif suffix == "features":
-        files = {"features": quantities.assign(f=[0.5, 1.5, 2.5, 3.5]), "labels": None}
-    data = build(write(tmp_path, {**files, "split": None}) | keys)
-    assert data.labels.dtype == np.float64
-    expected = {
-        "labels": values[:, None].tolist(),
-        "task": ("continuous", "r2", 1),
-        "summary": "from 18,000 to 120,000; 1 of 4 nodes have none",
-    }
-    check(data, expected)
-    assert 2 not in np.concatenate(list(data.splits.values()))
-    assert told(data)["features"][1][0] == 1.5
-
-
 def test_a_mask_of_several_splits_is_chosen_by_its_number(tmp_path: Path) -> None:
     masks = {name: np.array([mask, np.roll(mask, 1)]).T for name, mask in MASKS.items()}
     arrays = {**ARRAYS["features.npz"], **masks}  # type: ignore[dict-item]
@@ -322,21 +313,12 @@ def test_a_drawn_split_is_told_and_depends_on_ratio_seed_and_number(tmp_path: Pa
     assert splits[3] == splits[4]
 
 
-@pytest.mark.parametrize(
-    ("values", "keys", "group"),
-    [
-        (["a" if node < 20 else "b" for node in range(100)], {}, 20),
-        ([node**2 / 7 for node in range(100)], REGRESSION, 10),
-    ],
-)
-def test_a_stratified_split_has_each_class_and_each_tenth_alike(
-    tmp_path: Path, values: list[object], keys: Keys, group: int
-) -> None:
+@pytest.mark.parametrize("keys", [{}, REGRESSION], ids=["classes", "a quantity"])
+def test_a_stratified_split_has_each_class_and_each_tenth_alike(tmp_path: Path, keys: Keys) -> None:
+    values = [node**2 / 7 if keys else f"class {node // 10}" for node in range(100)]
     data = build(write(tmp_path, many(*values)) | keys | {"stratify": True})
-    for first in (0, 20) if group == 20 else range(0, 100, group):
-        sizes = [sum(first <= n < first + group for n in part) for part in told(data)["splits"]]
-        if first == 0 or group == 10:
-            assert sizes == [group * 3 // 5, group // 5, group // 5]
+    for part, share in zip(told(data)["splits"], (6, 2, 2), strict=True):
+        assert Counter(node // 10 for node in part) == dict.fromkeys(range(10), share)
 
 
 @given(

@@ -97,11 +97,6 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
          "edges": {"author/writes/paper": EVERY_PAPER}, "labels": [1, 0, 1, 0],
          "classes": ["db", "ml"], "splits": [[0, 3], [1], [2]], "target": "author"},
     ),
-    "ids of the edges": (
-        {}, changed(paper={}) | {"nodes": {**SCHEMA["nodes"], "paper": {}}},
-        {"ids": {"paper": [10, 20, 30]}, "features": {"paper": [[], [], []]},
-         "edges": {"author/writes/paper": EVERY_PAPER}},
-    ),
     "ids of edges, some of them texts": (
         {"writes": WRITES.replace("20", "x")},
         {**SCHEMA, "nodes": {**SCHEMA["nodes"], "paper": None}},

@@ -165,7 +165,7 @@ def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
 # Damage
 
 
-@pytest.mark.parametrize("name", ["indptr", "indices", "features_0", "labels", "split_test"])
+@pytest.mark.parametrize("name", ["indices", "split_test"])
 def test_a_changed_byte_is_found_though_the_files_time_was_put_back(path: Path, name: str) -> None:
     store = StoredGraph.open(path)
     store.verify()
@@ -204,11 +204,6 @@ def _pipe(file: Path) -> None:
     os.mkfifo(file)  # who opens it waits for ever
 
 
-def _folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
 def _other_type(file: Path) -> None:
     np.save(file, np.load(file).view(np.float32))
 
@@ -226,14 +221,11 @@ def _other_type(file: Path) -> None:
             " is not a valid npy",
         ),
         ("labels.npy", _broken_header, " .*header"),
-        ("labels.npy", _folder, " is no regular file"),
-        ("labels.npy", _link, " is no regular file"),
         ("labels.npy", _pipe, " is no regular file"),
         ("meta.json", _link, " is no regular file"),
-        ("meta.json", _pipe, " is no regular file"),
         *(
             ("meta.json", lambda file, text=text: file.write_text(text), "")
-            for text in ("", "{", "[" * 10**5, "\0\1\2", "[]", "{}", '{"format": "other"}')
+            for text in ("", "[" * 10**5, "[]", '{"format": "other"}')
         ),
     ],
 )
@@ -261,18 +253,15 @@ def test_an_edited_meta_is_found_and_another_version_is_named(path: Path) -> Non
     [
         *(
             (lambda m, file=file: m["arrays"]["labels"].update(file=file), "arrays.labels.file: ")
-            for file in ("../small/labels.npy", "/etc/passwd", "..", "a/b.npy", "labels.npy\n")
+            for file in ("../small/labels.npy", "/etc/passwd", "labels.npy\n")
         ),
         (lambda m: m["arrays"].pop("labels"), "does not list labels"),
         (lambda m: m["arrays"].update(extra=m["arrays"]["labels"]), "an unknown array 'extra'"),
-        (lambda m: m["arrays"]["labels"].update(dtype="object"), "labels as object [12]"),
         (lambda m: m["arrays"]["labels"].update(shape=[11]), "labels as int32 [11]"),
         (lambda m: m["arrays"]["split_val"].update(shape=[]), "split_val as int64 []"),
         (lambda m: m["node_types"][0].update(num_nodes=10**6), "indptr as int64 [13]"),
         (lambda m: m["edge_types"][0].update(num_edges=3), "indices as int32 ["),
         (lambda m: m.update(task="regression"), "task: "),
-        (lambda m: m.update(node_types=[]), "node_types: "),
-        (lambda m: m.pop("identity"), "identity: "),
         (lambda m: m.update(target="nobody"), "the node type 'nobody'"),
         (lambda m: m["edge_types"][0].update(name=["node", "to", "a"]), "the node type 'a'"),
         (lambda m: m["node_types"].append(m["node_types"][0]), "a type twice"),

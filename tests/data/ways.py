@@ -6,9 +6,7 @@ whole graph are in `test_files_in_containers.py`.
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -167,11 +165,13 @@ def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) 
     if not text.last_line_end:
         written = written.removesuffix(text.line_end)
     content = written.encode(text.encoding)
-    if text.packed == ".zst":
-        return bytes(pa.Codec("zstd").compress(content, asbytes=True))
-    if text.packed == ".gz":
-        return gzip.compress(content)
-    return bz2.compress(content) if text.packed == ".bz2" else content
+    if not text.packed:
+        return content
+    sink = pa.BufferOutputStream()
+    kind = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}[text.packed]
+    with pa.CompressedOutputStream(sink, kind) as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
 
 
 def as_column(values: Sequence[Any]) -> Any:

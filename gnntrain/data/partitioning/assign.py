@@ -1,10 +1,10 @@
 """Which node goes to which part: by Fennel, by METIS, or at random.
 
-As in Fennel (Tsourakakis, Gkantsidis, Radunovic & Vojnovic, WSDM 2014), nodes are read one by one. A
-node goes to the part with the highest score among those that have room for it: the number of its
-in-neighbours there, minus what the part's cost (m/k)·load^1.5 would grow by, for m undirected edges
-and k parts. As in restreaming (Nishimura & Ugander, KDD 2013), all nodes are placed again several
-times, by where their neighbours are now.
+As in Fennel (Tsourakakis, Gkantsidis, Radunovic & Vojnovic, WSDM 2014), nodes are read one by one,
+and each goes to the part with the highest score among those that have room for it: the number of
+its in-neighbours there, minus what the part's cost (m/k)·load^1.5 would grow by, for m undirected
+edges and k parts. As in restreaming (Nishimura & Ugander, KDD 2013), all nodes are placed again
+several times, by where their neighbours are now.
 
 The load is threefold: nodes, in-edges, and training nodes, each in units of an equal share. No part
 takes more than `SLACK` times an equal share of any, unless no part has room; then the least loaded

@@ -64,10 +64,8 @@ _ENDS: tuple[Role, Role] = ("source", "target")
 WEIGHT_NAMES = (*WEIGHT_ARRAYS, "w")
 _MOST_ROWS = 1 << 24  # of edges at a time: about 1 GiB of ids that are texts
 _FEW_IDS = 1 << 22
+_Candidates = Mapping[Role, Mapping[NodeType, NodeIndex]]
 _RELATION_NAMES = ("relation", "type", "predicate", "rel", "edge_type")
-
-Candidates = Mapping[Role, Mapping[NodeType, NodeIndex]]
-"""By the end of an edge, the node types that its nodes may be of."""
 
 
 @dataclass(frozen=True)
@@ -316,17 +314,14 @@ class EdgeLists:
     def edges(self) -> dict[EdgeType, EdgeData]:
         """The edges of each type; nothing is kept of them."""
         whole = {}
-        for edge_type, parts in self._parts.items():
-            columns = [list(column) for column in zip(*parts, strict=True)]
-            parts.clear()
+        for edge_type in [*self._parts]:
+            columns = [list(column) for column in zip(*self._parts.pop(edge_type), strict=True)]
             arrays = []
-            while columns:  # each column's parts are freed before the next is joined
-                first, *others = columns.pop(0)
-                arrays.append(np.concatenate([first, *others]) if others else first)
-                del first, others
+            while columns:
+                parts = columns.pop(0)  # those of the column before are freed
+                arrays.append(np.concatenate(parts) if len(parts) > 1 else parts[0])
             src, dst, *weight = arrays
             whole[edge_type] = EdgeData(src, dst, weight[0] if weight else None)
-        self._parts.clear()
         return whole
 
 
@@ -334,7 +329,8 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
     """Read a table of edges, a batch of rows at a time, as many as nodes."""
     edge_type, columns, indexes = source.spec.edge_type, source.columns, lists.indexes
     table, has_weight = columns.table, bool(columns.numbers)
-    candidates: Candidates = {
+    # By the end of an edge, the node types that its nodes may be of.
+    candidates: _Candidates = {
         end: {name: indexes[name] for name in source.types_at(end, indexes)} for end in _ENDS
     }
     most_hashed = max(index.num_hashed for end in _ENDS for index in candidates[end].values())
@@ -381,7 +377,7 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
 
 
 def _node_numbers(
-    columns: Columns, table: ArrayTable, candidates: Candidates
+    columns: Columns, table: ArrayTable, candidates: _Candidates
 ) -> tuple[AnyArray, ...] | None:
     """Arrays that hold numbers of nodes, and weights, as they are; None where a row may be bad.
 
@@ -432,7 +428,7 @@ def _find_end(
     return types, numbers
 
 
-def _why_unknown(source: EdgeSource, candidates: Candidates, record: Record) -> str:
+def _why_unknown(source: EdgeSource, candidates: _Candidates, record: Record) -> str:
     decimal = source.columns.table.decimal
     for end in _ENDS:
         text, indexes = record[source.columns.places[end]], candidates[end]

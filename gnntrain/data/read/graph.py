@@ -353,14 +353,14 @@ class _Reader:
             required=not (self.is_typed or self.is_published),
         )
         # A model that was trained without preprocessing says no statistics.
-        for word in ("standardize", "categorical", "missing"):
-            value, key = getattr(spec, word), spec.key(word)
-            if self.labelled or self.known or not value or value in ("refuse", "zero"):
-                continue
-            hint = "Prepare the features as those that the model was trained on."
-            if word == "missing":
-                hint = f"Use {key}=zero, or fill in the missing values."
-            raise UserError(f"{key}={shown(value)}: the model was trained without it.", hint)
+        for word in (
+            () if self.labelled or self.known else ("standardize", "categorical", "missing")
+        ):
+            if (value := getattr(spec, word)) and value not in ("refuse", "zero"):
+                raise UserError(
+                    f"{spec.key(word)}={shown(value)}: the model was trained without it.",
+                    "Leave it out, and prepare the features as those the model was trained on.",
+                )
         return nodes
 
     def read_nodes_of_edges(self) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.preprocessing import in_float64
 from gnntrain.data.read.columns import label_columns
 from gnntrain.data.read.features import NodeRows, widths_of
 from gnntrain.data.read.nodes import utf8
@@ -34,7 +33,7 @@ _NODES_A_CLASS = 5  # with fewer, a feature may look like the class by chance
 _MOST_VALUES = 1 << 24
 _LARGEST = float(np.finfo(np.float32).max)
 _TWO_KEYS = (
-    "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each number "
+    "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each value "
     "is a class."
 )
 
@@ -103,20 +102,17 @@ def _classes(
             "Give a column of 0 and 1 for each label, or leave dataset.task=auto.",
         )
     where, column = _where(rows, [rows.source.places["label"]]), rows.columns["label"]
-    ask = ask and options.task == "auto"
-    if column.type == TEXT:
-        has_label = ~rows.is_missing("label")
-        if ask:
-            _refuse_doubtful(column.filter(has_label), where, nodes.spec.label.key("column"))
-    else:
+    has_label = ~rows.is_missing("label")
+    if column.type != TEXT:
         values = column.fill_null(-1).to_numpy()
-        if ask:
-            known = pa.array(values[values != -1])
-            _refuse_doubtful(known, where, nodes.spec.label.key("column"))
+        has_label = np.asarray(values != -1)
+    if ask and options.task == "auto":
+        _refuse_doubtful(column.filter(has_label), where, nodes.spec.label.key("column"))
+    if column.type != TEXT:
         wrong = np.asarray((values < -1) | (values != np.floor(values)) | np.isinf(values))
         reason = "label {} is not a whole number from 0 on, or −1 for none"
         rows = rows.drop(wrong, bad, reason, role="label")
-        has_label = values[~wrong] != -1
+        has_label = has_label[~wrong]
     found = rows.columns["label"].filter(has_label).dictionary_encode()
     classes, codes = np.unique(found.dictionary.to_numpy(zero_copy_only=False), return_inverse=True)
     labels = np.full(nodes.index.num_nodes, -1, np.int32)
@@ -156,18 +152,12 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
     has_label = np.asarray((rows.matrix == rows.matrix).any(axis=1))  # NaN, of any type, is none
     if is_quantity:
         wrong = np.isinf(rows.matrix.astype(np.float32, copy=False)).any(axis=1)
-        expected, lacks = "a number", "no row has numbers for labels"
-        hint = f"Give the column of the quantity as {key}."
+        expected, hint = "a number", f"Give the column of the quantity as {key}."
     else:
         wrong = ~np.isin(rows.matrix, (0, 1)).all(axis=1)
-        expected, lacks = "0 or 1", "no row has 0 or 1 in each of them"
-        hint = (
-            f"If only one column holds the labels, set {key}; if they are quantities, "
-            "task.type=node_regression."
-        )
+        expected, hint = "0 or 1", f"If only one column holds the labels, set {key}; if they are "
+        hint += "quantities, task.type=node_regression."
     wrong &= has_label
-    if has_label.any() and (wrong == has_label).all():
-        raise UserError(f"{where}: {lacks}.", hint)
 
     def reason(record: Record) -> str:
         for place, name in columns.items():
@@ -177,7 +167,7 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
                 return f"label {name} is {record[place]!r} instead of {expected}"
         return f"a label is not {expected}"
 
-    rows = rows.drop(np.asarray(wrong), bad, reason, "" if is_quantity else hint)
+    rows = rows.drop(np.asarray(wrong), bad, reason, hint)
     has_label = has_label[~wrong]
     shape = nodes.index.num_nodes, len(columns)
     labelled = np.zeros(len(nodes.rows), bool)
@@ -191,7 +181,7 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
         phrase = f"{where}: {len(columns)} labels of 0 and 1"
         return Targets(labels, len(columns), "multilabel", labelled, rows, names, phrase)
     labels = np.full(shape, np.nan)
-    labels[rows.nodes] = in_float64(rows.matrix, rows.exact)
+    labels[rows.nodes] = rows.matrix
     ranges = []
     for name, values in zip(columns.values(), labels.T, strict=True):
         known = values[~np.isnan(values)]
@@ -220,35 +210,25 @@ def _refuse_doubtful(labels: pa.Array, where: str, key: str) -> None:
     Whole numbers are if there are at most 50 different ones, or if they fill their range as class
     numbers do and a typical one has several nodes.
     """
-    counts = labels.value_counts().field("counts").to_numpy()
-    is_many, typical = len(counts) > _MOST_CLASSES, np.median(counts) if len(counts) else 0
-    if labels.type == TEXT:
-        if is_many and typical < _FEW_TEXTS:
+    counts, is_text = labels.value_counts().field("counts").to_numpy(), labels.type == TEXT
+    typical = np.median(counts) if len(counts) else 0
+    values = (labels[:1] if is_text else labels).to_numpy(zero_copy_only=False)
+    is_sparse = typical < (_FEW_TEXTS if is_text else _FEW_NODES)
+    if not is_text and len(values):
+        fractions = values[values != np.floor(values)]
+        if len(fractions):
             raise UserError(
-                f"{where} has {len(counts):,} different texts for labels, such as "
-                f"{labels[0].as_py()!r}, and most of them stand only once: are they classes?",
-                "Set dataset.task=multiclass if each text is a class; else give other labels: of a "
-                f"table, {key} names their column. A quantity is written in digits with a decimal "
-                "mark alone.",
+                f"{where} has fractions for labels: {len(fractions):,} of {len(values):,}, such as "
+                f"{_number(fractions[0])}.",
+                f"{_TWO_KEYS} Then fractions are bad rows.",
             )
-        return
-    values = labels.to_numpy()
-    if not len(values):
-        return
-    lowest, highest = values.min(), values.max()
-    ends = f"from {_number(lowest)} to {_number(highest)}"
-    fractions = values[values != np.floor(values)]
-    if len(fractions):
+        is_sparse |= len(counts) < (values.max() - values.min() + 1) / 2
+    if is_sparse and len(counts) > _MOST_CLASSES:
+        kind = "texts" if is_text else "whole numbers"
         raise UserError(
-            f"{where} has fractions for labels: {len(fractions):,} of {len(values):,}, such as "
-            f"{_number(fractions[0])}; {ends}.",
-            f"{_TWO_KEYS} Then fractions are bad rows.",
-        )
-    if is_many and (len(counts) < (highest - lowest + 1) / 2 or typical < _FEW_NODES):
-        raise UserError(
-            f"{where} has {len(counts):,} different whole numbers {ends}: are they classes or a "
-            "quantity?",
-            _TWO_KEYS,
+            f"{where} has {len(counts):,} different {kind} for labels, such as {values[0]}: are "
+            "they classes or a quantity?",
+            f"{_TWO_KEYS} Other columns of labels are named by {key}.",
         )
 
 

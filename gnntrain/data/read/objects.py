@@ -89,6 +89,7 @@ def graph_of_object(
     *,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
+    is_published: bool = False,
 ) -> GraphData:
     """A user's graph from an object, which messages call `source`; see `read_graph`.
 
@@ -102,19 +103,15 @@ def graph_of_object(
     Raises:
         UserError: It is no such object, or has a mistake.
     """
-    is_done, kind = isinstance(given, GraphData), type(given).__name__
-    attributes = {} if is_done else _attributes(given, source)
+    attributes = {} if isinstance(given, GraphData) else _attributes(given, source)
     is_typed = _is_typed(attributes)
-    usable = {"task"} if is_done else set(_WHOLE_GRAPH_KEYS)
+    usable = {*DatasetConfig.model_fields, "task"} | ({*_WHOLE_GRAPH_KEYS} if attributes else set())
     usable -= {"weight_column"} if is_typed else set()
     for key, of_key in FilesConfig.model_fields.items():
-        is_used = key in usable or key in DatasetConfig.model_fields
-        if not is_used and getattr(config, key) != of_key.default:
-            what = f"a {kind}, which is taken as it is"
-            if not is_done:
-                what = "a graph of arrays; the key is about tables"
+        if key not in usable and getattr(config, key) != of_key.default:
+            kind = "of arrays; the key is about tables" if attributes else "that is taken as it is"
             raise UserError(
-                f"dataset.{key}: {source} is {what}.",
+                f"dataset.{key}: {source} is a graph {kind}.",
                 "Leave it out, or give tables as dataset.features and dataset.edges.",
             )
     if isinstance(given, GraphData):
@@ -122,55 +119,13 @@ def graph_of_object(
             of_graph = given.nodes[name].preprocessing if name in given.nodes else None
             if of_model != of_graph and not of_model.is_identity:
                 raise UserError(
-                    f"{source} is a {kind}, and the model's features were made of columns.",
+                    f"{source} is a GraphData, and the model's features were made of columns.",
                     "Give tables, or a PyG Data, with the columns it was trained on.",
                 )
         graph = copy.copy(given)
         graph.dataset, graph.labelled = config.name, labelled and given.labelled
         return graph
-    graph = _read(attributes, config, source, labelled=labelled, preprocessing=preprocessing)
-    if is_typed or not isinstance(given, Mapping):
-        return graph
-    # In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
-    ids, edges = graph.nodes[NODE].ids, graph.edges[EDGE]
-    are_numbers = ids is not None and ids.dtype.kind == "i" and len(edges.src) > 0
-    if are_numbers and all(np.isin(ends, np.asarray(ids)).all() for ends in edges):
-        raise UserError(
-            f"{source} has ids, and edge_index may hold them or count the rows of x.",
-            "Leave the ids out if it counts rows. If it holds ids, give the file as "
-            "dataset.features and as dataset.edges.",
-        )
-    return graph
 
-
-def from_pyg(
-    data: Data | HeteroData,
-    dataset: str,
-    *,
-    split: int = 0,
-    target: NodeType | None = None,
-    quantities: bool = False,
-) -> GraphData:
-    """A published PyG `Data` or `HeteroData`, which may be without features; without masks, `split`
-    counts the random splits. See `graph_of_object` for what is read.
-    """
-    config = FilesConfig(split=split, task="regression" if quantities else "auto")
-    graph = _read(data.to_dict(), config.for_target(target), dataset, is_published=True)
-    graph.dataset = dataset
-    return graph
-
-
-def _read(
-    attributes: Mapping[Any, Any],
-    config: FilesConfig,
-    source: str,
-    *,
-    labelled: bool = True,
-    preprocessing: AnyPreprocessing | None = None,
-    is_published: bool = False,
-) -> GraphData:
-    """The graph of arrays by PyG's names, or of such mappings by type; see `graph_of_object`."""
-    is_typed = _is_typed(attributes)
     nodes, edges = _by_type(attributes, source)
     usual = spec_of_files(config, NODE, EDGE)
     tables: dict[str, Sequence[Path] | Table] = {}
@@ -193,8 +148,8 @@ def _read(
             of_type, arrays, config, labelled=labelled, needs_x=not (is_typed or is_published)
         )
         tables |= of_nodes
-        of_model = by_node_type(preprocessing).get(name)
-        if of_model is not None and of_model.fills is not None:  # the model says what is filled in
+        model = by_node_type(preprocessing).get(name)
+        if model is not None and model.fills is not None:  # the model says what is filled in
             of_type = replace(of_type, missing="mean")
         node_specs[name] = of_type
     if labelled and not is_typed and not node_specs[NODE].label.files:
@@ -226,6 +181,34 @@ def _read(
         where += f" of {', '.join(own_ids)}, else row numbers"
     assert graph.summary is not None
     graph.summary = graph.summary.model_copy(update={"ids": where, "left_out": left_out})
+    if is_typed or not isinstance(given, Mapping):
+        return graph
+    # In a file of features and one of edges they are ids; in a PyG `Data` they are rows.
+    ids, ends = graph.nodes[NODE].ids, graph.edges[EDGE]
+    are_numbers = ids is not None and ids.dtype.kind == "i" and len(ends.src) > 0
+    if are_numbers and all(np.isin(end, np.asarray(ids)).all() for end in ends):
+        raise UserError(
+            f"{source} has ids, and edge_index may hold them or count the rows of x.",
+            "Leave the ids out if it counts rows. If it holds ids, give the file as "
+            "dataset.features and as dataset.edges.",
+        )
+    return graph
+
+
+def from_pyg(
+    data: Data | HeteroData,
+    dataset: str,
+    *,
+    split: int = 0,
+    target: NodeType | None = None,
+    quantities: bool = False,
+) -> GraphData:
+    """A published PyG `Data` or `HeteroData`, which may be without features; without masks, `split`
+    counts the random splits. See `graph_of_object` for what is read.
+    """
+    config = FilesConfig(split=split, task="regression" if quantities else "auto")
+    graph = graph_of_object(data, config.for_target(target), dataset, is_published=True)
+    graph.dataset = dataset
     return graph
 
 
@@ -384,11 +367,9 @@ def _as_given(given: Any, source: str) -> Mapping[Any, Any]:
     """The attributes of the one graph that an object is or holds, under its own names."""
     if hasattr(given, "get_idx_split"):  # a data set of OGB
         return {**_as_given(given[0], source), **given.get_idx_split()}
-    num_graphs = 1
+    num_graphs = len(given) if isinstance(given, list | Dataset) else 1
     if isinstance(given, Batch):
         num_graphs = given.num_graphs
-    elif isinstance(given, list | Dataset):
-        num_graphs = len(given)
     elif isinstance(given, tuple):
         graph, other = given[0], given[1] if len(given) in (2, 3) else ()
         is_dict = isinstance(other, dict | None)
