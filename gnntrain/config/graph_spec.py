@@ -1,19 +1,7 @@
 """What a graph is read from: `GraphSpec`, its tables and columns by node type and edge type.
 
 `spec_of_files` makes one of the keys of `dataset=files`, a graph of one node type and one edge
-type; `read_schema` of the YAML file of `dataset.schema`:
-
-    nodes:
-      author: {files: "author-*.parquet", id: author_id, features: [h, emb], label: area}
-      venue: {}                       # no table: the ids come from the edges
-    edges:
-      author/writes/paper: {files: writes.csv, source: author_id, target: paper_id}
-    reverse: true                     # adds paper/rev_writes/author
-
-`nodes` and `edges` may also be one table, or a list of tables, with a column of types:
-
-    nodes: {files: nodes.csv, id: id, type: kind}
-    edges: {files: edges.csv, source: from, target: to, type: relation}
+type; `read_schema` of the YAML file of `dataset.schema`, see docs/typed-graphs.md.
 """
 
 from __future__ import annotations
@@ -273,7 +261,7 @@ class GraphSpec:
         mixed_nodes: Tables with a column of node types.
         schema: The file that says this; None: the keys of `dataset=files`, and the graph has one
             node type and one edge type.
-        plain: All that determines the graph, as plain data.
+        plain: What the file says, as plain data.
     """
 
     nodes: Mapping[str, NodeSpec] = field(default_factory=dict)
@@ -449,23 +437,22 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         wrong("reverse", reverse, "true or false")
 
     raw_nodes, nodes, mixed_nodes = tables("nodes", NodeTable, MixedNodeTable)
-    types, specs_of_types = dict[str, NodeColumns](), dict[str, NodeSpec]()
-    for key, mixed in mixed_nodes.items():
-        for name, columns in parts(NodeColumns, mixed.types, f"{key}.types.").items():
-            types[name] = columns
-            specs_of_types[name] = node_spec(name, f"{key}.types.{name}", columns, config)
+    types = {
+        name: node_spec(name, f"{key}.types.{name}", columns, config)
+        for key, mixed in mixed_nodes.items()
+        for name, columns in parts(NodeColumns, mixed.types, f"{key}.types.").items()
+    }
     raw_edges, named_edges, mixed_edges = tables("edges", EdgeTable, MixedEdgeTable)
-    edges: dict[EdgeType, EdgeTable] = {}
+    edges: dict[str, EdgeSpec] = {}
     for name in raw_edges:
         ends = tuple(part.strip() for part in name.replace(",", "/").split("/"))
         if len(ends) != 3 or not all(ends):
             expects = "an edge type source/relation/target, such as author/writes/paper"
             wrong(f"edges.{name}", None, expects)
         elif name in named_edges:
-            edges[ends[0], ends[1], ends[2]] = named_edges[name]
-
-    def plain(tables: Mapping[str, Section]) -> dict[str, Any]:
-        return {name: table.model_dump(mode="json") for name, table in tables.items()}
+            place, edge_type = f"edges.{'/'.join(ends)}", (ends[0], ends[1], ends[2])
+            edges[place] = EdgeSpec(place, edge_type=edge_type, **dict(named_edges[name]))
+    edges |= {key: EdgeSpec(key, **dict(table)) for key, table in mixed_edges.items()}
 
     spec = GraphSpec(
         nodes={
@@ -473,28 +460,18 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             for name, t in nodes.items()
         },
         mixed_nodes=tuple(
-            NodeSpec(key, t.files, id=t.id, type=t.type, types=specs_of_types)
+            NodeSpec(key, t.files, id=t.id, type=t.type, types=types)
             for key, t in mixed_nodes.items()
         ),
-        edges=(
-            *(EdgeSpec(f"edges.{'/'.join(e)}", edge_type=e, **dict(t)) for e, t in edges.items()),
-            *(EdgeSpec(key, **dict(table)) for key, table in mixed_edges.items()),
-        ),
+        edges=tuple(edges.values()),
         reverse=reverse is True,
-        plain={
-            "nodes": plain(nodes),
-            "mixed_nodes": list(plain(mixed_nodes).values()),
-            "types": plain(types),
-            "edges": plain({"/".join(name): table for name, table in edges.items()}),
-            "mixed_edges": list(plain(mixed_edges).values()),
-            "reverse": reverse is True,
-        },
+        plain=keys,
     )
 
     # Types that are not there, and tables that nothing refers to.
     foreign = [
         (f"{part.place}.foreign_keys.{column}", other)
-        for part in (*spec.nodes.values(), *specs_of_types.values())
+        for part in (*spec.nodes.values(), *types.values())
         for column, other in part.foreign_keys.items()
     ]
     if not (problems or nodes or mixed_nodes):
@@ -506,12 +483,16 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             wrong(f"nodes.{name}", None, "a name without slash and comma")
     if mixed_nodes:  # the types are known when the tables are read
         return spec, problems
-    of_edges = [(f"edges.{'/'.join(e)}", name) for e in edges for name in dict.fromkeys(e[::2])]
-    for key, name in (*of_edges, *foreign):
+    at_ends = [
+        (place, name)
+        for place, one in edges.items()
+        for name in dict.fromkeys((one.edge_type or ())[::2])
+    ]
+    for key, name in (*at_ends, *foreign):
         if name not in raw_nodes:
             hint = did_you_mean(name, raw_nodes) or f"write `{name}: {{}}` below nodes"
             wrong(key, name, "a node type below nodes", hint)
-    in_use = {name for _, name in (*of_edges, *foreign)}
+    in_use = {name for _, name in (*at_ends, *foreign)}
     unused = [name for name, t in nodes.items() if t.files is None and name not in in_use]
     for name in () if problems or mixed_edges else unused:
         wrong(f"nodes.{name}", None, "files, or an edge type that has its ids")

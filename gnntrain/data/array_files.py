@@ -1,9 +1,8 @@
 """Arrays of a user's graph: npy, npz and pt files, read without running code.
 
 **Sparse matrices** are those that `scipy.sparse.save_npz` writes, one in a file, or several in one
-npz file, each array after the matrix's name: `adj_data`, `adj_indices`, `adj_indptr`, `adj_shape`.
-Adjacency matrices become edges, others dense. A row of an adjacency matrix is a source, a column a
-target. A stored 0 is no edge, and values that are not all 1 are weights.
+npz file, each array after the matrix's name: `adj_data`, `adj_indices`, …. Adjacency matrices
+become edges, others dense. A row is a source, a column a target, a stored 0 no edge.
 """
 
 from __future__ import annotations

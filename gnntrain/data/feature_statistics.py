@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gnntrain.data.features import encoded
 from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
-from gnntrain.data.preprocessing import Preprocessing, RawFeatures, mean_and_std
+from gnntrain.data.preprocessing import Preprocessing, mean_and_std
 from gnntrain.data.summary import first_names
 
 _MOST_ROWS, _MOST_VALUES = 100_000, 1 << 24
@@ -40,7 +40,7 @@ class FeatureStatistics(BaseModel):
         """Of up to 100,000 nodes, evenly spread."""
         train = nodes.splits.get("train", ())
         sample = _sample(nodes, np.asarray(train) if len(train) else np.arange(len(nodes)))
-        mean, std = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
+        mean, std = mean_and_std(sample, np.arange(len(sample)))
         return cls(
             means=tuple(mean.tolist()),
             stds=tuple(np.where((sample == sample[:1]).all(axis=0), 0.0, std).tolist()),
@@ -84,7 +84,7 @@ class FeatureStatistics(BaseModel):
                     "there in training" + f" ({known:.3g} in training)" * (known > 0)
                 )
         names, numbers = _names_and_numbers(nodes.num_features, made_by)
-        mean, _ = mean_and_std(RawFeatures(sample), np.arange(len(sample)), None)
+        mean, _ = mean_and_std(sample, np.arange(len(sample)))
         means, stds = np.array(self.means), np.array(self.stds)
         varied = stds > 0  # the mean of what did not vary also stands for missing values
         empty = numbers & varied & (sample == _image(nodes, made_by, np.nan)).all(axis=0)
@@ -110,11 +110,12 @@ def _names_and_numbers(
     num_features: int, made_by: Preprocessing | None
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]]:
     """By feature: its name, and whether it is a number of the user's table."""
-    names = [f"feature {at}" for at in range(num_features)]
-    if made_by is None:
-        return np.array(names, object), np.ones(num_features, bool)
-    found = made_by.feature_names if made_by.has_names else names
-    return np.array(found, object), np.array(made_by.is_number)
+    names: Sequence[str] = [f"feature {at}" for at in range(num_features)]
+    numbers: Sequence[bool] = [True] * num_features
+    if made_by is not None:
+        names = made_by.feature_names if made_by.has_names else names
+        numbers = made_by.is_number
+    return np.array(names, object), np.array(numbers, bool)
 
 
 def _without_category(sample: Float32Array, made_by: Preprocessing | None) -> dict[str, float]:
@@ -132,23 +133,21 @@ def _without_category(sample: Float32Array, made_by: Preprocessing | None) -> di
 def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:
     """The features of up to 100,000 of these nodes, fewer where they are wide."""
     most = max(1, min(_MOST_ROWS, _MOST_VALUES // max(1, nodes.num_features)))
-    rows = among[:: max(1, -(-len(among) // most))]
-    return _decoded(nodes.features[rows], nodes)
+    return _decoded(nodes.features[among[:: max(1, -(-len(among) // most))]], nodes)
 
 
 def _is_binary(
     sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None
 ) -> npt.NDArray[np.bool_]:
     """Whether all of a feature's numbers in the user's table were 0 or 1."""
-    zero, one = _image(nodes, made_by, 0), _image(nodes, made_by, 1)
+    zero, one = (_image(nodes, made_by, number) for number in (0, 1))
     return np.asarray(((sample == zero) | (sample == one)).all(axis=0))
 
 
 def _image(nodes: Nodes, made_by: Preprocessing | None, number: float) -> Float32Array:
     """What a number of the user's table becomes, by feature."""
     image = np.full(nodes.num_features, number, np.float32)
-    if made_by is not None:
-        image = made_by.image(number)
+    image = image if made_by is None else made_by.image(number)
     return _decoded(encoded(image, nodes.feature_dtype), nodes)
 
 

@@ -1,9 +1,5 @@
-"""Arrays inside an .npz file, read chunk by chunk instead of as a whole.
-
-`np.load` reads a member completely; the features of ogbn-papers100M alone are 57 GB. A member
-that is stored uncompressed is mapped into memory where it lies in the file; a compressed one is
-unpacked in one pass, a range of rows at a time.
-"""
+"""Arrays inside an .npz file, which `np.load` would read as a whole (ogbn-papers100M: 57 GB): one
+that is stored uncompressed is mapped into memory, a compressed one unpacked a range at a time."""
 
 from __future__ import annotations
 
@@ -84,10 +80,8 @@ def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
 
 
 class StreamedRows:
-    """Rows of a compressed array `[n]` or `[n, m]`, whose file is at its first value.
-
-    Going forward unpacks once; going back starts anew.
-    """
+    """Rows of a compressed array `[n]` or `[n, m]`, whose file is at its first value; going back
+    unpacks it anew."""
 
     def __init__(
         self, stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[np.generic]

@@ -234,7 +234,7 @@ class Preprocessing(BaseModel):
             fills = np.zeros(len(lacks_number))
         elif missing != "refuse":
             sums, counts = np.zeros((2, len(lacks_number)))
-            for chunk in _chunks(raw, train):
+            for chunk in _chunks(raw.numbers, train):
                 sums += np.nansum(chunk, axis=0)
                 counts += (~np.isnan(chunk)).sum(axis=0)
             names = [column.name for column in columns for _ in range(column.width)]
@@ -246,7 +246,7 @@ class Preprocessing(BaseModel):
                 )
             fills = sums / counts
         if standardize:
-            means, stds = mean_and_std(raw, train, fills)
+            means, stds = mean_and_std(raw.numbers, train, fills)
         return cls(
             columns=tuple(fitted),
             has_names=has_names,
@@ -341,24 +341,24 @@ def _sorted_values(
         return tuple(sorted(values))
 
 
-def _chunks(raw: RawFeatures, rows: Int64Array) -> Iterator[Float64Array]:
-    """The numbers of some rows, some MiB at a time."""
-    step = max(1, _CHUNK_VALUES // max(1, raw.numbers.shape[1]))
+def _chunks(numbers: AnyArray, rows: Int64Array) -> Iterator[Float64Array]:
+    """Some rows of numbers, some MiB at a time."""
+    step = max(1, _CHUNK_VALUES // max(1, numbers.shape[1]))
     for start in range(0, len(rows), step):
-        yield raw.numbers[rows[start : start + step]].astype(np.float64)
+        yield numbers[rows[start : start + step]].astype(np.float64)
 
 
 def mean_and_std(
-    raw: RawFeatures, train: Int64Array, fills: Float64Array | None
+    numbers: AnyArray, train: Int64Array, fills: Float64Array | None = None
 ) -> tuple[Float64Array, Float64Array]:
     """Mean and standard deviation (of the population) of the filled numbers; constant: 1."""
 
     def filled() -> Iterator[Float64Array]:
-        for chunk in _chunks(raw, train):
+        for chunk in _chunks(numbers, train):
             yield chunk if fills is None else np.where(np.isnan(chunk), fills, chunk)
 
     count = max(1, len(train))
-    zeros = np.zeros(raw.numbers.shape[1])
+    zeros = np.zeros(numbers.shape[1])
     mean = sum((chunk.sum(axis=0) for chunk in filled()), zeros) / count
     squares = (((chunk - mean) ** 2).sum(axis=0) for chunk in filled())
     variance = sum(squares, zeros) / count

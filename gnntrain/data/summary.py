@@ -73,13 +73,11 @@ def _labels(data: GraphData) -> str:
     given = () if data.class_names is None else data.class_names.tolist()
     names = [name.decode() if isinstance(name, bytes) else name for name in given]
     if data.task == "continuous":
-        parts = []
-        for name, column in zip(names or range(count), labels.T[:_SHOWN_NAMES], strict=False):
-            known = column[~np.isnan(column)]
-            between = f" from {known.min():g} to {known.max():g}" if len(known) else ""
-            parts.append(f"{name}{between}")
+        ends = (fold.reduce(labels, axis=0).tolist() for fold in (np.fmin, np.fmax))
+        of_each = zip(names or range(count), *ends, strict=True)
+        ranges = [f"{name} from {lowest:g} to {highest:g}" for name, lowest, highest in of_each]
         words = "a quantity: " if count == 1 else f"{count:,} quantities: "
-        words += ", ".join(parts) + ", …" * (count > _SHOWN_NAMES)
+        words += first_names(ranges)
         num_missing = int(np.isnan(labels).any(axis=1).sum())
     else:
         kind = "labels, each 0 or 1" if data.task == "multilabel" else "classes"

@@ -4,14 +4,9 @@ Text may be packed with gzip, bzip2 or zstandard. Feather and Arrow files are ma
 GraphML are read as a whole.
 
 **Is a text's first line a header?** With `header="auto"`, comment lines (`#`, `%`) are passed over;
-then the first line holds column names if
-
-1. one of its fields is a column name the configuration gives, or a usual one (`id`, `source`,
-   `label`, …), or its first field is empty, as pandas writes an index; else not if
-2. one of its fields is a number; else exactly if
-3. the second line has a number where the first has none.
-
-So a list of text ids without a known name at its top has no header; `header=true` says otherwise.
+then the first line holds column names if one of its fields is a name that the configuration gives
+or a usual one (`id`, `source`, …), or its first field is empty, as pandas writes an index; else not
+if a field is a number; else exactly if the second line has a number where the first has none.
 
 **In which encoding is it?** With `encoding="auto"`, a byte order mark or the zero bytes of ASCII
 tell UTF-16 and UTF-32; else it is UTF-8 or, where it has bytes that are not UTF-8 and no character

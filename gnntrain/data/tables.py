@@ -1,8 +1,7 @@
 """Tables of a user's graph, read once from front to back, a batch of rows at a time.
 
-A table has named columns, whatever file it is: text or what Arrow reads
-(`gnntrain.data.table_files`), or arrays (`gnntrain.data.array_files`). `Columns` are those that are
-read, with their uses; `Rows` are what was read; `BadRows` collects the rows that cannot be used.
+A `Table` has named columns, whatever file it is (`table_files`, `array_files`). `Columns` are those
+that are read, with their uses; `Rows` are what was read; `BadRows` those that cannot be used.
 """
 
 from __future__ import annotations

@@ -87,17 +87,15 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_cora
-@pytest.mark.parametrize("below", ["", "planetoid", "planetoid/Cora", "planetoid/Cora/raw"])
+@pytest.mark.parametrize("below", ["", "planetoid/Cora/raw"])
 def test_cora_is_found_from_any_folder_above_it_and_has_its_public_split(below: str) -> None:
     data = build("cora", SHARED / below)
     nodes, edges = data.target_nodes, data.only_edges
     assert (nodes.num_nodes, len(edges.src), nodes.num_features) == (2708, 10556, 1433)
     assert [len(ids) for ids in data.splits.values()] == [140, 500, 1000]
     assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 7)
-    assert data.splits["train"].tolist() == list(range(140))
     assert np.bincount(data.labels[:140]).tolist() == [20] * 7
     assert edges.src.dtype == np.int32
-    assert edge_set(data) == {(dst, src) for src, dst in edge_set(data)}
 
 
 @needs_tolokers
@@ -116,10 +114,7 @@ def test_tolokers_has_its_published_size_and_ten_splits() -> None:
     assert len(set(splits)) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "last"),
-    [("tolokers", 9), ("cora", 0), ("ogbn-arxiv", 0), ("aifb", 5), ("heco_dblp", 60)],
-)
+@pytest.mark.parametrize(("name", "last"), [("tolokers", 9), ("cora", 0), ("heco_dblp", 60)])
 def test_a_split_that_a_data_set_does_not_have_is_refused_with_the_range(
     name: str, last: int
 ) -> None:
@@ -130,7 +125,7 @@ def test_a_split_that_a_data_set_does_not_have_is_refused_with_the_range(
     assert str(caught.value.hint).endswith(f"{last}.")
 
 
-@pytest.mark.parametrize("name", ["reddit", "reddit2", "flickr", "yelp", "amazon_products"])
+@pytest.mark.parametrize("name", ["reddit", "flickr", "yelp"])
 def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, name: str) -> None:
     import torch_geometric.datasets
 
@@ -139,8 +134,7 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     if name == "reddit":
         raw_layouts.write_reddit(root / "raw")
     else:
-        multilabel = name in ("yelp", "amazon_products")
-        raw_layouts.write_graph_saint(root / "raw", multilabel=multilabel)
+        raw_layouts.write_graph_saint(root / "raw", multilabel=name == "yelp")
     ours = build(name, tmp_path)
     stock = getattr(torch_geometric.datasets, str(published.class_name))(str(root))[0]
     theirs = from_pyg(stock, name)
@@ -195,24 +189,15 @@ def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
 ) -> None:
     raw_layouts.write_graph_saint(tmp_path / "Flickr" / "raw", multilabel=False)
     layout = RawLayout(("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
-    for root in ("Flickr", "Flickr/raw"):
-        assert layout.find(tmp_path / root) is None
+    assert layout.find(tmp_path / "Flickr") is None
     assert build("flickr", tmp_path / "Flickr").target_nodes.num_nodes == 30
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("amazon_photo", "amazon/Photo/raw/amazon_electronics_photo.npz"),
-        ("coauthor_cs", "CS/raw/ms_academic_cs.npz"),
-    ],
-)
 def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(
-    tmp_path: Path, name: str, file: str
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path / file
-    raw_layouts.write_gnn_benchmark(path.parent, path.name)
-    first, again, other = build(name, tmp_path), build(name, tmp_path), build(name, tmp_path, 7)
+    raw_layouts.write_gnn_benchmark(tmp_path / "CS/raw", "ms_academic_cs.npz")
+    first, again, other = (build("coauthor_cs", tmp_path, split) for split in (0, 0, 7))
     for split in first.splits:
         np.testing.assert_array_equal(first.splits[split], again.splits[split])
     assert first.splits["train"].tolist() != other.splits["train"].tolist()
@@ -317,13 +302,12 @@ class Evil:
         return (Path.touch, (Path("/nowhere/touched"),))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("name", ["ind.cora.x", "ind.cora.graph"])
-def test_a_raw_file_that_would_run_code_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_raw_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
     for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
         content: Any = {0: [1], 1: [0]} if part == "graph" else np.eye(2)
         (tmp_path / f"ind.cora.{part}").write_bytes(pickle.dumps(content, protocol=2))
     (tmp_path / "ind.cora.test.index").write_text("2\n3\n")
-    (tmp_path / name).write_bytes(pickle.dumps([Evil()], protocol=2))
+    (tmp_path / "ind.cora.graph").write_bytes(pickle.dumps([Evil()], protocol=2))
     with pytest.raises(UserError, match="which could run code"):
         build("cora", tmp_path)
 
@@ -332,18 +316,14 @@ def test_the_same_choice_has_the_same_identity_and_another_has_not(tmp_path: Pat
     choices: list[DatasetConfig] = [
         BuiltinConfig(name="tolokers"),
         BuiltinConfig(name="tolokers", split=1),
-        BuiltinConfig(name="minesweeper"),
         BuiltinConfig(name="tolokers", root=str(tmp_path)),
         SyntheticConfig(),
-        SyntheticConfig(seed=1),
         SyntheticConfig(num_nodes=11),
-        SyntheticConfig(name="synthetic_reddit"),
     ]
     identities = [builder_for(choice).identity() for choice in choices]
     assert identities == [builder_for(choice).identity() for choice in choices]
     for place, identity in enumerate(identities):
         assert identity not in identities[:place]
-        assert identity["dataset"] == choices[place].name
     # How a graph is prepared is no part of what it is.
     prepared = SyntheticConfig(to_undirected=True, store_dir="/x")
     assert builder_for(prepared).identity() == builder_for(SyntheticConfig()).identity()

@@ -95,11 +95,6 @@ CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str
     **{f"no index, but called {name!r}": ({name: [0.5, 1, 2, 3, 4, 4, 6, 7]}, {}, {},
                                           {"names": ["f0", "f1", name or "3"], "left_out": []})
        for name in ("", "Unnamed: 3", "index")},
-    "row numbers": (
-        {"row": range(8)}, {}, {},
-        {"names": ["f0", "f1", "row"], "summary": "column row holds row numbers"},
-    ),
-    # Values.
     # Names, numbers and patterns.
     "a pattern": (
         {"g0": 1.0, "g1": 2.0, "G2": 3.0}, {}, {"feature_columns": "g?"},

@@ -53,6 +53,15 @@ FLAGS_MISSING = "id,old,rich\n10,1,0\n20,NA,?\n30,1,1\n40,0,1\n"
 QUANTITIES = "id,rent,f,income\n10,1.5,7,100\n20,,8,200\n30,NA,9,?\n40,2.5,6,300\n"
 TARGETS = np.array([[1.5, 7], [2.5, NAN], [NAN, NAN], [4.5, 9]], np.float32)
 
+VALUES = pd.DataFrame({"id": IDS, "y": [18_000, 52_500.5, NAN, 120_000]})
+ONE_QUANTITY: dict[str, Files] = {
+    "parquet": {"labels.parquet": VALUES},
+    "npz": {"labels.npz": {"ids": np.array(IDS), "y": VALUES["y"].to_numpy()}},
+    "features": {"features": VALUES.assign(f=[0.5, 1.5, 2.5, 3.5]), "labels": None},
+    "comma": {"features": USUAL["features"].replace(",", ";").replace(".", ","),
+              "labels": VALUES.to_csv(index=False, sep=";", decimal=",")},
+}  # fmt: skip
+
 READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
     "a word that may be a class": (
         labels("Mild", "None", "Severe", "None"), {},
@@ -82,6 +91,14 @@ READ: dict[str, tuple[Files, Keys, dict[str, Any]]] = {
         {"labels": [[1.5, 100], [NAN, 200], [NAN, NAN], [2.5, 300]], "classes": ["rent", "income"],
          "features": [[7], [8], [9], [6]]},
     ),
+    **{
+        f"a column of quantities, {kind}": (
+            {**files, "split": None}, REGRESSION | ({"decimal": ","} if kind == "comma" else {}),
+            {"labels": [[18_000], [52_500.5], [NAN], [120_000]], "task": ("continuous", "r2", 1),
+             "summary": "from 18,000 to 120,000; 1 of 4 nodes have none"},
+        )
+        for kind, files in ONE_QUANTITY.items()
+    },
     "quantities of two arrays": (
         {"features.npz": {"x": np.eye(4), "a": TARGETS[:, 0], "b": TARGETS[:, 1]}, **NO_LABELS,
          **PAIR}, REGRESSION | {"label_column": ["a", "b"]},
@@ -266,32 +283,6 @@ def test_many_values_are_asked_about(
         assert "dataset.task=multiclass" in message
         keys["task"] = "multiclass"
     check(build(keys), {"task": ("multiclass", "accuracy", len(set(values)))})
-
-
-@pytest.mark.parametrize("suffix", ["comma", "parquet", "npz", "features"])
-def test_a_column_of_quantities_is_read_as_it_is(tmp_path: Path, suffix: str) -> None:
-    values = np.array([18_000, 52_500.5, NAN, 120_000])
-    quantities = pd.DataFrame({"id": IDS, "y": values})
-    keys: dict[str, Any] = {**REGRESSION}
-    files: dict[str, Any] = {f"labels.{suffix}": quantities}
-    if suffix == "npz":
-        files = {"labels.npz": {"ids": np.array(IDS), "y": values}}
-    elif suffix == "comma":
-        features = USUAL["features"].replace(",", ";").replace(".", ",")
-        text = quantities.to_csv(index=False, sep=";", decimal=",")
-        files, keys["decimal"] = {"features": features, "labels": text}, ","
-    elif suffix == "features":
-        files = {"features": quantities.assign(f=[0.5, 1.5, 2.5, 3.5]), "labels": None}
-    data = build(write(tmp_path, {**files, "split": None}) | keys)
-    assert data.labels.dtype == np.float64
-    expected = {
-        "labels": values[:, None].tolist(),
-        "task": ("continuous", "r2", 1),
-        "summary": "from 18,000 to 120,000; 1 of 4 nodes have none",
-    }
-    check(data, expected)
-    assert 2 not in np.concatenate(list(data.splits.values()))
-    assert told(data)["features"][1][0] == 1.5
 
 
 def test_a_mask_of_several_splits_is_chosen_by_its_number(tmp_path: Path) -> None:

@@ -339,10 +339,6 @@ EVERY_MISTAKE = {
 REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a header that is not seen": (HEADERLESS, {}, ["line 1: node 'person'", "dataset.header=true"]),
     "ids that are not seen as none": (NO_IDS, {}, ["node '1'", "dataset.id_column=none"]),
-    "a column that is not there": ({}, {"weight_column": "wieght"}, ["wieght", "source, target"]),
-    "a column called otherwise": (
-        {}, {"label_column": "lable"}, ["label_column=lable", "mean label?"],
-    ),
     "all names of columns at once": (
         {**NO_LABELS, "features": "user,age,county,label\n1,x,2,a\n2,y,3,b\n",
          "edges": "card,shop\nc,d\n"}, EVERY_MISTAKE,
@@ -358,7 +354,6 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         ["dataset.metric=roc_auc", "accuracy"],
     ),
     "one class": ({"labels": LABELS.replace("b", "a")}, {}, ["only one label"]),
-    "no features": ({"features": None}, {}, ["a column of ones"]),
     "no edges": ({"edges": None}, {}, ["dataset.edges is not given"]),
     "an unknown suffix": ({"edges.foo": EDGES}, {}, ["'.foo'", ".parquet"]),
     # Rows of arrays and Parquet count from 0; without ids none can be left out.
@@ -368,10 +363,6 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a bad row of Parquet": (
         {"features.parquet": pd.DataFrame({"id": [10, 20, 30, 40], "f": [1, 2, np.nan, 4]})}, {},
         ["features.parquet row 2: column f"],
-    ),
-    "a bad list of Parquet": (
-        {"features.parquet": pd.DataFrame({"id": [10, 20, 30], "v": [[1.0], [2.0], None]})}, {},
-        ["features.parquet row 2"],
     ),
     "a bad row of features without ids": (
         {**NO_IDS, "features.npy": np.array([[1, 2], [np.nan, 3]])}, SKIP,

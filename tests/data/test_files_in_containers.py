@@ -193,8 +193,6 @@ def of_sparse_features(made: Graph) -> Data:
 
 
 OBJECTS: dict[str, Callable[[Graph], object]] = {
-    "Data": lambda made: made.data,
-    "dict of arrays": lambda made: made.arrays,
     "sparse x, y of one column": of_sparse_features,
     "scipy": lambda made: {**made.of_nodes, "adj": made.adjacency, "x": sp.csr_array(made.x)},
 }
@@ -219,9 +217,6 @@ def write_categories(frame: pd.DataFrame, path: str) -> None:
 
 
 TABLES: dict[str, tuple[str, Callable[[pd.DataFrame, str], object]]] = {
-    "csv": (".csv", lambda frame, path: frame.to_csv(path, index=False)),
-    "parquet": (".parquet", lambda frame, path: frame.to_parquet(path)),
-    "feather": (".feather", lambda frame, path: frame.to_feather(path)),
     "feather with categories": (".feather", write_categories),
     "Arrow's stream": (".arrow", write_stream),
     "jsonl": (".jsonl", lambda frame, path: frame.to_json(path, orient="records", lines=True)),

@@ -110,7 +110,6 @@ READ: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         small(train_mask=EYE[:, :3], test_mask=EYE[3]), {"split": 1},
         {"splits": [[1], [], [3]], "summary": "number 1 of 3"},
     ),
-    "a list of nodes": (small(train=torch.tensor([3, 1])), {}, {"splits": [[1, 3], [], []]}),
     "weights": (
         small(edge_weight=WEIGHT.unsqueeze(1)), {},
         {"weights": WEIGHT.tolist(), "summary": "weight column edge_weight"},
@@ -227,26 +226,21 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a batch of two": (Batch.from_data_list([small(), small()]), "2 graphs"),
     "a number": (7, "int"),
     "no x": (small(x=None), "x"),
-    "num_nodes alone": (small(x=None, num_nodes=4), "x"),
+    "no y": (small(y=None), "no y"),
     "x of one dimension": (small(x=torch.ones(4)), r"x\.reshape"),
     "x of complex numbers": (small(x=torch.ones(4, 2, dtype=torch.cfloat)), "x is"),
     "x longer than y": (small(x=torch.ones(5, 2)), "y is"),
     "num_nodes beside another x": (small(num_nodes=6), "x has 4 rows"),
-    "no y": (small(y=None), "y"),
     "y of three dimensions": (small(y=torch.zeros(4, 2, 2)), "y is"),
     "no edges": (small(edge_index=None), "edge_index"),
     "edges of three ends": (small(edge_index=EDGES.repeat(2, 1)[:3]), r"shape \[3, 4\]"),
     "edges of fractions": (small(edge_index=EDGES.float()), r"edge_index\.long\(\)"),
-    "edges beyond": (small(edge_index=EDGES + 1), "4"),
     "weights of another length": (small(edge_weight=torch.ones(3)), "edge_weight"),
     "mask of another length": (small(train_mask=ALL[:3]), "train_mask"),
     "mask of numbers": (small(train_mask=torch.tensor([0, 1, 2, 3])), "train_mask"),
     "an id twice": (small(ids=torch.tensor([1, 1, 2, 3])), "ids"),
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
     "ids with gaps": ({**COLUMNS, "ids": ["a", None, "b", "c"]}, "ids is object"),
-    "ids of pandas with gaps": (
-        {**COLUMNS, "ids": pd.Series([7, None, 5, 6], dtype="Int64")}, "ids is object",
-    ),
     "weights with gaps": (
         {**COLUMNS, "edge_weight": pd.Series([1, None, 2, 3], dtype="Int64")}, "edge_weight is",
     ),
@@ -264,10 +258,6 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a key about weights of a typed graph": (
         (typed(), {"weight_column": "edge_attr"}), r"dataset\.weight_column",
     ),
-    "several types with labels": (
-        typed(author={"y": torch.tensor([1, 0])}), "have labels: paper, author",
-    ),
-    "a target that is not there": ((typed(), {"target": "papers"}), "no such node type"),
 }  # fmt: skip
 
 

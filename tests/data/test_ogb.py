@@ -151,24 +151,15 @@ def test_a_release_file_is_not_needed_but_another_release_is_refused(tmp_path: P
         build("ogbn-arxiv", tmp_path)
 
 
-def _short(lines: list[str]) -> list[str]:
-    return lines[:-1]
-
-
 @pytest.mark.parametrize(
     ("name", "file", "change"),
     [
-        ("ogbn-arxiv", "edge", _short),
         ("ogbn-arxiv", "edge", lambda lines: [*lines, "0,1\n"]),
         ("ogbn-arxiv", "edge", lambda lines: [*lines[:-1], ",1\n"]),
         ("ogbn-arxiv", "edge", lambda lines: [*lines[:-1], "0,99999999999\n"]),
-        ("ogbn-arxiv", "node-feat", _short),
         ("ogbn-arxiv", "node-label", lambda lines: ["x\n", *lines[1:]]),
-        ("ogbn-proteins", "edge-feat", _short),
-        ("ogbn-proteins", "edge-feat", lambda lines: [*lines, lines[0]]),
-        ("ogbn-mag", "relations/author___writes___paper/edge", _short),
-        ("ogbn-mag", "node-feat/paper/node-feat", _short),
-        ("ogbn-mag", "node-label/paper/node-label", _short),
+        ("ogbn-proteins", "edge-feat", lambda lines: lines[:-1]),
+        ("ogbn-mag", "relations/author___writes___paper/edge", lambda lines: lines[:-1]),
     ],
 )
 def test_a_damaged_table_is_a_users_error(
@@ -228,16 +219,11 @@ def test_without_network_or_disk_space_one_error_says_what_goes_where(
     assert not any((tmp_path / "data").iterdir())
 
 
-def test_members_of_an_archive_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pickled objects are refused, and node ids that would fit only when cut to 32 bits."""
+def test_node_ids_that_would_fit_when_cut_to_32_bits_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ogb, "_CHUNK", 3)
-    path = tmp_path / "data.npz"
-    edges = np.array([[0, 1, 2, 3], [3, 2, 1, 0]])
-    np.savez_compressed(path, edge_index=edges)
-    src, dst = ogb.edge_rows(open_member(path, "edge_index"), 4)
-    assert [src.tolist(), dst.tolist()] == edges.tolist()
-    np.savez_compressed(path, edge_index=edges + 2**32, array=np.array([{}], object))
+    edges = np.array([[0, 1, 2, 3], [3, 2, 1, 2**32]])
+    np.savez_compressed(tmp_path / "data.npz", edge_index=edges)
     with pytest.raises(ValueError, match="outside"):
-        ogb.edge_rows(open_member(path, "edge_index"), 4)
-    with pytest.raises(ValueError, match="pickled"):
-        open_member(path, "array")
+        ogb.edge_rows(open_member(tmp_path / "data.npz", "edge_index"), 4)

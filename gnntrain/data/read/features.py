@@ -1,9 +1,8 @@
 """Features from the columns of a table of nodes: which columns, their values, preprocessing.
 
-A column is a feature unless it has another use or a name that speaks of one: a label, a split, a
-mask, an id, an end of an edge. `NodeSpec.features` and `categorical` may name such a column all the
-same. A column that pandas wrote as an index is not a feature. Every column that is left out is
-recorded with the reason.
+A column is a feature unless it has another use, or, if no key names it, a name that speaks of one:
+a label, a split, a mask, an id, an end of an edge, an index of pandas. Columns that are left out
+are recorded, each with the reason.
 """
 
 from __future__ import annotations
@@ -109,11 +108,11 @@ def read_nodes(
         node_type: The type of the nodes.
         columns: The nodes' table; its numbers are all columns without a role.
         spec: The columns of features, of categories, and those to leave out.
-        elsewhere: Names of columns of other files that are no features, with what they hold.
+        elsewhere: Names of columns of other files that are no features, each with the reason.
         preprocessing: What a model was trained on, by whose names columns are found; or None.
         options: The decimal mark of ids.
         bad: Takes the bad rows.
-        strict: Whether arrays, whose columns have no names, are refused keys that name some.
+        strict: Whether keys may not name columns of arrays, which have no names.
         required: Whether there must be features.
 
     Raises:
@@ -422,17 +421,12 @@ def make_features(
         )
     if not preprocessing.is_identity:
         return PreparedFeatures(raw, preprocessing), preprocessing
-    # Arrays keep their own type.
-    matrix = (
-        rows.matrix if isinstance(table, ArrayTable) else rows.matrix.astype(np.float32, copy=False)
-    )
-    return matrix, preprocessing if preprocessing.has_names else None
+    return rows.matrix, preprocessing if preprocessing.has_names else None
 
 
 def describe_features(nodes: NodeRows, preprocessing: Preprocessing | None, *, fitted: bool) -> str:
     """A phrase for `DataSummary.features`."""
-    rows, matrix, count = nodes.rows, nodes.rows.matrix, len(nodes.rows)
-    phrase = f"{_counted(matrix.shape[1], 'number')} of {rows.path.name}"
+    phrase = f"{_counted(nodes.rows.matrix.shape[1], 'number')} of {nodes.rows.path.name}"
     if preprocessing is None:
         return phrase
     columns = preprocessing.columns
@@ -454,13 +448,6 @@ def describe_features(nodes: NodeRows, preprocessing: Preprocessing | None, *, f
         parts.append(f"{' and '.join(missing)}{marked}")
     if preprocessing.means is not None:
         parts.append("standardised " + by.replace("of", "on", 1))
-    numbers = rows.source.numbers
-    if count >= 3 and len(numbers) == matrix.shape[1]:
-        # Columns with ordinary names that count the rows from 0 or 1.
-        likely = np.isin(matrix[0], (0, 1)) & (matrix[-1] - matrix[0] == count - 1)
-        for at in np.flatnonzero(likely).tolist():
-            if (matrix[:, at] - matrix[0, at] == np.arange(count)).all():
-                parts.append(f"column {rows.source.table.shown(numbers[at])} holds row numbers")
     return "; ".join(parts)
 
 
