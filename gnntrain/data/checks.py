@@ -48,12 +48,8 @@ def wrong_values(
 ) -> Iterator[str]:
     """A sentence with the number of wrong values and the first of them, if there are any.
 
-    Args:
-        values: `[num_rows]` or `[num_rows, num_columns]`.
-        is_wrong: Bool of the same shape, from some MiB of `values` at a time.
-        problem: The problem, for the message.
-        row_name: The name of a row, for the message.
-        first_row: Number of the first row.
+    `values` are `[num_rows]` or `[num_rows, num_columns]`, from row `first_row` on; `is_wrong` gets
+    some MiB of them at a time, and gives bools of their shape.
     """
     num_wrong, shown = 0, list[str]()
     step = max(1, _CHUNK_VALUES // max(1, math.prod(values.shape[1:])))

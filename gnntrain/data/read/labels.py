@@ -40,17 +40,10 @@ _TWO_KEYS = (
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels of the nodes.
+    """Labels of the nodes, as `GraphData` has them: int32, uint8, or float64 of quantities.
 
-    Attributes:
-        labels: int32 `[num_nodes]`, −1 without a label; uint8 `[num_nodes, num_classes]` of several
-            labels; float64 `[num_nodes, num_classes]` of quantities, NaN if missing.
-        num_classes: Number of classes, labels or quantities.
-        task: Kind of labels.
-        labelled: bool `[num_nodes]`: nodes that have labels.
-        rows: Where they were read; may have columns of splits.
-        class_names: See `GraphData.class_names`.
-        phrase: See `DataSummary.labels`.
+    `labelled` says which nodes have labels; `rows`, where they were read, may have columns of
+    splits; `phrase` is that of `DataSummary.labels`.
     """
 
     labels: AnyArray

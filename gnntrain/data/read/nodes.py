@@ -38,15 +38,11 @@ class NodeIndex:
     it), else as texts: 007 and 7 are two nodes.
 
     Args:
-        ids: The nodes' ids in order (see `to_plain`), none missing, none twice; None: they are
-            0, 1, ….
+        ids: The nodes' ids in order (see `to_plain`), each once; None: they are 0, 1, ….
         num_nodes: Number of nodes.
-        kind: What a node is called in messages.
-        home: What defines the nodes, for messages; None: the edges, which can name no other node.
+        kind: The name of a node in messages.
+        home: The name of what defines the nodes; None: the edges, which can name no other node.
         decimal: Decimal mark of ids that are texts.
-
-    Attributes:
-        hint: The hint for an unknown node; "" where none can be unknown, only missing.
     """
 
     def __init__(
