@@ -263,7 +263,7 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
     path, is_quantity = Path(arrays.source), task == "regression"
     kind = pd.api.types.infer_dtype(y.reshape(-1))
     if y.dtype == object and not kind.startswith("mixed"):  # gaps are None, NaN or pandas' NA
-        gap = "" if kind == "string" else np.nan if is_quantity else -1
+        gap = "" if kind == "string" else -1 if y.ndim == 1 and not is_quantity else np.nan
         y = np.array(np.where(pd.isna(y), gap, y).tolist())
     if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
         hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
