@@ -231,8 +231,7 @@ def _node_tables(
             f"{arrays.source} has no x.",
             "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
         )
-    num_nodes = len(x) if x is not None else arrays.num_nodes
-    num_nodes = num_nodes if counted is None else int(counted)
+    num_nodes = int(counted) if counted is not None else arrays.num_nodes if x is None else len(x)
     if x is not None and len(x) != num_nodes:
         raise UserError(
             f"{arrays.source}: num_nodes is {num_nodes:,}, but x has {len(x):,} rows.",
