@@ -75,6 +75,27 @@ def cpu_loader(
     return SampledLoader(tensors, in_place(graph), drawn, plan, needs=needs, **options)
 
 
+def gpu_loader(
+    graph: Graph,
+    plan: SeedPlan,
+    device: str,
+    fan_outs: Sequence[int],
+    *,
+    needs: BlockNeeds,
+    **options: Any,
+) -> SampledLoader:
+    """Mini-batches that Triton's kernels draw, from edges and rows on the device."""
+    from gnntrain.sampling.gpu import GPUSampler
+
+    place = torch.device(device)
+    tensors = GraphTensors.of(graph, needs, place)
+    edges = tensors.only_edges
+    fused = replace(graph.fused, indptr=edges.indptr, indices=edges.indices)
+    by_type = dict.fromkeys(graph.edges, tuple(fan_outs))
+    sampler = GPUSampler(fused, by_type, edge_ids=needs.weight)
+    return SampledLoader(tensors, in_place(graph, place), sampler, plan, needs=needs, **options)
+
+
 def full_loader(
     graph: Graph, plan: SeedPlan, needs: BlockNeeds = NO_NEEDS, targets: Tensor | None = None
 ) -> FullGraphLoader:

@@ -150,11 +150,8 @@ def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
 # Pinned
 
 
-AWAY = 1 << 40
-
-
 class Runtime:
-    """In the place of CUDA's runtime; its GPU has other addresses for the host's memory.
+    """In the place of CUDA's runtime.
 
     Attributes:
         room: Bytes that it registers at most.
@@ -174,11 +171,6 @@ class Runtime:
 
     def unregister_host_memory(self, address: int) -> None:
         del self.registered[address]
-
-    def device_address(self, address: int) -> int:
-        first = max(start for start in self.registered if start <= address)
-        assert address < first + self.registered[first]
-        return address + AWAY
 
 
 def runtime(monkeypatch: pytest.MonkeyPatch, room: int = 1 << 40) -> Runtime:

@@ -20,7 +20,6 @@ from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.sampling.block import BlockNeeds
-from gnntrain.sampling.pyg import PyGSampler
 from tests.examples import examples
 from tests.loading.graphs import (
     KINDS,
@@ -31,7 +30,6 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
-from tests.pyg_backends import BACKENDS, use_backend
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
@@ -51,10 +49,6 @@ def seeds_of(batch: Batch) -> list[int]:
     return seeds
 
 
-def counted(batch: Batch) -> list[int]:
-    return seeds_of(batch)[: batch.num_counted]
-
-
 # Seeds
 
 
@@ -66,38 +60,29 @@ def counted(batch: Batch) -> list[int]:
     epoch=st.integers(0, 3),
     drop_last=st.booleans(),
 )
-def test_every_seed_is_used_once_an_epoch_in_equally_many_steps_on_every_rank(
+def test_every_seed_is_used_once_an_epoch_and_any_number_of_ranks_share_a_batch(
     num_seeds: int, batch_size: int, world_size: int, epoch: int, drop_last: bool
 ) -> None:
-    seeds = np.arange(100, 100 + num_seeds)
-    used = []
-    for rank in range(world_size):
-        plan = SeedPlan(seeds, batch_size, rank, world_size, drop_last=drop_last)
-        for share, _ in plan.batches(epoch):
-            used += share.seeds[: share.num_counted].tolist()
-    if drop_last:
-        assert len(used) == num_seeds - num_seeds % plan.global_batch_size
-        assert len(set(used)) == len(used)
-    else:
-        assert sorted(used) == seeds.tolist()
-
-
-def test_a_global_batch_is_the_same_on_any_number_of_ranks(graph: Graph) -> None:
     """Ranks divide it within one seed; one without a seed borrows one that does not count."""
-
-    seeds = graph.split("train")[:14]  # the last batch has fewer than ranks
-
-    def global_batches(world_size: int) -> list[list[int]]:
-        plans = [SeedPlan(seeds, 12 // world_size, r, world_size) for r in range(world_size)]
-        steps = list(zip(*(loader(graph, plan) for plan in plans), strict=True))
-        for batches in steps:
-            sizes = [batch.num_counted for batch in batches]
-            assert max(sizes) - min(sizes) <= 1
-            assert [batch.batch_size for batch in batches] == [max(1, size) for size in sizes]
-            assert {batch.global_batch_size for batch in batches} == {sum(sizes)}
-        return [sorted(node for batch in batches for node in counted(batch)) for batches in steps]
-
-    assert global_batches(1) == global_batches(2) == global_batches(4)
+    seeds, keys = np.arange(100, 100 + num_seeds), {"drop_last": drop_last}
+    plans = [SeedPlan(seeds, batch_size, r, world_size, **keys) for r in range(world_size)]
+    alone = SeedPlan(seeds, batch_size * world_size, **keys)
+    used: list[int] = []
+    steps = zip(*(plan.batches(epoch) for plan in (alone, *plans)), strict=True)
+    for (whole, key), *of_ranks in steps:
+        sizes = [share.num_counted for share, _ in of_ranks]
+        assert max(sizes) - min(sizes) <= 1
+        assert {of_rank for _, of_rank in of_ranks} == {key}
+        together = []
+        for share, _ in of_ranks:
+            assert len(share.seeds) == max(1, share.num_counted)
+            assert share.global_batch_size == len(whole.seeds)
+            together += share.seeds[: share.num_counted].tolist()
+        assert together == whole.seeds.tolist()
+        used += together
+    kept = num_seeds - num_seeds % alone.batch_size if drop_last else num_seeds
+    assert len(used) == len(set(used)) == kept
+    assert set(used) <= {*seeds}
 
 
 def test_epochs_are_shuffled_differently_and_reproducibly() -> None:
@@ -304,39 +289,3 @@ def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:
     batch = next(iter(builder(graph, options={"uses_graph": False}).training_loader()))
     assert batch.hops == ()
     assert sum(map(len, batch.n_id_dict.values())) == batch.batch_size
-
-
-# PyG's sampler
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_backend(request.param, monkeypatch)
-
-
-def drawn_edges(batch: Batch) -> list[Any]:
-    n_id = batch.n_id_dict
-    return [
-        [n_id[name[0]][pairs[0]].tolist(), n_id[name[2]][pairs[1]].tolist()]
-        for name, pairs in batch.edge_index_dict.items()
-    ]
-
-
-@pytest.mark.usefixtures("backend")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-def test_an_epoch_of_pyg_goes_on_where_its_state_says_with_the_same_draws(graph: Graph) -> None:
-    """In the step's thread: others would draw from the generator that dropout is drawing from."""
-    plan, keys = plan_of(graph, 4), dict[str, Any](needs=ALL, kind=PyGSampler)
-    first = cpu_loader(graph, plan, **keys, threads=1)
-    first.set_epoch(2)
-    whole = list(map(drawn_edges, first))
-    first.set_epoch(2)
-    iterator = iter(first)
-    for _ in range(3):
-        next(iterator)
-    assert not [t for t in threading.enumerate() if t.name.startswith("gnntrain-loader")]
-    assert first.state_dict() == {"epoch": 2, "step": 3}
-    other = cpu_loader(graph, plan, **keys)
-    other.load_state_dict(first.state_dict())
-    torch.manual_seed(99)  # as another process might stand
-    assert list(map(drawn_edges, other)) == whole[3:]

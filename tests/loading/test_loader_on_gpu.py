@@ -10,23 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.errors import UserError
 from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
-from gnntrain.loading.features import InPlaceFeatures, stored_rows
-from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
-from tests.loading.graphs import assert_same, builder, cpu_loader, graph_of, plan_of
+from tests.loading.graphs import assert_same, builder, cpu_loader, gpu_loader, graph_of, plan_of
 
 pytest.importorskip("triton", reason="triton is not installed")
-
-from gnntrain.sampling.gpu import GPUSampler
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
 
@@ -50,20 +45,8 @@ def loaders(
     fan_outs: tuple[int, ...] = FAN_OUTS,
     **options: Any,
 ) -> tuple[SampledLoader, SampledLoader]:
-    place = torch.device(device)
-    graph = GraphTensors.of(store, needs, place)
-    edges = graph.only_edges
-    sampler = GPUSampler(
-        replace(store.fused, indptr=edges.indptr, indices=edges.indices),
-        dict.fromkeys(store.edges, fan_outs),
-        edge_ids=needs.weight,
-    )
-    features = {
-        name: InPlaceFeatures(LazyFeatures(rows.to(place)), place)
-        for name, rows in stored_rows(store).items()
-    }
     return (
-        SampledLoader(graph, features, sampler, plan_of(store), needs=needs, **options),
+        gpu_loader(store, plan_of(store), device, fan_outs, needs=needs, **options),
         cpu_loader(store, plan_of(store), fan_outs, needs=needs, threads=0),
     )
 

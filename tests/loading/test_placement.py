@@ -30,46 +30,35 @@ def asked(**keys: object) -> FeaturesConfig:
     return FeaturesConfig.model_validate(keys)
 
 
+NO_CACHE = {"placement": "cached", "cache_bytes": 0}
+
+
 @pytest.mark.parametrize(
-    ("sizes", "memory", "keys", "topology", "features", "pins_rows", "num_cached"),
+    ("sizes", "memory", "keys", "expected"),
     [
         # Half of the smallest GPU counts.
-        (PRODUCTS, machine(16), {}, "resident", "resident", False, 0),
-        (PRODUCTS, machine(16, 3.2), {}, "resident", "cached", True, 2_384_734),
-        (PRODUCTS, machine(16, 3.3), {}, "resident", "resident", False, 0),
+        (PRODUCTS, machine(16), {}, ("resident", "resident", False, 0)),
+        (PRODUCTS, machine(16, 3.2), {}, ("resident", "cached", True, 2_384_734)),
+        (PRODUCTS, machine(16, 3.3), {}, ("resident", "resident", False, 0)),
         # A part on each of GPUs that see each other; a cache takes what is left.
-        (PAPERS, machine(80, 80, has_peers=True), {}, "resident", "cached", True, 52_326_599),
-        (PAPERS, machine(*[80] * 4, has_peers=True), {}, "resident", "sharded", False, 0),
-        (PAPERS, machine(*[80] * 4), {}, "resident", "cached", True, 52_326_599),
-        (PAPERS, machine(80, host=64), {}, "resident", "cached", False, 52_326_599),
-        (PRODUCTS, machine(16), {"cache_ratio": 0.1}, "resident", "cached", True, 244_903),
-        (
-            PRODUCTS,
-            machine(16),
-            {"placement": "cached", "cache_bytes": 0},
-            "resident",
-            "cached",
-            True,
-            0,
-        ),
+        (PAPERS, machine(80, 80, has_peers=True), {}, ("resident", "cached", True, 52_326_599)),
+        (PAPERS, machine(*[80] * 4, has_peers=True), {}, ("resident", "sharded", False, 0)),
+        (PAPERS, machine(*[80] * 4), {}, ("resident", "cached", True, 52_326_599)),
+        (PAPERS, machine(80, host=64), {}, ("resident", "cached", False, 52_326_599)),
+        (PRODUCTS, machine(16), {"cache_ratio": 0.1}, ("resident", "cached", True, 244_903)),
+        (PRODUCTS, machine(16), NO_CACHE, ("resident", "cached", True, 0)),
         # Edges are read over the bus, or drawn by the CPU.
-        (PAPERS, machine(24), {}, "pinned", "cached", False, 20_930_639),
-        (PAPERS, machine(24, host=16), {}, "host", "cached", False, 20_930_639),
-        (PAPERS, machine(4, host=16), {}, "host", "memmap", False, 0),
+        (PAPERS, machine(24), {}, ("pinned", "cached", False, 20_930_639)),
+        (PAPERS, machine(24, host=16), {}, ("host", "cached", False, 20_930_639)),
+        (PAPERS, machine(4, host=16), {}, ("host", "memmap", False, 0)),
     ],
 )
 def test_the_fastest_place_that_is_large_enough(
-    sizes: Sizes,
-    memory: Memory,
-    keys: dict[str, Any],
-    topology: str,
-    features: str,
-    pins_rows: bool,
-    num_cached: int,
+    sizes: Sizes, memory: Memory, keys: dict[str, Any], expected: tuple[str, str, bool, int]
 ) -> None:
+    """Where edges and rows are, whether rows are pinned, and how many are cached."""
     placed = place(sizes, memory, features=asked(**keys))
-    assert (placed.topology, placed.features) == (topology, features)
-    assert (placed.pins_rows, placed.num_cached) == (pins_rows, num_cached)
+    assert (placed.topology, placed.features, placed.pins_rows, placed.num_cached) == expected
 
 
 @pytest.mark.parametrize(

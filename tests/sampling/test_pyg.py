@@ -137,6 +137,7 @@ def test_sampling_leaves_generator_threads_and_root_logger_of_training_alone(
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == num_threads
     assert logging.root.handlers == []  # else every record of ours would be printed as well
+    assert not PyGSampler.thread_safe  # dropout would draw from its generator meanwhile
 
 
 def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(

@@ -10,14 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.graph import EDGE, NODE, FusedCSC
-from gnntrain.distributed.owners import NodeOwners
+from gnntrain.data.graph import NODE, FusedCSC
 from gnntrain.errors import RunError
 from gnntrain.sampling import cpu
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.kernels import CHUNK_EDGES
-from gnntrain.sampling.remote import DRAW, NodeNumbers, PartDraws, RemoteSampler
+from gnntrain.sampling.remote import DRAW, NodeNumbers
 from tests.examples import examples
 from tests.hetero_graphs import hetero_graph
 from tests.sampling.graphs import (
@@ -34,8 +33,7 @@ from tests.sampling.graphs import (
     target_of,
     typed_graphs,
 )
-from tests.sampling.parts import InProcess, Partition, by_turns, originals_of, remote_sampler
-from tests.sampling.test_cpu import peak_of
+from tests.sampling.parts import Partition, by_turns, originals_of, remote_sampler
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
@@ -132,17 +130,6 @@ def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -
     numbers.start(np.arange(11))
     with pytest.raises(RunError, match="batch size"):
         numbers.relabel(np.arange(3 * CHUNK_EDGES))
-
-
-def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:
-    indptr = np.zeros(1_000_001, np.int64)
-    indptr[-100:] = np.arange(100)
-    graph = of_one_type((indptr, np.arange(99, dtype=np.int32)))
-    caller = InProcess({DRAW: [PartDraws(graph, {NODE: np.arange(1_000_000)}, {})]})
-    owners = {NODE: NodeOwners(np.array([0, 1_000_000]))}
-    sampler = RemoteSampler(caller, owners, [EDGE], {EDGE: (2, 2)})
-    seeds = seeds_of(torch.arange(999_900, 1_000_000))
-    assert peak_of(lambda: sampler.sample(seeds, KEY)) < 100_000
 
 
 def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone() -> None:

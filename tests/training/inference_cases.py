@@ -89,6 +89,20 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+class Noted(SharedBuffers):
+    """Notes the bytes that are held."""
+
+    announced = most = 0
+
+    def begin(self, num_bytes: int) -> None:
+        self.announced = num_bytes
+
+    def matrix(self, name: str, num_rows: int, num_columns: int) -> torch.Tensor:
+        made = super().matrix(name, num_rows, num_columns)
+        self.most = max(self.most, sum(m.nbytes for m in self._matrices.values()))
+        return made
+
+
 @contextmanager
 def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
     machines = [context.ranks_of(machine) for machine in range(context.num_machines)]

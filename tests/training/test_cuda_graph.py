@@ -5,32 +5,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
-from gnntrain.loading.graph import GraphTensors
-from gnntrain.loading.loader import SampledLoader, SeedPlan
+from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import gpu_loader
 from tests.training.test_trainer import Recorder, Scripted
 
 pytest.importorskip("triton", reason="triton is not installed")
-
-from gnntrain.loading.features import InPlaceFeatures, rows_of
-from gnntrain.sampling import gpu
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
 
@@ -58,17 +53,11 @@ def trainer(
     torch.manual_seed(0)
     place, listener = torch.device(device), Recorder()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options or {})
-    needs, graph = model.needs, GraphTensors.of(store, model.needs, place)
-    edges = graph.only_edges
-    fused = replace(store.fused, indptr=edges.indptr, indices=edges.indices)
-    by_type = dict.fromkeys(store.edges, fan_outs)
-    sampler = gpu.GPUSampler(fused, by_type, edge_ids=needs.weight)
-    rows = LazyFeatures(rows_of(store.only_nodes).to(place))
-    features = {store.target: InPlaceFeatures(rows, place)}
     plan = SeedPlan(store.split("train"), 8)
+    loader = gpu_loader(store, plan, device, fan_outs, needs=model.needs, threads=0)
     made = Trainer(
         model.to(place),
-        SampledLoader(graph, features, sampler, plan, needs=needs, threads=0),
+        loader,
         Scripted(),
         task=NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys}),

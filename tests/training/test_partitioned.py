@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import tracemalloc
-import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,13 +28,13 @@ from gnntrain.errors import Interrupted
 from gnntrain.loading import read_counts, shared
 from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
-from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.graph_access import OwnedParts
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import random_hetero_data
 from tests.training.inference_cases import (
     ONE_TYPE,
     TYPED,
+    Noted,
     exchange_of,
     make_model,
     name_of,
@@ -167,23 +166,6 @@ def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
         assert measured["bytes"] < 8 * num_nodes  # of NumPy's arrays
 
 
-class CountedBuffers(SharedBuffers):
-    """Notes the most bytes of its matrices that were in memory at the same time."""
-
-    most = 0
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._made: list[weakref.ref[AnyArray]] = []
-
-    def _allocate(self, num_rows: int, num_columns: int) -> torch.Tensor:
-        made = np.empty((num_rows, num_columns), np.float32)
-        self._made.append(weakref.ref(made))
-        alive = [array for one in self._made if (array := one()) is not None]
-        self.most = max(self.most, sum(array.nbytes for array in alive))
-        return torch.from_numpy(made)
-
-
 def measure_matrices(context: DistributedContext, folder: Path) -> None:
     """Note the memory of evaluations, in layers of the machine's nodes."""
     most = {}
@@ -192,10 +174,10 @@ def measure_matrices(context: DistributedContext, folder: Path) -> None:
         num_nodes = sum(map(len, graph.ranges.values()))
         # Others aggregate rows of every edge type into a node type at once.
         for variant in TYPED[:8]:
-            evaluator.access.buffers = counted = CountedBuffers(context, folder, 2**30)
+            evaluator.access.buffers = noted = Noted(context, folder, 2**30)
             model = make_model(graph, variant, num_layers=5)
             evaluator.evaluate(model)
-            most[name_of(variant)] = counted.most / (4 * model.hidden_channels * num_nodes)
+            most[name_of(variant)] = noted.most / (4 * model.hidden_channels * num_nodes)
     (folder / f"{context.rank}.json").write_text(json.dumps(most))
 
 

@@ -13,7 +13,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
-from gnntrain.training.records import EpochRecord, StepProgress
+from gnntrain.training.records import StepProgress
 from gnntrain.training.trainer import Trainer
 from tests.evaluators import layerwise
 from tests.graphs import stored
@@ -23,20 +23,15 @@ EPOCHS, STEPS = 4, 4  # 30 training nodes, 8 a step
 
 
 class Interrupting(Recorder):
-    """Breaks training off when it hears of a step, or of an epoch."""
+    """Breaks training off when it hears of so many steps."""
 
-    def __init__(self, *, step: int | None = None, epoch: int | None = None) -> None:
+    def __init__(self, step: int) -> None:
         super().__init__()
-        self.step, self.epoch = step, epoch
+        self.step = step
 
     def on_step(self, progress: StepProgress) -> None:
         super().on_step(progress)
         if len(self.steps) == self.step:
-            raise KeyboardInterrupt
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        super().on_epoch(record)
-        if record.epoch == self.epoch:
             raise KeyboardInterrupt
 
 
@@ -85,10 +80,8 @@ def assert_same(found: Trainer, wanted: Trainer) -> None:
     assert all(torch.equal(found_weights[name], weights[name]) for name in weights)
 
 
-def resumed(
-    store: StoredGraph, directory: Path, listener: Recorder | None = None, **keys: Any
-) -> Trainer:
-    trainer = make(store, directory, listener=listener, **keys)
+def resumed(store: StoredGraph, directory: Path, **keys: Any) -> Trainer:
+    trainer = make(store, directory, **keys)
     state, path, _ = load_last(directory)
     trainer.load_state(state, path)
     return trainer
@@ -122,7 +115,7 @@ def test_a_run_broken_off_anywhere_ends_bit_for_bit_as_one_that_was_not(
     steps = range(2, whole.result.records[-1].step + 1)
     for step in steps[:8] if keys.get("scheduler") == "cosine" else steps[::3]:
         directory = tmp_path / str(step)
-        interrupted(make(store, directory, listener=Interrupting(step=step), **keys))
+        interrupted(make(store, directory, listener=Interrupting(step), **keys))
         again = resumed(store, directory, **keys)
         again.fit()
         assert_same(again, whole)
@@ -169,10 +162,8 @@ def test_the_state_of_another_model_or_without_an_entry_is_refused(
 
 
 def go_on_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    trainer = make(
-        StoredGraph.open(payload["store"]), payload["folder"], context=context, dropout=0
-    )
-    trainer.load_state(load_last(payload["folder"])[0])
+    store = StoredGraph.open(payload["store"])
+    trainer = resumed(store, payload["folder"], context=context, dropout=0)
     trainer.fit()
     if context.is_main:
         torch.save(outcome(trainer), payload["folder"] / "outcome")
@@ -182,7 +173,7 @@ def test_two_ranks_go_on_where_one_stopped_within_1e_4(store: StoredGraph, tmp_p
     alone = make(store, tmp_path / "alone", dropout=0)
     alone.fit()
     folder = tmp_path / "run"
-    interrupted(make(store, folder, dropout=0, listener=Interrupting(step=STEPS + 3)))
+    interrupted(make(store, folder, dropout=0, listener=Interrupting(STEPS + 3)))
     payload = {"store": store.path, "folder": folder}
     launch(go_on_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     records, _, weights = torch.load(folder / "outcome")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnntrain.config import CheckpointConfig, from_dict
+from gnntrain.config import from_dict
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
@@ -17,16 +17,13 @@ from gnntrain.models.embedding import EmbeddingTable, embedding_tables
 from gnntrain.training.trainer import Trainer
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 from tests.trainers import trainer_of
-from tests.training.test_resumed_training import Interrupting, outcome
+from tests.training.test_resumed_training import outcome
 
 
 def make(
     folder: Path,
     *,
     context: DistributedContext | None = None,
-    listener: Interrupting | None = None,
-    dropout: float = 0.5,
-    model: str = "rgcn",
     sampler: str = "neighbor",
     **keys: Any,
 ) -> Trainer:
@@ -34,25 +31,11 @@ def make(
     folder.mkdir(exist_ok=True)
     data = random_hetero_data()
     data.nodes["author"].features = None  # as those of venues
-    scaffold = {"hidden_channels": 8, "dropout": dropout, "norm": "batch" if dropout else "none"}
     trained = {"lr": 0.05, "epochs": 3, "batch_size": 6 // context.world_size, **keys}
     drawn = {"fan_outs": [3, 3]} if sampler == "neighbor" else {}
-    config = from_dict(
-        {
-            "model": {"name": model, **scaffold},
-            "sampler": {"name": sampler, **drawn},
-            "trainer": trained,
-        }
-    )
-    return trainer_of(
-        config,
-        hetero_graph(data),
-        folder,
-        context=context,
-        listeners=() if listener is None else (listener,),
-        checkpoints=folder if context.is_main else None,
-        checkpoint_config=CheckpointConfig(every_steps=1),
-    )
+    model = {"name": "rgcn", "hidden_channels": 8, "dropout": 0.0, "norm": "none"}
+    config = from_dict({"model": model, "sampler": {"name": sampler, **drawn}, "trainer": trained})
+    return trainer_of(config, hetero_graph(data), folder, context=context)
 
 
 def tables_of(trainer: Trainer) -> list[EmbeddingTable]:
@@ -64,7 +47,7 @@ RANKS: list[dict[str, Any]] = [{"clip_norm": 0.1, "optimizer": "adamw"}, {"sampl
 
 def fit_rank(context: DistributedContext, folder: Path) -> None:
     for keys in RANKS:
-        trainer = make(folder / "same", context=context, dropout=0, **keys)
+        trainer = make(folder / "same", context=context, **keys)
         trainer.fit()
         weights = trainer.model.state_dict()
         assert all(
@@ -79,7 +62,7 @@ def fit_rank(context: DistributedContext, folder: Path) -> None:
 def test_two_ranks_agree_and_give_what_one_gives_within_1e_4(tmp_path: Path) -> None:
     launch(fit_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
     for keys in RANKS:
-        alone = make(tmp_path / "alone", dropout=0, **keys)
+        alone = make(tmp_path / "alone", **keys)
         alone.fit()
         records, _, weights = torch.load(tmp_path / "-".join(["two", *keys]))
         losses = [record[2] for record in records]
@@ -89,7 +72,7 @@ def test_two_ranks_agree_and_give_what_one_gives_within_1e_4(tmp_path: Path) -> 
 
 
 def test_clipping_counts_the_rows_of_tables(tmp_path: Path) -> None:
-    trainer = make(tmp_path, clip_norm=1e-9, optimizer="sgd", momentum=0.0, lr=1.0, dropout=0)
+    trainer = make(tmp_path, clip_norm=1e-9, optimizer="sgd", momentum=0.0, lr=1.0)
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     trainer.fit()
     after = trainer.model.state_dict()
@@ -120,7 +103,7 @@ def test_a_loss_that_is_no_number_names_the_node_type(tmp_path: Path) -> None:
 def test_a_step_with_a_gradient_that_is_not_finite_changes_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = make(tmp_path, on_nonfinite="skip", epochs=1, dropout=0)
+    trainer = make(tmp_path, on_nonfinite="skip", epochs=1)
     take, before = EmbeddingTable.take_gradient, [t.weight.clone() for t in tables_of(trainer)]
 
     def spoilt(table: EmbeddingTable) -> Any:
