@@ -349,7 +349,6 @@ class _Reader:
             of_model,
             self.options,
             self.bad,
-            strict=self.labelled,
             required=not (self.is_typed or self.is_published),
         )
         # A model that was trained without preprocessing says no statistics.
