@@ -44,8 +44,6 @@ from gnntrain.sampling.remote import RemoteSampler
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
-_HOST = torch.device("cpu")
-
 
 class LoaderBuilder:
     """Makes one rank's loaders over a graph, which share its tensors, its feature rows, and one
@@ -197,7 +195,7 @@ class LoaderBuilder:
         """The graph's tensors where the sampler reads them."""
         placed = self._placement if self.samples_on_gpu else None
         if placed is None:
-            return self._graph_on(_HOST)
+            return self._graph_on(torch.device("cpu"))
         return self._graph_on(self._context.device, placed.pinned_indices)
 
     @property

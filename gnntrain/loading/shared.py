@@ -44,8 +44,6 @@ from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
-_HOST = torch.device("cpu")
-
 # The names of the calls to an owner, for feature rows and for targets.
 ROWS = "rows"
 TARGETS = "targets"
