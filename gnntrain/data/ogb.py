@@ -1,15 +1,9 @@
 """The Open Graph Benchmark (Hu et al., 2020): its node data sets and evaluators.
 
 OGB's package gives their table (names, numbers of classes, download addresses), its downloader and
-its evaluators. The raw files are read here, for three reasons:
-
-- OGB's reader needs several times the graph in memory: it holds each table as 64-bit numbers, then
-  as a converted copy, edges in both directions with 16 bytes each (2.0 GB for ogbn-products, whose
-  stored edges take 0.5 GB).
-- It accepts a table with missing rows or numbers, and returns a wrong graph without a warning.
-- It pickles what it read, and opens the pickle with a `torch.load` that PyTorch 2.6 refuses.
-
-A test compares the graphs with those of OGB's own class.
+its evaluators. The raw files are read here: OGB's reader needs several times the graph in memory,
+returns a wrong graph of a table with missing rows or numbers, and opens its own pickle with a
+`torch.load` that PyTorch 2.6 refuses. A test compares the graphs with those of OGB's own class.
 """
 
 from __future__ import annotations
@@ -229,11 +223,8 @@ def _read_table(path: Path, num_rows: int, dtype: Any, *, order: str = "C") -> A
 
 
 def _blocks(path: Path, dtype: Any, num_rows: int) -> Iterator[tuple[slice, list[AnyArray]]]:
-    """Columns of a headerless csv.gz, some thousands of rows at a time, and which rows they are.
-
-    Raises:
-        ValueError: A whole number is missing, or there are not `num_rows` rows.
-    """
+    """Columns of a headerless csv.gz, some thousands of rows at a time, and which rows they are;
+    ValueError where a whole number is missing, or there are not `num_rows` rows."""
     import pyarrow as pa
     from pyarrow import csv as pa_csv
 
@@ -260,12 +251,9 @@ def _blocks(path: Path, dtype: Any, num_rows: int) -> Iterator[tuple[slice, list
 
 
 def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray:
-    """Mean over each node's in-edges of the edges' features: `[num_nodes, num_edge_features]`.
-
-    Each edge is given once and holds both ways; a self loop counts twice. OGB's own examples make
-    node features for ogbn-proteins in this way; it has none. One block of rows is in memory at a
-    time.
-    """
+    """Mean over each node's in-edges of the edges' features: `[num_nodes, num_edge_features]`, as
+    OGB's own examples make node features for ogbn-proteins. Each edge is given once and holds both
+    ways; a self loop counts twice."""
     sums: AnyArray = np.zeros((num_nodes, 0))
     num_in_edges = np.zeros(num_nodes)
     for rows, columns in _blocks(path, np.float32, len(edges)):
@@ -279,11 +267,8 @@ def _mean_edge_features(path: Path, edges: AnyArray, num_nodes: int) -> AnyArray
 
 
 def edge_rows(edge_index: AnyArray | StreamedRows, num_nodes: int) -> tuple[AnyArray, AnyArray]:
-    """Both rows of `[2, num_edges]`: mapped as they lie, or unpacked in chunks to 32 bits.
-
-    Raises:
-        ValueError: A node of a compressed array is out of range.
-    """
+    """Both rows of `[2, num_edges]`: mapped as they lie, or unpacked in chunks to 32 bits;
+    ValueError where a node is out of range then."""
     if isinstance(edge_index, np.ndarray):
         return edge_index[0], edge_index[1]
     num_edges = edge_index.shape[1]

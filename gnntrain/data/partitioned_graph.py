@@ -33,17 +33,6 @@ Method = Literal["streaming", "metis", "random"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
-class PartitionError(UserError):
-    """A partition that cannot be used; `reason` names the file and the error."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            f"the partition {path} cannot be used: {reason}",
-            "Make it with `gnntrain partition --parts N --out DIR` and the keys of the data set.",
-        )
-        self.reason = reason
-
-
 class PartMeta(Meta):
     """One part, its nodes and edges of each type; its files are in the folder `part<number>`. Its
     `arrays` are those of a store, and `original_<i>` of the node type at position i."""
@@ -110,11 +99,6 @@ class PartitionMeta(GraphMeta):
             if sum(part.node_counts[i] for part in self.parts) != kind.num_nodes:
                 raise ValueError(f"the parts have not all nodes of {kind.name}")
         return self
-
-
-def part_folder(path: Path, number: int) -> Path:
-    """The folder of one part of the partition at `path`."""
-    return path / f"part{number}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +174,7 @@ class PartitionedGraph(Graph):
             check: See `StoredGraph.open`.
 
         Raises:
-            PartitionError: Something is missing, damaged, of another format version, or there are
+            UserError: Something is missing, damaged, of another format version, or there are
                 not that many parts.
         """
         path = Path(path).absolute()
@@ -206,7 +190,7 @@ class PartitionedGraph(Graph):
                 for i, kind in enumerate(meta.node_types)
             }
             for number in parts:
-                part, folder = meta.parts[number], part_folder(path, number)
+                part, folder = meta.parts[number], path / f"part{number}"
                 arrays = map_arrays(folder, part.arrays, check=check)
                 sizes = part.node_counts, part.edge_counts
                 graph = Graph(**meta.attributes_of(part.arrays, arrays, *sizes, {}))
@@ -215,7 +199,10 @@ class PartitionedGraph(Graph):
                 opened.append(Part(ranges, graph, originals))
         except StoreError as error:
             where = "" if error.path == path else f"{error.path.name}: "
-            raise PartitionError(path, f"{where}{error.reason}") from error
+            raise UserError(
+                f"the partition {path} cannot be used: {where}{error.reason}",
+                "Make it with `gnntrain partition --parts N --out DIR` and the data set's keys.",
+            ) from error
         described = meta.parts[0].arrays
         no_rows = {
             name: np.empty((0, *array.shape[1:]), array.stored_dtype)
@@ -283,8 +270,7 @@ class PartitionedGraph(Graph):
 
     def class_counts(self, split: str) -> Int64Array:
         """See `Graph.class_counts`."""
-        assert self.meta.class_counts is not None, "quantities have no classes"
-        return np.array(self.meta.class_counts[split], np.int64)
+        return np.array((self.meta.class_counts or {})[split], np.int64)
 
     def target_scale(self) -> TargetScale:
         """See `Graph.target_scale`."""
@@ -293,5 +279,4 @@ class PartitionedGraph(Graph):
 
     def target_ranges(self, split: str) -> list[tuple[float, float] | None]:
         """See `Graph.target_ranges`."""
-        assert self.meta.target_ranges is not None, "classes have no range"
-        return self.meta.target_ranges[split]
+        return (self.meta.target_ranges or {})[split]

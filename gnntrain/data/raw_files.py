@@ -39,19 +39,13 @@ def default_root() -> Path:
 
 @dataclass(frozen=True)
 class RawLayout:
-    """How a data set's raw files may lie under `dataset.root`.
+    """How a data set's raw files may lie under `dataset.root`."""
 
-    Attributes:
-        places: Folders that may hold the files, relative to `dataset.root`, most specific first
-            ("" is the root itself). Case, hyphens and underscores do not count. The first is
-            where a download goes.
-        files: Names of all files, relative to such a folder.
-        strangers: Folder names of other data sets with the same file names. A root called so,
-            or the parent of a root called "raw", is theirs.
-    """
-
+    # Folders that may hold the files, relative to the root, most specific first ("" is the root).
+    # Case, hyphens and underscores do not count. A download goes to the first.
     places: tuple[str, ...]
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # relative to such a folder
+    # Folder names of other data sets with the same file names: a root called so is theirs.
     strangers: frozenset[str] = frozenset()
 
     def find(self, root: Path) -> Path | None:
@@ -93,15 +87,12 @@ class PublishedBuilder(ABC):
             check_split_number(self.dataset, self.split, self.published.splits)
 
     def identity(self) -> dict[str, JSON]:
-        """The identity of the graph, without the raw files, which may be deleted later."""
+        """Without the raw files, which may be deleted later."""
         return {"dataset": self.dataset, "split": self.split, "root": self.given_root}
 
     def build(self) -> GraphData:
-        """Read the raw files, downloaded if they are not all there.
-
-        Raises:
-            UserError: The raw files are missing and cannot be downloaded, or cannot be read.
-        """
+        """Read the raw files, downloaded if they are not all there; UserError where they cannot be
+        downloaded or read."""
         root = Path(self.given_root) if self.given_root is not None else default_root()
         raw_dir = self.layout().find(root) or self._downloaded(root)
         try:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from gnntrain.atomic_io import atomic_write
 from gnntrain.data.array_folder import (
     ArrayMeta,
     Arrays,
@@ -123,15 +124,12 @@ class GraphMeta(Meta):
             what = first["msg"].removeprefix("Value error, ")
             raise StoreError(folder, ": ".join([*filter(None, where), what])) from None
 
-    def write(self, folder: Path) -> Self:
-        """Write it with its digest, and flush it to disk; returns what `read` would."""
+    def write(self, folder: Path) -> None:
+        """Write it with its digest, and flush it to disk."""
         content = self.model_dump(mode="json")
         content["digest"] = digest_of(content)
-        with (folder / self.FILE).open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        return self.model_copy(update={"digest": content["digest"]})
+        with atomic_write(folder / self.FILE) as file:
+            file.write(json.dumps(content, indent=1).encode())
 
     @model_validator(mode="after")
     def _check_types(self) -> Self:

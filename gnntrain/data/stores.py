@@ -109,9 +109,6 @@ def _foreign_names(folder: Path) -> list[str]:
     ]
 
 
-# Stores that are there
-
-
 class StoreInUse(Exception):
     """A process builds or reads the store."""
 
@@ -131,15 +128,11 @@ class FoundStore:
 
 def find_stores(folder: Path) -> list[FoundStore]:
     """The stores and leftovers in a folder, the last used first; of other folders nothing."""
-    try:
-        paths = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    except OSError:  # no store was built yet
-        return []
     found = []
-    for path in paths:
+    for path in folder.glob("*/"):
         with contextlib.suppress(OSError):  # removed meanwhile, or not ours to read
-            if not _foreign_names(path) and (store := _store_at(path)) is not None:
-                found.append(store)
+            store = None if path.is_symlink() or _foreign_names(path) else _store_at(path)
+            found += [] if store is None else [store]
     return sorted(found, key=lambda store: (-store.last_used, store.path.name))
 
 
@@ -166,12 +159,8 @@ def _store_at(path: Path) -> FoundStore | None:
 
 
 def remove_store(store: FoundStore) -> None:
-    """Remove a store or a leftover whole.
-
-    Raises:
-        StoreInUse: A process builds or reads it.
-        OSError: The file system refuses.
-    """
+    """Remove a store or a leftover whole; `StoreInUse` where a process builds or reads it, OSError
+    where the file system refuses."""
     try:
         with _lock(store.path.parent, store.name).acquire(timeout=0):
             if store.is_leftover:

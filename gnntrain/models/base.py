@@ -311,4 +311,6 @@ def in_memory(x: Tensor | LazyFeatures) -> Tensor:
 def _destinations(rows: Tensor | LazyFeatures, block: Block) -> Tensor:
     """The rows of the block's destinations among those of its sources."""
     start, stop = block.dst_offset, block.dst_offset + block.num_dst
+    if isinstance(rows, Tensor) and block.num_dst == len(rows):  # a slice's gradient is a copy
+        return rows
     return rows.read(start, stop) if isinstance(rows, LazyFeatures) else rows[start:stop]

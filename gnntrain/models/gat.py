@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Unpack
 
@@ -11,7 +12,6 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, sum_softmax
@@ -27,27 +27,33 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
     has_transform = True
 
     def transform(self, x: Tensor) -> Tensor:
-        """W x with one more column a head: a source's part of the score, a_src · W x.
+        """W x, and then a column a head: a source's part of the score, a_src · W x.
 
-        `[rows, F]` → `[rows, H·(C + 1)]`: one product with (W ‖ a_src W) gives both.
+        `[rows, F]` → `[rows, H·C + H]`: one product with (W ‖ a_src W) gives both.
         """
         weight, score = self._weights(
             self.lin if self.lin_src is None else self.lin_src, self.att_src
         )
-        return F.linear(x, torch.cat([weight, score.unsqueeze(1)], dim=1).flatten(0, 1))
+        return F.linear(x, torch.cat([weight.flatten(0, 1), score]))
 
     def propagate_block(
         self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
     ) -> Tensor:
         assert isinstance(z, Tensor)  # of `transform`
         score_dst = self.score_dst(x_dst)
-        score_src = by_head(z, self.heads)[..., -1]
-        loop_src = by_head(z_dst, self.heads)[..., -1]
+        rows, score_src = self.split(z)
+        own, loop_src = self.split(z_dst)
         loop = F.leaky_relu(loop_src + score_dst, self.negative_slope)
         weights = sum_softmax(block, score_src, score_dst, loop, self.negative_slope)
-        out = attend(block, z, z_dst, weights, self.dropout if self.training else 0.0)[..., :-1]
+        out = attend(block, rows, own, weights, self.dropout if self.training else 0.0)
         bias: Tensor = self.bias
         return (out.flatten(1) if self.concat else out.mean(1)) + bias
+
+    def split(self, z: Tensor) -> Sequence[Tensor]:
+        """The rows of `transform`, `[rows, H·C]`, and their scores, `[rows, H]`. The gradients of
+        both are put together once, where slices would each be filled up with zeros."""
+        parts: Sequence[Tensor] = torch.split(z, [z.shape[1] - self.heads, self.heads], dim=1)
+        return parts
 
     def score_dst(self, x_dst: Tensor) -> Tensor:
         """A destination's part of the score, a_dst · W x: `[num_dst, H]`."""

@@ -42,12 +42,10 @@ class RelationGATConv(BlockGATConv):
             z: See `transform`.
             x_dst: The layer's input for the destinations.
         """
-        score = by_head(z, self.heads)[..., -1]
+        rows, score = self.split(z)
         alpha, log_sum = sum_softmax(block, score, self.score_dst(x_dst), None, self.negative_slope)
         alpha = drop(alpha, self.dropout if self.training else 0.0)
-        return by_head(aggregate(z, Aggregation(block, weight=alpha)), self.heads)[
-            ..., :-1
-        ], log_sum
+        return by_head(aggregate(rows, Aggregation(block, weight=alpha)), self.heads), log_sum
 
 
 class BlockRGATConv(HeteroConv):

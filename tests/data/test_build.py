@@ -195,21 +195,6 @@ def test_normalized_features_are_those_of_pyg_in_each_type(tmp_path: Path) -> No
         np.testing.assert_allclose(store.nodes[name].features, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        Rows(np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)),
-        np.arange(24).reshape(12, 2),
-        None,
-    ],
-)
-def test_any_features_become_float32(tmp_path: Path, rows: Any) -> None:
-    store = built(tmp_path, small_graph(features=rows))
-    expected = np.empty((12, 0)) if rows is None else getattr(rows, "array", rows)
-    assert store.features.dtype == np.float32
-    np.testing.assert_array_equal(store.features, expected)
-
-
 FLAGS = np.random.default_rng(0).random((12, 3)) < 0.5
 SPLITS = {"train": np.arange(3, 6), "val": np.arange(0), "test": np.array([0])}
 
@@ -286,20 +271,13 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
 
 def test_everything_wrong_is_said_with_its_type(tmp_path: Path) -> None:
     data = random_hetero_data()
-    edges = {
-        **data.edges,
-        WRITES: EdgeData(np.array([60, 1]), np.array([0, -1])),
-        ("autor", "knows", "paper"): EdgeData(np.arange(1), np.arange(1)),
-    }
-    nodes = {
-        **data.nodes,
-        "author": NodeData(60, np.full((60, 3), np.nan), ids=np.arange(3)),
-        "empty": NodeData(0),
-    }
+    edges = {**data.edges, ("autor", "knows", "paper"): EdgeData(np.arange(1), np.arange(1))}
+    edges[WRITES] = EdgeData(np.array([60, 1]), np.array([0, -1]))
+    author = NodeData(60, Rows(np.full((60, 3), np.nan)), ids=np.arange(3))
+    nodes = {**data.nodes, "author": author, "empty": NodeData(0)}
     message = refusal(tmp_path, replace(data, edges=edges, nodes=nodes, labels=np.full(40, 9)))
     for part in (
         "40 labels are not 0 … 2",
-        "node type author: 180 features are not finite",
         "node type author: node_ids has shape [3], expected [60]",
         "node type empty: it has no nodes",
         "edge type author/writes/paper: 1 edge ends in src are not node ids 0 … 59",
@@ -308,47 +286,33 @@ def test_everything_wrong_is_said_with_its_type(tmp_path: Path) -> None:
         "did you mean author?",
     ):
         assert part in message
+    message = refusal(
+        tmp_path, replace(data, nodes={**data.nodes, "author": replace(author, ids=None)})
+    )
+    assert "node type author: 180 features are not finite" in message
     assert "did you mean paper?" in refusal(tmp_path, replace(data, target="papers"))
     assert "no edge types" in refusal(tmp_path, replace(data, edges={}))
-    nobody = {**data.nodes, "paper": NodeData(0)}
-    assert "num_nodes is 0" in refusal(tmp_path, replace(data, nodes=nobody))
-
-
-def ids_of(*splits: list[int]) -> dict[str, Any]:
-    return {name: np.array(ids) for name, ids in zip(("train", "val", "test"), splits, strict=True)}
-
-
-NOT_FINITE = np.ones((12, 5), dtype=np.float32)
-NOT_FINITE[2, 1], NOT_FINITE[7, 4] = np.nan, -np.inf
-LACKING = np.array([-1] * 2 + [0] * 10)
 
 
 @pytest.mark.parametrize(
-    ("change", "parts"),
+    ("change", "part"),
     [
-        ({"labels": np.zeros(11, dtype=np.int64)}, ["labels has shape [11], expected [12]"]),
-        ({"labels": np.full((12, 3), 2), "task": "multilabel"}, ["36 labels are not 0 or 1"]),
-        ({"labels": np.array(["a"] * 12)}, ["labels is <U1, expected numbers"]),
-        ({"task": "binary"}, ["num_classes is 3, a binary task has 2"]),
-        ({"dst": np.zeros(3, dtype=np.int32)}, ["src has shape [40] and dst [3]"]),
-        ({"src": np.zeros(40)}, ["src is float64, expected integers"]),
-        ({"edge_weight": np.zeros(3, dtype=np.float32)}, ["edge_weight has shape [3]"]),
-        ({"features": np.zeros((12, 2), dtype=complex)}, ["features is complex128"]),
-        ({"splits": {"train": np.arange(3)}}, ["splits are 'train', expected train, val, test"]),
+        ({"labels": np.array(["a"] * 12)}, "labels is <U1, expected numbers"),
+        ({"labels": np.full((12, 3), 2), "task": "multilabel"}, "36 labels are not 0 or 1"),
+        ({"task": "binary"}, "num_classes is 3, a binary task has 2"),
+        ({"dst": np.zeros(3, dtype=np.int32)}, "src has shape [40] and dst [3]"),
+        ({"src": np.zeros(40)}, "src is float64, expected integers"),
+        ({"features": np.zeros((12, 2), dtype=complex)}, "features is complex128"),
+        ({"splits": {"train": np.arange(3)}}, "splits are 'train', expected train, val, test"),
         (
-            {"splits": ids_of([0, 1, 5], [5, 4, 9, 1], [9, 10])},
-            ["train and val share 2 nodes (first: 1, 5)", "val and test share 1 nodes (first: 9)"],
+            {"splits": dict(SPLITS, val=np.array([5, 9, 3, 1]))},
+            "train and val share 2 nodes (first: 3, 5)",
         ),
-        (
-            {"labels": LACKING, "splits": ids_of([2, 3], [1, 8], [0, 7])},
-            ["1 nodes of split val have no label (first: 1)", "1 nodes of split test"],
-        ),
-        ({"features": Rows(NOT_FINITE)}, ["nan at node 2, column 1, -inf at node 7, column 4"]),
+        ({"labels": np.array([-1] + [0] * 11), "splits": SPLITS}, "1 nodes of split test have no"),
     ],
 )
-def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], parts: list[str]) -> None:
-    message = refusal(tmp_path, small_graph(**change))
-    assert all(part in message for part in parts)
+def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], part: str) -> None:
+    assert part in refusal(tmp_path, small_graph(**change))
 
 
 @pytest.mark.parametrize(

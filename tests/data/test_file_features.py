@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
                                      [f"dataset.{key}", "mean county?", "q*"])
        for key in ("feature_columns", "ignore", "categorical")},
     **{f"names of an array, {key}": ({}, {"features": None, "features.npy": np.eye(8)}, {key: "a"},
-                                     [f"dataset.{key}=[a]"])
+                                     [f"dataset.{key}=a"])
        for key in ("feature_columns", "ignore", "categorical")},
     "an id that is left out": ({}, {}, {"ignore": "id", "id_column": "id"}, ["dataset.id_column"]),
     "an infinite number": (

@@ -43,7 +43,6 @@ from gnntrain.data.partitioned_graph import (
     PartitionedGraph,
     PartitionMeta,
     PartMeta,
-    part_folder,
 )
 from gnntrain.data.partitioning.assign import MAX_PARTS, PartIndex, assign
 from gnntrain.data.store import GraphMeta, StoredGraph
@@ -174,7 +173,7 @@ def write_parts(
 def _write(
     folder: Path, store: StoredGraph, part_of: PartIndex, num_parts: int, method: Method
 ) -> None:
-    folders = [part_folder(folder, number) for number in range(num_parts)]
+    folders = [folder / f"part{number}" for number in range(num_parts)]
     arrays: list[dict[str, ArrayMeta]] = [{} for _ in folders]
     last_nodes = np.cumsum([len(nodes) for nodes in store.nodes.values()])[:-1]
     parts_of = dict(zip(store.nodes, np.split(part_of, last_nodes), strict=True))

@@ -168,19 +168,19 @@ def place_of(table: Table, key: str, wanted: str) -> int:
 def unknown_names(asked: Iterable[tuple[str, str]], tables: Sequence[Table]) -> list[Problem]:
     """The names or patterns, each with its key, that are no column of any of the tables.
 
-    Arrays have no header; nothing is told if the first table holds some.
+    Columns of arrays have no names. Of the keys that name one, those of features alone are told.
     """
-    if not tables or isinstance(tables[0], ArrayTable):
-        return []
-    there = list(dict.fromkeys(chain(*(table.heading or table.names for table in tables))))
-    expected = f"a column of {' or '.join(str(table.path) for table in tables)} ({listed(there)})"
+    named = [table for table in tables if not isinstance(table, ArrayTable)]
+    is_array = any(isinstance(table, ArrayTable) for table in tables[:1])
+    there = list(dict.fromkeys(chain(*(table.heading or table.names for table in named))))
+    columns = listed(there) or "an array, whose columns have no names"
+    expected = f"a column of {' or '.join(str(table.path) for table in tables)} ({columns})"
     problems = []
-    for key, name in asked:
-        if not any(
-            matching_columns(table, [name])
-            if key.endswith(_KEYS_OF_PATTERNS)
-            else named_column(table, name)
-            for table in tables
+    for key, name in asked if tables else ():
+        may_be_pattern = key.endswith(_KEYS_OF_PATTERNS)
+        if (may_be_pattern or not is_array) and not any(
+            matching_columns(table, [name]) if may_be_pattern else named_column(table, name)
+            for table in named
         ):
             problems.append(Problem(key, name, expected, did_you_mean(name, there)))
     return problems
@@ -333,8 +333,8 @@ def _refuse_two_ids(table: Table, index: int, other: int, key: str) -> None:
     rows = Columns(table, {}, (), (index, other)).read()
     first, second = (table.to_plain(rows.columns[place], labels=True) for place in (index, other))
     may_be_ids = pa.types.is_integer(second.type) or second.type == TEXT
-    is_index = pa.types.is_integer(first.type)
-    if not is_index or not may_be_ids or second.null_count or is_repeated(second).any():
+    may_be_ids = may_be_ids and not (second.null_count or is_repeated(second).any())
+    if not (pa.types.is_integer(first.type) and may_be_ids):
         return
     name = table.shown(other)
     raise UserError(
@@ -357,9 +357,7 @@ def label_columns(
         usual = given or LABEL_ARRAYS
         if pick(features.arrays, usual) is not None:
             table = _open_arrays(features.path, features.arrays, usual, spec, spec.id, options)
-    ignored = matching_columns(table, spec.label.ignore)
-    if within:
-        ignored = ignored_columns(table, spec)
+    ignored = ignored_columns(table, spec) if within else matching_columns(table, spec.label.ignore)
     _refuse_ignored(table, key, given, ignored, spec)
     places: dict[Role, int] = {}
     # Where a file says the split, the nodes' own columns of splits are not read.
@@ -376,14 +374,11 @@ def label_columns(
     else:
         labels = [*find_column(table, "label", ignored).values()]
     if not labels and within:
-        kind, names = "column", features.names
-        if isinstance(features, ArrayTable):
-            kind, names = "array", tuple(features.arrays)
-        found = f"it has {listed(names)}" if any(names) else f"its {kind} has no name"
+        names = features.arrays if isinstance(features, ArrayTable) else features.names
         raise UserError(
-            f"{spec.key('labels')} is not given, and {features.path} has no {kind} called "
-            f"{' or '.join(usual)} ({found}).",
-            f"Give a file of labels, or the {kind}'s name as {key}.",
+            f"{spec.key('labels')} is not given, and {features.path} has no column or array called "
+            f"{' or '.join(usual)} (it has {listed([*filter(None, names)]) or 'no names'}).",
+            f"Give a file of labels, or the name as {key}.",
         )
     if not labels:
         taken = ignored.union(places.values(), _find_split(table, ()).values())

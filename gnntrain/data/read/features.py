@@ -99,7 +99,6 @@ def read_nodes(
     options: FilesConfig,
     bad: BadRows,
     *,
-    strict: bool,
     required: bool,
 ) -> NodeRows:
     """Read the rows that define a node, by an id of its own, and have usable features.
@@ -112,7 +111,6 @@ def read_nodes(
         preprocessing: What a model was trained on, by whose names columns are found; or None.
         options: The decimal mark of ids.
         bad: Takes the bad rows.
-        strict: Whether keys may not name columns of arrays, which have no names.
         required: Whether there must be features.
 
     Raises:
@@ -120,9 +118,7 @@ def read_nodes(
             rows are bad, and are to be errors or, without ids, cannot be left out.
     """
     table = columns.table
-    order, categorical, left_out = _choose_features(
-        columns, spec, elsewhere, preprocessing, strict=strict
-    )
+    order, categorical, left_out = _choose_features(columns, spec, elsewhere, preprocessing)
     if required and not order:
         reasons = first_names([f"{name}: {reason}" for name, reason in left_out.items()])
         raise UserError(
@@ -199,8 +195,6 @@ def _choose_features(
     spec: NodeSpec,
     elsewhere: Mapping[str, str],
     preprocessing: Preprocessing | None,
-    *,
-    strict: bool,
 ) -> tuple[list[int], set[int], dict[str, str]]:
     """The columns of features in their order, and which of them are categories; `left_out` of
     `NodeRows`."""
@@ -218,15 +212,7 @@ def _choose_features(
                 table.path,
                 first_names([table.shown(place) for place in extra]),
             )
-    elif isinstance(table, ArrayTable):
-        for word in ("features", "ignore", "categorical") if strict else ():
-            if names := getattr(spec, word):
-                raise UserError(
-                    f"{spec.key(word)}={_key_value(names)}: {table.path} is an array, whose "
-                    "columns have no names.",
-                    "Give a table (CSV or Parquet), or an array of the wanted columns.",
-                )
-    else:
+    elif not isinstance(table, ArrayTable):
         order, left_out = _columns_of_table(columns, spec, elsewhere)
         categorical = matching_columns(table, spec.categorical).intersection(order)
     if preprocessing is not None:
