@@ -164,6 +164,10 @@ READ: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
             "flags": pd.Series([True, None, False, True], dtype="boolean"),
         }.items()
     },
+    "flags with gaps": (
+        {**COLUMNS, "y": [[0, 1], [None, None], [1, 1], [1, 0]]}, {},
+        {"labels": [[0, 1], [0, 0], [1, 1], [1, 0]], "summary": "1 of 4 nodes have none"},
+    ),
     "integers with gaps as a quantity": (
         {**COLUMNS, "y": pd.Series([7, None, 5, 7], dtype="Int64")}, {"task": "regression"},
         {"labels": [[7], [NAN], [5], [7]]},

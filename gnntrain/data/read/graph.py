@@ -372,8 +372,8 @@ class _Reader:
         for of_type in self.nodes.values():
             for column, other in of_type.spec.foreign_keys.items():
                 if other in without:
-                    table = of_type.rows.source.table
-                    collector.add(other, foreign_ids(of_type.rows, column), table)
+                    rows = of_type.rows
+                    collector.add(other, foreign_ids(rows, column), rows.source.table)
         for name in without:
             ids = collector.ids(name)
             if not len(ids):
@@ -381,8 +381,7 @@ class _Reader:
                     f"{schema}: node type {name} has no table, and no edge has a node of it.",
                     f"Give nodes.{name}.files, or edges with a node of it.",
                 )
-            table = table_in_memory(schema, pa.table({"id": ids}))
-            columns = Columns(table, {"id": 0}, ())
+            columns = Columns(table_in_memory(schema, pa.table({"id": ids})), {"id": 0})
             index = NodeIndex(ids, len(ids), name, None)
             self.nodes[name] = NodeRows(self.specs[name], columns.read(), index)
         self.nodes = {name: self.nodes[name] for name in self.specs}

@@ -231,8 +231,7 @@ def _node_tables(
             f"{arrays.source} has no x.",
             "Give x a row of numbers a node; a column of ones will do: torch.ones(num_nodes, 1).",
         )
-    num_nodes = len(x) if x is not None else arrays.num_nodes
-    num_nodes = num_nodes if counted is None else int(counted)
+    num_nodes = int(counted) if counted is not None else arrays.num_nodes if x is None else len(x)
     if x is not None and len(x) != num_nodes:
         raise UserError(
             f"{arrays.source}: num_nodes is {num_nodes:,}, but x has {len(x):,} rows.",
@@ -263,7 +262,7 @@ def _label_table(arrays: _Arrays, name: str, y: AnyArray, num_nodes: int, task: 
     path, is_quantity = Path(arrays.source), task == "regression"
     kind = pd.api.types.infer_dtype(y.reshape(-1))
     if y.dtype == object and not kind.startswith("mixed"):  # gaps are None, NaN or pandas' NA
-        gap = "" if kind == "string" else np.nan if is_quantity else -1
+        gap = "" if kind == "string" else -1 if y.ndim == 1 and not is_quantity else np.nan
         y = np.array(np.where(pd.isna(y), gap, y).tolist())
     if y.dtype.kind not in ("biuf" if is_quantity or y.ndim == 2 else "biufUS"):
         hint = "Labels are integers or texts for classes, 0 and 1, or quantities."
