@@ -40,10 +40,9 @@ from gnntrain.data.graph import (
 )
 from gnntrain.data.preprocessing import loses_digits
 from gnntrain.data.store import EdgeTypeMeta, NodeTypeMeta, StoredGraph, StoreMeta
-from gnntrain.data.stores import disk_errors, disk_full, locked, refuse_foreign, store_draft
+from gnntrain.data.stores import disk_errors, locked, refuse_foreign, store_draft
 from gnntrain.data.summary import summary_of
 from gnntrain.errors import RunError, UserError
-from gnntrain.paths import free_bytes
 
 _MAX_TRIES = 3
 
@@ -149,8 +148,6 @@ def write_store(
     refuse_foreign(path)
     check_graph(data)
     needed = needed_bytes(data, options)
-    if free_bytes(path.parent) < needed:
-        raise disk_full(path, needed)
     with disk_errors(path, needed), store_draft(path) as draft:
         _write_files(draft, data, options, identity)
         fsync_folder(draft)

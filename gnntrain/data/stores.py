@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from gnntrain.atomic_io import draft_of
 from gnntrain.config import DatasetConfig
 from gnntrain.data.array_folder import SEAL_FILE
 from gnntrain.data.store import META_FILE, StoreMeta
-from gnntrain.errors import RunError, TransientError, UserError
+from gnntrain.errors import TransientError, UserError
 from gnntrain.paths import free_bytes, user_cache
 
 # ENOENT: where a folder cannot be made, some file systems say that it is not there.
@@ -66,28 +67,25 @@ def refuse_foreign(path: Path) -> None:
 def disk_errors(
     path: Path, needed: int = 0, noun: str = "the graph store", key: str = "dataset.store_dir"
 ) -> Iterator[None]:
-    """Turn errors of the disk into UserError and RunError; `key` says where to write."""
+    """Turn errors of the disk into UserError and RunError, also where it has not the `needed` bytes
+    to begin with; `key` says where to write."""
     try:
+        if free_bytes(path.parent) < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise disk_full(path, needed, noun, key) from error
+            raise TransientError(
+                f"not enough disk space for {noun} {path}: "
+                f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
+                f"Free some space there, or set {key} to a directory on another disk",
+            ) from error
         if error.errno in _REFUSED:
             raise UserError(
                 f"{noun} cannot be written to {path.parent} ({error.strerror})",
                 f"Set {key} to a directory you may write to",
             ) from error
         raise
-
-
-def disk_full(
-    path: Path, needed: int, noun: str = "the graph store", key: str = "dataset.store_dir"
-) -> RunError:
-    return TransientError(
-        f"not enough disk space for {noun} {path}: "
-        f"{needed:,} bytes are needed, {free_bytes(path.parent):,} are free",
-        f"Free some space there, or set {key} to a directory on another disk",
-    )
 
 
 def store_draft(path: Path) -> AbstractContextManager[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from gnntrain.data import csc
 from gnntrain.data.build import needed_bytes, write_store
-from gnntrain.data.csc import column_blocks, column_ranges
+from gnntrain.data.csc import column_ranges
 from gnntrain.data.graph import EdgeData, GraphData, NodeData, PrepareOptions, index_dtype
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
@@ -54,12 +53,15 @@ def refusal(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> str
 # In-neighbour lists
 
 
-@examples(60)
-@given(st.one_of(graphs(), typed_graphs()), OPTIONS)
+@examples(100)
+@given(st.one_of(graphs(), typed_graphs()), OPTIONS, st.sampled_from((1, 3, 1 << 20)))
 def test_edges_norm_splits_and_sizes_are_those_of_the_oracle(
-    tmp_path_factory: pytest.TempPathFactory, data: GraphData, options: PrepareOptions
+    tmp_path_factory: pytest.TempPathFactory, data: GraphData, options: PrepareOptions, size: int
 ) -> None:
-    store = built(tmp_path_factory.mktemp("stores"), data, options)
+    with pytest.MonkeyPatch.context() as patch:  # blocks and chunks of edges do not show
+        patch.setattr(csc, "MIN_BLOCK_EDGES", size)
+        patch.setattr(csc, "CHUNK_EDGES", size)
+        store = built(tmp_path_factory.mktemp("stores"), data, options)
     edges = expected_edges(data, options)
     assert stored_edges(store) == edges
     assert store.fused.indptr.dtype == np.int64
@@ -74,27 +76,6 @@ def test_edges_norm_splits_and_sizes_are_those_of_the_oracle(
     assert store.target == data.target
     for name, ids in data.splits.items():
         assert store.split(name).tolist() == sorted(ids.tolist())
-
-
-@examples(40)
-@given(graphs(), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.booleans())
-def test_blocks_of_columns_and_chunks_of_edges_do_not_show_in_the_result(
-    data: GraphData, block_edges: int, chunk_edges: int, merge: bool, fill_loops: bool
-) -> None:
-    edges, num_nodes = replace(data.only_edges, symmetric=True), data.target_nodes.num_nodes
-    blocks = partial(column_blocks, edges, num_nodes, num_nodes, merge=merge, fill_loops=fill_loops)
-    (whole,) = blocks()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csc, "MIN_BLOCK_EDGES", block_edges)
-        patch.setattr(csc, "CHUNK_EDGES", chunk_edges)
-        parts = list(blocks())
-    assert whole.num_merged == sum(part.num_merged for part in parts)
-    for name in ("counts", "indices", "norm", "loop", "weight"):
-        arrays = [getattr(part, name) for part in parts]
-        if arrays[0] is None:
-            assert whole.weight is None
-        else:
-            np.testing.assert_array_equal(np.concatenate(arrays), getattr(whole, name))
 
 
 @pytest.mark.parametrize("is_typed", [False, True])

@@ -1,21 +1,15 @@
 from __future__ import annotations
 
-import gzip
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnntrain.config import BuiltinConfig
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.entities import Triple, read_triples
 from gnntrain.data.graph import GraphData
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
-from tests.examples import examples
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 COLUMNS = {"aifb": ("person", "label_affiliation"), "mutag": ("bond", "label_mutagenic")}
@@ -97,26 +91,3 @@ def test_a_line_that_is_no_triple_is_told_by_its_number(tmp_path: Path, line: st
 def test_a_labelled_node_that_is_not_in_the_graph_is_a_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="p3"):
         build_from(tmp_path, raw_layouts.AIFB_TRIPLES.replace("p3", "p4"))
-
-
-_URIS = st.text("abc:/#é%", min_size=1, max_size=8)
-_BLANKS = st.text("abc0", min_size=1, max_size=4).map("_:{}".format)
-_TEXTS = st.lists(st.sampled_from(["a", " ", "#", ".", "<", ">", r"\"", r"\\", r"\n", r"\u00e9"]))
-_LITERALS = st.builds(
-    '"{}"{}'.format, _TEXTS.map("".join), st.sampled_from(["", "@en-GB", "^^<http://t#x>"])
-)
-
-
-@given(
-    st.lists(st.tuples(_URIS | _BLANKS, _URIS, _URIS | _BLANKS | _LITERALS), max_size=6),
-    st.sampled_from([" ", "\t", ""]),
-)
-@examples(30)
-def test_triples_that_are_written_are_read(triples: list[Triple], between: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "g.nt.gz"
-        with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
-            for triple in triples:
-                parts = [term if term.startswith(('"', "_:")) else f"<{term}>" for term in triple]
-                file.write(" ".join(parts) + f"{between or ' '}.{between}# a . comment\n\n")
-        assert list(read_triples(path)) == triples

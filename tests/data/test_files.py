@@ -17,10 +17,7 @@ import pytest
 from scipy import sparse
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import PrepareOptions
-from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from tests.data.files import (
     EDGES,
@@ -33,7 +30,6 @@ from tests.data.files import (
     as_schema,
     build,
     check_both,
-    read,
     refusal,
     save,
     small_blocks,
@@ -108,6 +104,21 @@ READ: dict[str, Case] = {
               "x": np.ones((4, 1))}, "split": None}, {"bad_rows": "skip"},
         {"ids": ["10", "20", "30", str(2**64 - 1)], "labels": [0, 1, 0, -1]},
     ),
+    **{
+        f"classes {names}": ({"labels": labels, "split": None}, {}, {"classes": names})
+        for labels, names in (
+            ("id,label\n10,é\n20,b\n30,é\n40,b\n", ["b", "é"]),
+            ("id,label\n10,300\n20,20\n30,100\n40,-1\n", [20, 100, 300]),
+            ("id,label\n10,1.0\n20,0.0\n30,1.0\n40,\n", None),
+            ("id,label\n10,01\n20,2\n30,01\n40,2\n", ["01", "2"]),
+            ("id,label\n10,1E1\n20,2E1\n30,2E1\n40,1E1\n", ["1E1", "2E1"]),
+            (f"id,label\n10,{2**64}\n20,{2**64 + 1}\n", [f"{2**64}", f"{2**64 + 1}"]),
+            ("id,old,rich\n10,1,0\n20,0,0\n30,1,1\n40,0,1\n", ["old", "rich"]),
+        )
+    },
+    "flags without names": (
+        {"labels": "10,1,0\n20,0,0\n30,1,1\n40,0,1\n", "split": None}, {}, {"classes": None},
+    ),
     # The first line.
     "a header alone: no edge": ({"edges": "source,target\n\n"}, {}, {"edges": []}),
     "texts, and a header by its key": (
@@ -172,27 +183,6 @@ def test_it_is_read_by_keys_and_by_a_schema(tmp_path: Path, name: str) -> None:
     check_both(tmp_path, keys, expected)
 
 
-@pytest.mark.parametrize(
-    ("labels", "names"),
-    [
-        ("id,label\n10,é\n20,b\n30,é\n40,b\n", ["b", "é"]),
-        ("id,label\n10,300\n20,20\n30,100\n40,-1\n", [20, 100, 300]),
-        ("id,label\n10,1\n20,0\n30,1\n40,0\n", None),
-        ("id,label\n10,1.0\n20,0.0\n30,1.0\n40,\n", None),
-        ("id,label\n10,01\n20,2\n30,01\n40,2\n", ["01", "2"]),
-        ("id,label\n10,1E1\n20,2E1\n30,2E1\n40,1E1\n", ["1E1", "2E1"]),
-        (f"id,label\n10,{2**64}\n20,{2**64 + 1}\n30,{2**64}\n", [f"{2**64}", f"{2**64 + 1}"]),
-        ("id,old,rich\n10,1,0\n20,0,0\n30,1,1\n40,0,1\n", ["old", "rich"]),
-        ("10,1,0\n20,0,0\n30,1,1\n40,0,1\n", None),
-    ],
-)
-def test_classes_keep_their_names_in_a_store(tmp_path: Path, labels: str, names: Any) -> None:
-    split = "id,split\n10,train\n20,val\n30,test\n"
-    data = read(tmp_path, {"labels": labels, "split": split})
-    write_store(tmp_path / "store", data, PrepareOptions(), {})
-    assert StoredGraph.open(tmp_path / "store").class_names == names
-
-
 # Rows that cannot be used: told with file, line and reason, or left out with a warning.
 
 BAD: list[tuple[str, str, list[str]]] = [
@@ -206,7 +196,6 @@ BAD: list[tuple[str, str, list[str]]] = [
     ),
     ("features", FEATURES + "50,x,1\n", ["line 6: column f0 is 'x'"]),
     ("features", FEATURES + "50,1,\n", ["line 6: column f1 is ''"]),
-    ("features", FEATURES + "50,nan,1\n", ["line 6: column f0 is 'nan'"]),
     ("features", FEATURES + "50,1,1e99\n", ["line 6: column f1 is '1e99'"]),
     (
         "features",

@@ -191,14 +191,6 @@ def test_an_object_is_read(name: str) -> None:
     check(read(data, **keys), expected)
 
 
-def test_a_split_that_was_drawn_is_told_and_numbered() -> None:
-    drawn = [read(small(), split=number) for number in (None, 0, 1)]
-    assert all(graph.summary and "drawn" in graph.summary.split for graph in drawn)
-    splits = [told(graph)["splits"] for graph in drawn]
-    assert splits[0] == splits[1] != splits[2]
-    assert sorted(node for nodes in splits[2] for node in nodes) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo])
 def test_the_rows_of_adj_t_are_targets(layout: torch.layout) -> None:
     dense = torch.zeros(4, 4)

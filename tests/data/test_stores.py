@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain.data import array_folder, build
+from gnntrain.data import array_folder, build, stores
 from gnntrain.data.build import needed_bytes, open_or_build, store_name, write_store
 from gnntrain.data.graph import JSON, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
@@ -106,7 +106,7 @@ def test_a_cache_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_too_little_disk_space_is_said_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(stores, "free_bytes", lambda _: 1000)
     with pytest.raises(RunError, match=r"[0-9,]+ bytes are needed, [0-9,]+ are free"):
         opened(tmp_path)
     assert folders(tmp_path) == []

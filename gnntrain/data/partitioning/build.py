@@ -46,11 +46,11 @@ from gnntrain.data.partitioned_graph import (
 )
 from gnntrain.data.partitioning.assign import MAX_PARTS, PartIndex, assign
 from gnntrain.data.store import GraphMeta, StoredGraph
-from gnntrain.data.stores import disk_errors, disk_full
+from gnntrain.data.stores import disk_errors
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
-from gnntrain.paths import free_bytes, nearest_folder
+from gnntrain.paths import nearest_folder
 
 _METIS_BYTES_AN_EDGE = 130  # measured on graphs with edges both ways
 _METIS_BYTES_A_NODE = 200
@@ -95,15 +95,12 @@ def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Metho
                 f"{available / 2**30:,.1f} GiB are free",
                 "Leave --method out: the streaming partitioner needs little memory.",
             )
-    needed = _needed_bytes(store, num_parts)
-    with disk_errors(out, needed, "the parts", "--out"):
+    with disk_errors(out, _needed_bytes(store, num_parts), "the parts", "--out"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(
                 f"{out} is there, and not an empty folder: nothing was written to it",
                 "Give --out a folder that is not there yet, or remove it.",
             )
-        if free_bytes(out) < needed:
-            raise disk_full(out, needed, "the parts", "--out")
 
 
 def _needed_bytes(store: StoredGraph, num_parts: int) -> int:
@@ -214,7 +211,7 @@ def _write(
                 edge_counts[number].append(int(indptr[-1]))
             arrays[number]["indptr"] = writer.close()
 
-    # Original numbers, in the order of the new ones; new numbers, in the order of the original.
+    # New numbers, in the order of the original ones.
     shared: dict[str, AnyArray] = {}
     new: dict[NodeType, IntArray] = {}
     index = index_dtype(max(map(len, store.nodes.values())))
@@ -222,12 +219,9 @@ def _write(
         original = np.argsort(parts, kind="stable")
         new[name] = np.empty(len(parts), index)
         new[name][original] = np.arange(len(parts), dtype=index)
-        pieces = np.split(original, np.cumsum(node_counts[name])[:-1])
-        for part, arrays_of_part, piece in zip(folders, arrays, pieces, strict=True):
-            arrays_of_part[f"original_{i}"] = write_array(part, f"original_{i}", piece)
         if store.nodes[name].num_features == 0:
             shared[f"original_{i}"] = original
-        del original, pieces
+        del original
 
     # The sources by their new numbers, and weights.
     cut_edges = 0
@@ -247,9 +241,10 @@ def _write(
             rows = ((weight[chunk], parts_of[destination][nodes]) for chunk, nodes in chunks)
             write_rows("edge_weight", weight.dtype, rows)
 
-    # Features, labels, norms and ids.
+    # Original numbers, features, labels, norms and ids.
     for i, (name, of_type) in enumerate(store.nodes.items()):
-        matrices = {
+        matrices: dict[str, AnyArray | None] = {
+            f"original_{i}": np.arange(len(of_type)),
             f"features_{i}": of_type.features,
             "labels": of_type.labels,
             "gcn_norm": None if store.is_hetero else store.only_edges.gcn_norm,
