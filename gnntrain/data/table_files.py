@@ -20,7 +20,6 @@ import csv
 import io
 import logging
 import re
-import sys
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -219,8 +218,8 @@ class TextTable(Table):
         self._has_utf8 = False  # beyond ASCII
         self._not_utf8 = ""
         self._may_be_latin = encoding == "auto"
-        # A field within quotation marks that never close is long; Arrow has no limit either.
-        csv.field_size_limit(sys.maxsize)
+        # Within quotation marks that never close; Arrow reads rows of up to two blocks.
+        csv.field_size_limit(2 * _BLOCK_BYTES)
         with readable(path):
             self._codec = _codec_of(path, encoding)
             with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
@@ -369,26 +368,20 @@ class TextTable(Table):
 
     def _records(self) -> Iterator[tuple[int, Record]]:
         """Line and fields of every row, by the csv module: slow."""
-        line, length, most = self._first_line, 0, 2 * _BLOCK_BYTES
+        line, most = self._first_line, 2 * _BLOCK_BYTES
         with io.TextIOWrapper(self._open(), "utf-8", newline="") as file:
             file.buffer.read(self._num_bytes_skipped)
-
-            def lines() -> Iterator[str]:
-                nonlocal length
-                for text in iter(partial(file.readline, most + 1), ""):
-                    length += len(text)
-                    if length > most:
-                        raise ValueError(
-                            f"line {line} has more than {most >> 20} MiB; perhaps a "
-                            "quotation mark opens there and does not close"
-                        )
-                    yield text
-
-            reader = csv.reader(lines(), delimiter=self._delimiter)
-            for fields in reader:
-                if fields:
-                    yield line, fields
-                line, length = self._first_line + reader.line_num, 0
+            lines = iter(partial(file.readline, most + 1), "")
+            reader = csv.reader(lines, delimiter=self._delimiter)
+            try:
+                for fields in reader:
+                    if fields:
+                        yield line, fields
+                    line = self._first_line + reader.line_num
+            except csv.Error as error:
+                raise ValueError(
+                    f"line {line}: {error}; perhaps a quotation mark opens there and does not close"
+                ) from error
 
     def read_fields(self, rows: Int64Array) -> list[tuple[int, Record]]:
         wanted = set(rows.tolist())

@@ -286,8 +286,7 @@ def _of_lists(column: pa.Array, width: int) -> AnyArray:
     found = _numbers(pc.list_flatten(column.filter(fits))).reshape(-1, width)
     if fits.all():
         return found
-    is_wide = not np.can_cast(found.dtype, np.float32)
-    values = np.full((len(column), width), np.inf, np.float64 if is_wide else np.float32)
+    values = np.full((len(column), width), np.inf)
     values[lengths < 0] = np.nan
     values[fits] = found
     return values
