@@ -23,6 +23,7 @@ TARGETS = {
 }
 """NVIDIA's A100, H100 and B200, and AMD's MI300."""
 
+_OPTIONS = "enable_fp_fusion", "num_warps"
 _SIZES = 1, 16, 17
 """On these numbers Triton specialises kernels: 1, and multiples of 16."""
 
@@ -73,7 +74,7 @@ class AbsentGPUs:
         sizes = {
             name: size
             for name, value in arguments.items()
-            if isinstance(value, int) and name.islower() and name != "enable_fp_fusion"
+            if isinstance(value, int) and name.islower() and name not in _OPTIONS
         }
         return kernel.warmup(grid=(1,), **{**arguments, **sizes})
 

@@ -76,13 +76,14 @@ def edge_products(rows: Tensor, grad: Tensor, total: Sum) -> Tensor:
     out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
     width, heads = rows.shape[1], total.heads
     rows = LazyFeatures.of(rows).rows
+    chunks = Chunks.of(len(total.indices), total.max_in_edges)
     launch_by_edge(
         "triton_kernels.edge_products",
         total.num_dst,
         heads,
-        Tile.of(width // heads),
+        Tile.of(width // heads, chunks, total.num_dst),
         width,
-        Chunks.of(len(total.indices), total.max_in_edges),
+        chunks,
         out=out,
         rows=rows,
         STRIDE=rows.stride(0),
@@ -165,9 +166,9 @@ def edge_softmax_backward(
 
 def _launch_by_head(name: str, out: Tensor, edges: Edges, **arguments: Any) -> None:
     """Run a kernel that writes by edge, and besides `out`, `[num_dst, H]`."""
-    width = out.shape[1]
-    tile, name = Tile.of(width), f"triton_attention.{name}"
-    across, chunks = num_parts(width, tile.block), _chunks_of(edges)
+    width, chunks, name = out.shape[1], _chunks_of(edges), f"triton_attention.{name}"
+    tile = Tile.of(width, chunks, edges.num_dst)
+    across = num_parts(width, tile.block)
     launch_by_edge(name, edges.num_dst, across, tile, width, chunks, out=out, **arguments)
 
 
@@ -181,7 +182,9 @@ def pair_scores(
     out, heads, width = att.new_zeros(len(edges.indices), len(att)), len(att), left.shape[1]
     args: dict[str, Any] = {"rows": left, "right": right, "att": att, **_tables(edges)}
     args |= {"out": out, "SLOPE": slope, "HEADS": heads}
-    place = edges.num_dst, heads, Tile.of(width // heads), width, _chunks_of(edges)
+    chunks = _chunks_of(edges)
+    tile = Tile.of(width // heads, chunks, edges.num_dst)
+    place = edges.num_dst, heads, tile, width, chunks
     launch_by_edge("triton_pairs.pair_scores", *place, **args)
     return out
 

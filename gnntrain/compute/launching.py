@@ -15,28 +15,35 @@ from torch import Tensor
 
 from gnntrain.errors import UserError
 
-# A program's tile: 16 numbers for each thread of four warps; narrow enough that few columns of the
-# last tile are idle, no taller than most destinations have in-edges.
-_TILE = 2048
+# A warp's part of a program's tile: 16 numbers for each thread. Tiles are narrow enough that few
+# columns of the last one are idle, and no taller than most destinations have in-edges: where these
+# are few, a program is one warp, so that more programs wait for memory at the same time, and sums
+# need no shared memory.
+_WARP_TILE = 512
+_MANY_WARPS = 4
+_FEW_EDGES = 8
 _MIN_BLOCK, _MAX_BLOCK = 16, 128
 _MAX_ROWS = 64
 
-# Edges of a long row that a program takes. A row of a million edges is then as much work for its
-# own program (2,000 chunks to add up) as a few chunks are for theirs.
-_CHUNK_EDGES = 512
+# Edges of a long row that a program takes: one warp reads them in 64 steps. A row of a million
+# edges has 4,000 chunks to add up, which its own program does in 250.
+_CHUNK_EDGES = 256
 
 
 class Tile(NamedTuple):
-    """The rows and columns of a program's tile."""
+    """The rows and columns of a program's tile, and its warps."""
 
     rows: int
     block: int
+    warps: int
 
     @classmethod
-    def of(cls, width: int) -> Tile:
-        """For rows of so many columns."""
+    def of(cls, width: int, chunks: Chunks | None = None, num_rows: int = 1) -> Tile:
+        """For rows of so many columns, a sum of which takes the edges of `chunks` by `num_rows`."""
         block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
-        return cls(min(_MAX_ROWS, _TILE // block), block)
+        has_few = chunks is not None and chunks.num_edges <= _FEW_EDGES * num_rows
+        warps = 1 if has_few else _MANY_WARPS
+        return cls(min(_MAX_ROWS, warps * _WARP_TILE // block), block, warps)
 
 
 class Chunks(NamedTuple):
@@ -45,18 +52,20 @@ class Chunks(NamedTuple):
     Attributes:
         size: Edges of a chunk; 0: no row is long.
         number: Whole chunks in all edges.
+        num_edges: All edges.
     """
 
     size: int
     number: int
+    num_edges: int
 
     @classmethod
     def of(cls, num_edges: int, max_edges: int | None = None) -> Chunks:
         """For a block of `num_edges` edges, at most `max_edges` of them (if known) in a row."""
         longest = num_edges if max_edges is None else min(num_edges, max_edges)
         if longest < 2 * _CHUNK_EDGES:
-            return cls(0, 0)
-        return cls(_CHUNK_EDGES, num_edges // _CHUNK_EDGES)
+            return cls(0, 0, num_edges)
+        return cls(_CHUNK_EDGES, num_edges // _CHUNK_EDGES, num_edges)
 
     def partial(self, like: Tensor | None, width: int) -> Tensor | None:
         """An empty tensor for the chunks' part of `like`, `[number, width]`, if there are any."""
@@ -97,7 +106,8 @@ def launch_by_row(
     outs: dict[str, Any] = {"out": out, **also}
     of_chunks: dict[str, Any] = {key: chunks.partial(outs[key], width) for key in outs}
     partials: dict[str, Any] = {f"partial_{key}": of_chunks[key] for key in outs}
-    tile, given = Tile.of(width), {**arguments, "num_rows": len(out), "CHUNK": chunks.size}
+    tile = Tile.of(width, chunks, len(out))
+    given = {**arguments, "num_rows": len(out), "CHUNK": chunks.size}
     across = num_parts(width, tile.block)
     if chunks.size and len(out):
         none: dict[str, Any] = dict.fromkeys(partials)
@@ -145,8 +155,9 @@ def launch(
     kernels = _kernels(module)
     number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
     constants = {"WIDTH": width, "TOTAL": number, "ROWS": tile.rows, "BLOCK": tile.block}
+    options = {"num_warps": tile.warps, "enable_fp_fusion": True}
     with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        getattr(kernels, kernel)[grid](**arguments, **constants, out=out, enable_fp_fusion=True)
+        getattr(kernels, kernel)[grid](**arguments, **constants, **options, out=out)
 
 
 def _kernels(module: str) -> ModuleType:

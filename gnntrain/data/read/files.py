@@ -33,7 +33,7 @@ from gnntrain.paths import file_names, is_folder
 
 _ROLES = ("data", "edges", "features", "labels", "split")
 # Raised when something else is kept of the same files.
-_READING = 7
+_READING = 8
 _FILES_HINT = (
     "Give dataset.edges with one edge a row, source and target, and dataset.features with one row "
     "of numbers a node (a column of ones will do); or dataset.schema, or dataset.data. In Python, "
