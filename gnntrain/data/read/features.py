@@ -327,17 +327,12 @@ def _holds_row_numbers(table: Table, place: int) -> bool:
     return bool(found.min() >= 0 and len(np.unique(found)) == len(found))
 
 
-def widths_of(rows: Rows) -> dict[int, int]:
-    """Numbers in a row of each column of numbers, by its place."""
-    return dict(zip(rows.source.numbers, rows.widths, strict=True))
-
-
 def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
     """Raise a UserError that names columns of numbers most values of which are texts."""
     table, found, start = rows.source.table, dict[str, str](), 0
     if isinstance(table, ArrayTable) or is_finite(rows.matrix).all():
         return
-    for place, width in widths_of(rows).items():
+    for place, width in rows.widths.items():
         values = rows.matrix[:, start : start + width]
         start += width
         wrong = np.isinf(values).any(axis=1)
@@ -377,14 +372,13 @@ def make_features(
     categories = [to_categories(rows.columns[place]) for place in nodes.categorical]
     raw = RawFeatures(rows.matrix, categories)
     if preprocessing is None:
-        widths = widths_of(rows)
         id_place = rows.source.places.get("id")
         preprocessing = Preprocessing.fit(
             [
                 FeatureColumn(
                     name=table.shown(place),
-                    width=widths.get(place, 0),
-                    categories=None if place in widths else (),
+                    width=rows.widths.get(place, 0),
+                    categories=None if place in rows.widths else (),
                 )
                 for place in nodes.order
             ],
