@@ -149,14 +149,13 @@ def read_nodes(
     if not refuse and suspects.any():
         suspects[suspects] = np.isinf(rows.matrix[suspects]).any(axis=1)
     lacks_some = refuse and np.isnan(rows.matrix[suspects]).any()
-    names = columns.names_of_numbers
 
     def wrong_number(record: Record) -> str:
         for place in rows.source.numbers:
             field, number = record[place], number_of(record[place], table.decimal)
             is_wrong = number is None or abs(number) > _LARGEST or (refuse and math.isnan(number))
             if is_wrong and not field.startswith("["):
-                return f"column {names[place]} is {field!r} instead of a finite number"
+                return f"column {table.shown(place)} is {field!r} instead of a finite number"
         return "the list of numbers is missing, not finite, or of another length than the first"
 
     hint = f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some)
@@ -165,7 +164,7 @@ def read_nodes(
         name, column = table.shown(place), to_categories(rows.columns[place])
         marks = missing_marks(rows.columns[place])
         if refuse:
-            lacks = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
+            lacks = column.is_null().to_numpy(zero_copy_only=False)
             hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
             hint += f" {_KEEP_MARK}" * bool(marks)
             rows = rows.drop(lacks, bad_values, f"column {name} has no category: {{}}", hint, place)
