@@ -44,8 +44,6 @@ from gnntrain.sampling.remote import RemoteSampler
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
-_HOST = torch.device("cpu")
-
 
 class LoaderBuilder:
     """Makes one rank's loaders over a graph, which share its tensors, its feature rows, and one
@@ -173,15 +171,12 @@ class LoaderBuilder:
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
         """The whole graph as one batch, with the seeds of `plan`."""
-        placed = self._placement if self._is_full else None
-        graph, rows = None, None
-        if placed is not None:
-            graph = self.graph_on_device if placed.topology == "resident" else None
-            rows = self.features if placed.features == "resident" else None
-        device = self._context.device
+        device, placed = self._context.device, self._placement if self._is_full else None
+        graph = self.graph_on_device if self._is_full else None
+        is_resident = placed is not None and placed.features == "resident"
         return FullGraphLoader(
             graph or self._graph_on(device),
-            rows or in_place(self._graph, device),
+            self.features if is_resident else in_place(self._graph, device),
             plan,
             num_layers=self._config.model.num_layers,
             make_seeds=self._make_seeds,
@@ -200,7 +195,7 @@ class LoaderBuilder:
         """The graph's tensors where the sampler reads them."""
         placed = self._placement if self.samples_on_gpu else None
         if placed is None:
-            return self._graph_on(_HOST)
+            return self._graph_on(torch.device("cpu"))
         return self._graph_on(self._context.device, placed.pinned_indices)
 
     @property

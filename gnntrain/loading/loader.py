@@ -196,8 +196,8 @@ class SampledLoader(Loader):
             self._step += 1
             yield step
 
-    def fill(self, sample: Sample, seeds: Seeds, num_counted: int, global_batch_size: int) -> Batch:
-        """The mini-batch of a sample, on `device`; see `Batch` for the numbers."""
+    def fill(self, sample: Sample, seeds: Seeds, share: RankBatch) -> Batch:
+        """The mini-batch of a sample of the share's seeds, on `device`."""
         n_id = dict(self.values.row_ids(sample))
         if not any(source.waits for source in self._features.values()):
             n_id = sent(n_id, self.device)  # once for the features and the batch
@@ -210,8 +210,8 @@ class SampledLoader(Loader):
             hops=self.values.filled(sample, self._needs),
             y=seeds.targets,
             batch_size=len(seeds.targets),
-            num_counted=num_counted,
-            global_batch_size=global_batch_size,
+            num_counted=share.num_counted,
+            global_batch_size=share.global_batch_size,
             pairs=seeds.pairs,
             sample=sample,
         )
@@ -250,7 +250,7 @@ class SampledLoader(Loader):
         with self.phases("sample"):
             sample = self.sampler.sample(seeds, key)
         with self.phases("gather"):
-            return self.fill(sample, seeds, share.num_counted, share.global_batch_size)
+            return self.fill(sample, seeds, share)
 
 
 class FullGraphLoader(Loader):

@@ -12,7 +12,7 @@ from gnntrain import devices
 from gnntrain.compute.features import as_tensor
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
-from gnntrain.loading.loader import SampledLoader
+from gnntrain.loading.loader import RankBatch, SampledLoader
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.base import NO_TARGETS, Seeds
 from gnntrain.sampling.cpu import checked_seeds
@@ -20,13 +20,12 @@ from gnntrain.sampling.cpu import checked_seeds
 
 @dataclass(frozen=True, slots=True)
 class SeedBatch:
-    """What differs from step to step: on the device the seeds, int64 `[batch_size]`, and the keys
-    of `GPUSampler.hop_keys`; the numbers as in `Batch`."""
+    """What differs from step to step: on the device the seeds of the share, int64 `[batch_size]`,
+    and the keys of `GPUSampler.hop_keys`."""
 
+    share: RankBatch
     seeds: Tensor
     keys: Tensor
-    num_counted: int
-    global_batch_size: int
 
 
 class PaddedBatches:
@@ -59,14 +58,13 @@ class PaddedBatches:
         """The steps from the loader's position to the end of its epoch."""
         for share, key in self._loader.rank_batches():
             keys = self._sampler.hop_keys(key)
-            tensors = self._sent(as_tensor(share.seeds)), self._sent(keys)
-            yield SeedBatch(*tensors, share.num_counted, share.global_batch_size)
+            yield SeedBatch(share, self._sent(as_tensor(share.seeds)), self._sent(keys))
 
     def make(self, step: SeedBatch) -> Batch:
         """The padded batch of a step."""
         sample, values = self._sampler.sample_padded(step.seeds, step.keys), self._loader.values
         seeds = Seeds({values.schema.target: step.seeds}, values.targets_of(step.seeds))
-        return self._loader.fill(sample, seeds, step.num_counted, step.global_batch_size)
+        return self._loader.fill(sample, seeds, step.share)
 
     def _sent(self, tensor: Tensor) -> Tensor:
         """Copy a small tensor to the device, without synchronisation."""

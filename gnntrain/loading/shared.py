@@ -44,8 +44,6 @@ from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
-_HOST = torch.device("cpu")
-
 # The names of the calls to an owner, for feature rows and for targets.
 ROWS = "rows"
 TARGETS = "targets"
@@ -228,7 +226,20 @@ class SharedGraph(BatchValues):
         elif in_parts and owner is not None:
             parts = (Part.of(graph, self._local),)
         if parts:
-            _serve_parts(exchange, parts)
+            edges, draws = parts[0].graph.edges, []
+            for part in parts:
+                weights = {name: own.weight for name, own in part.graph.edges.items()}
+                draws.append(PartDraws(part.graph.fused, part.originals, weights))
+            held = {
+                name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
+                for name in self.owners
+            }
+            exchange.serve(DRAW, DrawAnswers(draws, held, tuple(edges)))
+            exchange.serve(TARGETS, answers_of([part.graph.labels for part in parts]))
+            for edge_type in edges:
+                of_parts = [part.graph.edges[edge_type].gcn_norm for part in parts]
+                if norms := [norm for norm in of_parts if norm is not None]:
+                    exchange.serve(_norm_call(edge_type), answers_of(norms))
         self._rows: dict[NodeType, list[AnyArray]] = {}
         for name, width in self.schema.num_features.items():
             if width > 0:
@@ -270,11 +281,10 @@ class SharedGraph(BatchValues):
             else DenseReadCounts(sizes[name])
             for name, number in numbers.items()
         }
-        with torch.random.fork_rng(devices=()):  # PyG's sampler draws from it
-            for nodes in presampled(keys.presample_epochs if any(numbers.values()) else 0):
-                for name, of_type in counts.items():
-                    read, local = nodes[name].cpu().numpy(), self._local[name]
-                    of_type.add(read[(read < local.start) | (read >= local.stop)])
+        for nodes in presampled(keys.presample_epochs if any(numbers.values()) else 0):
+            for name, of_type in counts.items():
+                read, local = nodes[name].cpu().numpy(), self._local[name]
+                of_type.add(read[(read < local.start) | (read >= local.stop)])
         sources: dict[NodeType, FeatureSource] = {}
         for name, number in numbers.items():
             cached = most_read_nodes(counts[name].between, number, sizes[name], context)
@@ -312,22 +322,3 @@ class SharedGraph(BatchValues):
 
 def _norm_call(edge_type: EdgeType) -> str:
     return f"norm/{'/'.join(edge_type)}"
-
-
-def _serve_parts(exchange: Exchange, parts: Sequence[Part]) -> None:
-    """Serve draws, targets and norms of consecutive parts."""
-    graph = parts[0].graph
-    ranges = {
-        name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
-        for name in graph.nodes
-    }
-    draws = []
-    for part in parts:
-        weights = {name: edges.weight for name, edges in part.graph.edges.items()}
-        draws.append(PartDraws(part.graph.fused, part.originals, weights))
-    exchange.serve(DRAW, DrawAnswers(draws, ranges, tuple(graph.edges)))
-    exchange.serve(TARGETS, answers_of([part.graph.labels for part in parts]))
-    for name in graph.edges:
-        of_parts = [part.graph.edges[name].gcn_norm for part in parts]
-        if norms := [norm for norm in of_parts if norm is not None]:
-            exchange.serve(_norm_call(name), answers_of(norms))

@@ -61,7 +61,7 @@ class CUDAGraphStep:
     def __call__(self, step: SeedBatch, totals: EpochTotals) -> None:
         """Train one step; from the first on, the totals' tensors are the graph's own."""
         self._totals.lend(totals)
-        totals.num_seeds += step.num_counted
+        totals.num_seeds += step.share.num_counted
         if self._given is not None and len(step.seeds) < len(self._given.seeds):
             self._update(self.batches.make(step), self._totals)  # the rest of an epoch
             return
