@@ -35,9 +35,6 @@ _TRIPLE = re.compile(
 )
 _LONGEST_ID = 200
 
-Triple = tuple[str, str, str]
-"""Subject, predicate and object."""
-
 
 class EntitiesBuilder(PyGBuilder):
     """Builds a data set of `PUBLISHED` that PyG's class `Entities` has."""
@@ -98,7 +95,7 @@ class EntitiesBuilder(PyGBuilder):
         )
 
 
-def read_triples(path: Path) -> Iterator[Triple]:
+def read_triples(path: Path) -> Iterator[tuple[str, str, str]]:
     """The triples of a gzipped file of N-Triples (W3C, 2014); ValueError where a line is none.
 
     URIs come without their brackets; literals keep quotation marks, type and language, so that no

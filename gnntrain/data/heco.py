@@ -22,7 +22,6 @@ _EDGES: dict[EdgeType, str] = {
     ("paper", "has_term", "term"): "pt.txt",
     ("paper", "published_in", "conference"): "pc.txt",
 }
-_LABELS = "labels.npy"
 
 
 class HeCoBuilder(PublishedBuilder):
@@ -30,7 +29,7 @@ class HeCoBuilder(PublishedBuilder):
 
     def layout(self) -> RawLayout:
         splits = [f"{name}_{self.split}.npy" for name in SPLITS]
-        files = (*_FEATURES.values(), *_EDGES.values(), _LABELS, *splits)
+        files = (*_FEATURES.values(), *_EDGES.values(), "labels.npy", *splits)
         return RawLayout(("heco/dblp", "heco_dblp", "dblp", ""), files)
 
     def download(self, scratch: Path) -> Path:
@@ -57,7 +56,7 @@ class HeCoBuilder(PublishedBuilder):
             edges[edge_type] = EdgeData(papers, others) if is_of_paper else EdgeData(others, papers)
         conferences = edges["paper", "published_in", "conference"].dst
         nodes["conference"] = NodeData(int(conferences.max()) + 1)
-        labels = np.load(raw_dir / _LABELS, allow_pickle=False)
+        labels = np.load(raw_dir / "labels.npy", allow_pickle=False)
         return GraphData(
             dataset=self.dataset,
             nodes=nodes,

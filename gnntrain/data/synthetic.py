@@ -1,11 +1,9 @@
 """Synthetic graphs whose nodes have classes, which show in their features and in their edges.
 
-`synthetic_graph` is a degree-corrected stochastic block model, that of Karrer & Newman, "Stochastic
-blockmodels and community structure in networks" (2011), with the number of edges, and of those that
-stay within a class, fixed. `synthetic_mag` is a typed graph with the sizes of ogbn-mag.
-
-Every random number is a pure function of the seed and of what it is drawn for, so that a graph
-does not depend on threads or on the order of work.
+`synthetic_graph` is a degree-corrected stochastic block model (Karrer & Newman, "Stochastic
+blockmodels and community structure in networks", 2011) of fixed numbers of edges within classes and
+between them. Every random number is a pure function of the seed and of what it is drawn for, so
+that a graph does not depend on threads or on the order of work.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def test_a_part_of_another_partition_is_found(path: Path, tmp_path: Path) -> Non
 
 
 def test_what_is_not_there_is_said(path: Path) -> None:
-    assert reason(path / "part0") == "partition.json cannot be read (No such file or directory)"
+    assert reason(path / "part0") == "partition.json: it cannot be read (No such file or directory)"
     assert reason(path, range(2, 4)) == "it has 3 parts, not part 3"
     (path / "partition.json").write_text('{"format": "gnntrain-store"}')
     assert reason(path).startswith("partition.json")
