@@ -167,11 +167,8 @@ def test_nodes_are_called_by_their_numbers_in_the_graph_that_was_partitioned(
         assert PartitionedGraph.open(path, parts).in_words(nodes) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"), [("typed", None), ("parts", range(1, 2)), ("parts", range(0))]
-)
-def test_pickled_parts_are_a_path(originals: Path, name: str, parts: range | None) -> None:
-    graph = PartitionedGraph.open(originals / name, parts)
+def test_pickled_parts_are_a_path(originals: Path) -> None:
+    graph = PartitionedGraph.open(originals / "parts", range(1, 2))
     content = pickle.dumps(graph)
     assert len(content) < 1000
     assert pickle.loads(content).ranges == graph.ranges
