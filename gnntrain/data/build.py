@@ -95,18 +95,16 @@ def open_or_build(
         if store is not None:
             return OpenedStore(store, False, reason, time.perf_counter() - begin)
         with locked(path):
-            store, reason = _try_open(path, now, options)
-            if store is not None:
-                reason = "opened: another process has just built it"
-                return OpenedStore(store, False, reason, time.perf_counter() - begin)
-            refuse_foreign(path)
-            try:
-                store = write_store(path, builder(), options, now, identity)
-            except Exception:
-                if identity() == now:
-                    raise
-                continue  # half of one file and half of another are no table
-        return OpenedStore(store, True, reason, time.perf_counter() - begin)
+            store, reason = _try_open(path, now, options)  # another process may have built it
+            if is_built := store is None:
+                refuse_foreign(path)
+                try:
+                    store = write_store(path, builder(), options, now, identity)
+                except Exception:
+                    if identity() == now:
+                        raise
+                    continue  # half of one file and half of another are no table
+        return OpenedStore(store, is_built, reason, time.perf_counter() - begin)
     raise UserError(
         f"the files of {now['dataset']} have changed {_MAX_TRIES} times while they were read.",
         "Start again when they are complete.",
@@ -318,5 +316,4 @@ def needed_bytes(data: GraphData, options: PrepareOptions) -> int:
         an_id = 0 if nodes.ids is None else max(nodes.ids.dtype.itemsize, 8)
         needed += nodes.num_nodes * (nodes.num_features * a_feature.itemsize + an_id)
     a_label = {"multilabel": 1, "continuous": 8}.get(data.task, 0) * data.num_classes or 4
-    needed += len(data.labels) * a_label + 8 * sum(len(ids) for ids in data.splits.values())
-    return needed + (0 if data.class_names is None else data.class_names.nbytes)
+    return needed + len(data.labels) * a_label + 8 * sum(map(len, data.splits.values()))

@@ -52,10 +52,8 @@ class FeatureStatistics(BaseModel):
         """Names of the features whose spread is 100 times the others' median, or a hundredth.
 
         A layer begins with weights of one size for all features, and an optimiser's steps are of
-        one size: at a hundredth of the others' spread a feature counts for nothing at first. Where
-        both spreads are below 10, as those of rare words or of an embedding are, no number is so
-        large that it drowns the rest. Features of 0 and 1 are not named, and have a spread of 1/2
-        however rare the 1 is.
+        one size. Where both spreads are below 10, as of an embedding, no number drowns the rest.
+        Features of 0 and 1 are not named; their spread counts as 1/2, however rare the 1 is.
         """
         names, numbers = _names_and_numbers(len(self.stds), made_by)
         flags = np.array(self.is_binary) | ~numbers

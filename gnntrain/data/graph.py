@@ -459,11 +459,6 @@ class GraphData:
         """The nodes that have the labels and splits."""
         return self.nodes[self.target]
 
-    @property
-    def only_edges(self) -> EdgeData:
-        """The edges of the only type."""
-        return _only(self.edges, "edge types")
-
 
 def reverse_type(edge_type: EdgeType) -> EdgeType:
     """The edge type of the reverse edges."""

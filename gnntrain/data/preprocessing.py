@@ -95,11 +95,11 @@ class FeatureColumn(BaseModel):
     @property
     def feature_names(self) -> list[str]:
         """Names of the features that this column becomes."""
-        names = [f"{self.name}={value}" for value in self.categories or ()]
-        if self.categories is None:
-            names = [self.name]
-            if self.width != 1:
-                names = [f"{self.name}_{at}" for at in range(self.width)]
+        names = [self.name]
+        if self.categories is not None:
+            names = [f"{self.name}={value}" for value in self.categories]
+        elif self.width != 1:
+            names = [f"{self.name}_{at}" for at in range(self.width)]
         return [*names, f"{self.name}_missing"] if self.indicator else names
 
 

@@ -103,26 +103,26 @@ class GraphMeta(Meta):
         """Read it from its file in a folder; raises `StoreError`."""
         try:
             if not stat.S_ISREG((folder / cls.FILE).lstat().st_mode):  # a pipe would be waited for
-                raise StoreError(folder, f"{cls.FILE} is no regular file")
+                raise ValueError("it is no regular file")
             raw = json.loads(text := (folder / cls.FILE).read_bytes())
-        except OSError as error:
-            raise StoreError(folder, f"{cls.FILE} cannot be read ({error.strerror})") from error
-        except (ValueError, RecursionError):
-            raise StoreError(folder, f"{cls.FILE} is not valid JSON") from None
-        if not isinstance(raw, dict) or raw.get("format") != cls.FORMAT:
-            raise StoreError(folder, f"{cls.FILE} does not describe a {cls.FORMAT}")
-        if (found := raw.get("version")) != cls.VERSION:
-            versions = f"format version {found}, this gnntrain reads {cls.VERSION}"
-            raise StoreError(folder, f"it has {versions}")
-        if raw.pop("digest", None) != digest_of(raw):
-            raise StoreError(folder, f"{cls.FILE} was changed: its digest does not match")
-        try:
+            if not isinstance(raw, dict) or raw.get("format") != cls.FORMAT:
+                raise ValueError(f"it does not describe a {cls.FORMAT}")
+            if (found := raw.get("version")) != cls.VERSION:
+                raise ValueError(
+                    f"it has format version {found}, this gnntrain reads {cls.VERSION}"
+                )
+            if raw.pop("digest", None) != digest_of(raw):
+                raise ValueError("it was changed: its digest does not match")
             return cls.model_validate_json(text)
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror})"
         except ValidationError as error:
             first = error.errors()[0]
-            where = [cls.FILE, ".".join(map(str, first["loc"]))]
             what = first["msg"].removeprefix("Value error, ")
-            raise StoreError(folder, ": ".join([*filter(None, where), what])) from None
+            reason = ": ".join(filter(None, [".".join(map(str, first["loc"])), what]))
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+        raise StoreError(folder, f"{cls.FILE}: {reason}")
 
     def write(self, folder: Path) -> None:
         """Write it with its digest, and flush it to disk."""

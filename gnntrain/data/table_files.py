@@ -152,7 +152,10 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:
     with readable(path):
         refuse_beyond_memory(path, _MEMORY_OF_XML * path.stat().st_size)
         try:
-            _refuse_doctype(path)
+            parser = expat.ParserCreate()
+            parser.StartDoctypeDeclHandler = partial(_refuse_doctype, path)
+            with path.open("rb") as stream:
+                parser.ParseFile(stream)
             graph = nx.read_graphml(path)
         except (
             *(nx.NetworkXException, expat.ExpatError, SyntaxError),
@@ -183,19 +186,11 @@ def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:
     return table_in_memory(path, pa.table(columns), note)
 
 
-def _refuse_doctype(path: Path) -> None:
-    """Refuse untrusted XML with a document type: its entities may expand to any length."""
-
-    def refuse(*_: Any) -> None:
-        raise UserError(
-            f"{path} declares a document type (<!DOCTYPE …>), which may unpack to any length.",
-            "Remove the declaration, or save the graph again.",
-        )
-
-    parser = expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = refuse
-    with path.open("rb") as stream:
-        parser.ParseFile(stream)
+def _refuse_doctype(path: Path, *_: Any) -> None:
+    raise UserError(
+        f"{path} declares a document type (<!DOCTYPE …>), which may unpack to any length.",
+        "Remove the declaration, or save the graph again.",
+    )
 
 
 def _text_suffix(path: Path) -> str:

@@ -233,7 +233,7 @@ class Columns:
         if array is None:
             return self._finished(_concatenate(list(self.batches())))
         rows = _concatenate(list(replace(self, numbers=()).batches()))
-        widths = [1] * len(self.numbers)
+        widths = dict.fromkeys(self.numbers, 1)
         return self._finished(replace(rows, source=self, matrix=array, widths=widths))
 
     def read_of(self, nodes: Rows) -> Rows:
@@ -254,7 +254,8 @@ class Columns:
             matrix, known = to_matrix(numbers, len(rows), widths)
         by_key: dict[Role | int, pa.Array] = {r: columns[at] for r, at in self.places.items()}
         by_key |= {place: columns[place] for place in self.others}
-        return Rows(self, by_key, matrix, rows, end, widths=known)
+        widths_by_place = dict(zip(self.numbers, known, strict=True))
+        return Rows(self, by_key, matrix, rows, end, widths=widths_by_place)
 
     def _finished(self, rows: Rows) -> Rows:
         """The columns with a role as `to_plain` makes them."""
@@ -278,7 +279,7 @@ class Rows:
         rows: Each row's number in the file.
         end: Number of the first row behind them; rows that cannot be read are counted, too.
         nodes: Which node each row speaks of; empty until that is known.
-        widths: Columns of the matrix for each column of numbers, more than one for lists.
+        widths: Columns of the matrix for each column of numbers, by its place: several for lists.
         missing_marks: Words that stand for a missing label, and how many times.
     """
 
@@ -288,7 +289,7 @@ class Rows:
     rows: Int64Array
     end: int
     nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    widths: Sequence[int] = ()
+    widths: Mapping[int, int] = field(default_factory=dict)
     missing_marks: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:

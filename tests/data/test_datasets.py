@@ -27,7 +27,7 @@ from gnntrain.config import (
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.graph import EDGE, GraphData, PrepareOptions
 from gnntrain.data.raw_files import STALL_SECONDS, PublishedBuilder, RawLayout
 from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
@@ -60,7 +60,7 @@ def download_reddit(monkeypatch: pytest.MonkeyPatch, download: Callable[[Path], 
 
 
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
-    return set(zip(data.only_edges.src.tolist(), data.only_edges.dst.tolist(), strict=True))
+    return set(zip(data.edges[EDGE].src.tolist(), data.edges[EDGE].dst.tolist(), strict=True))
 
 
 def features_of(data: GraphData) -> npt.NDArray[np.float32]:
@@ -90,7 +90,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("below", ["", "planetoid/Cora/raw"])
 def test_cora_is_found_from_any_folder_above_it_and_has_its_public_split(below: str) -> None:
     data = build("cora", SHARED / below)
-    nodes, edges = data.target_nodes, data.only_edges
+    nodes, edges = data.target_nodes, data.edges[EDGE]
     assert (nodes.num_nodes, len(edges.src), nodes.num_features) == (2708, 10556, 1433)
     assert [len(ids) for ids in data.splits.values()] == [140, 500, 1000]
     assert (data.task, data.metric, data.num_classes) == ("multiclass", "accuracy", 7)
@@ -104,7 +104,7 @@ def test_tolokers_has_its_published_size_and_ten_splits() -> None:
     splits = []
     for number in (0, 9):
         data = build("tolokers", SHARED, number)
-        nodes, edges = data.target_nodes, data.only_edges
+        nodes, edges = data.target_nodes, data.edges[EDGE]
         assert (nodes.num_nodes, len(edges.src), nodes.num_features) == (11758, 1_038_000, 10)
         for name in ("train", "val", "test"):
             expected = np.flatnonzero(masks[f"{name}_masks"][number])
@@ -139,7 +139,7 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     stock = getattr(torch_geometric.datasets, str(published.class_name))(str(root))[0]
     theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
-    assert len(ours.only_edges.src) == len(theirs.only_edges.src)
+    assert len(ours.edges[EDGE].src) == len(theirs.edges[EDGE].src)
     np.testing.assert_array_equal(features_of(ours), features_of(theirs))
     np.testing.assert_array_equal(ours.labels, theirs.labels)
     for split, nodes in theirs.splits.items():
@@ -353,8 +353,7 @@ def test_a_drawn_split_has_labelled_nodes_alone_and_wrong_labels_are_refused(
     weight, y = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([[0], [-1], [1], [2]])
     data = from_pyg(Data(edge_weight=weight, y=y, **edges), "tiny")
     assert data.target_nodes.features is None
-    assert data.only_edges.weight is not None
-    assert data.only_edges.weight.tolist() == [0.5, 1.0, 2.0]
+    np.testing.assert_array_equal(np.asarray(data.edges[EDGE].weight), weight)
     assert sorted(np.concatenate(list(data.splits.values())).tolist()) == [0, 2, 3]
     assert data.labels.tolist() == [0, -1, 1, 2]
     y = torch.tensor([[0.5, 1.0], [0.0, 256.0], [1.0, 0.0], [1.0, 0.0]])

@@ -213,7 +213,7 @@ def _other_type(file: Path) -> None:
         ),
         ("labels.npy", _broken_header, " .*header"),
         ("labels.npy", _pipe, " is no regular file"),
-        ("meta.json", _link, " is no regular file"),
+        ("meta.json", _link, ": it is no regular file"),
         *(
             ("meta.json", lambda file, text=text: file.write_text(text), "")
             for text in ("", "[" * 10**5, "[]", '{"format": "other"}')
@@ -229,14 +229,14 @@ def test_what_is_no_array_or_no_metadata_is_found(
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     for folder in (tmp_path / "nowhere", tmp_path):
-        assert reason(folder) == "meta.json cannot be read (No such file or directory)"
+        assert reason(folder) == "meta.json: it cannot be read (No such file or directory)"
 
 
 def test_an_edited_meta_is_found_and_another_version_is_named(path: Path) -> None:
     edit_meta(path, lambda meta: meta.update(num_classes=4))
-    assert reason(path).startswith("meta.json was changed")
+    assert reason(path).startswith("meta.json: it was changed")
     edit_meta(path, lambda meta: meta.update(version=1), sign=True)
-    assert reason(path) == "it has format version 1, this gnntrain reads 3"
+    assert reason(path) == "meta.json: it has format version 1, this gnntrain reads 3"
 
 
 @pytest.mark.parametrize(

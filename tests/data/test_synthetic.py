@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gnntrain.config import SyntheticConfig, SyntheticMAGConfig
 from gnntrain.data import pair_draws
 from gnntrain.data.build import write_store
-from gnntrain.data.graph import FeatureRows, GraphData, PrepareOptions
+from gnntrain.data.graph import EDGE, FeatureRows, GraphData, PrepareOptions
 from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
 from gnntrain.errors import UserError
 from tests.examples import examples
@@ -30,7 +30,7 @@ def mag(scale: float = 0.005, **changes: Any) -> GraphData:
 
 
 def degrees(data: GraphData) -> Any:
-    ends = np.concatenate([data.only_edges.src, data.only_edges.dst])
+    ends = np.concatenate([data.edges[EDGE].src, data.edges[EDGE].dst])
     return np.bincount(ends, minlength=data.target_nodes.num_nodes)
 
 
@@ -52,12 +52,12 @@ def features(data: GraphData) -> Any:
 def test_edges_are_distinct_and_as_many_as_asked_within_and_between_classes(**sizes: Any) -> None:
     data = graph(**sizes)
     num_pairs = round(sizes["num_nodes"] * sizes["avg_degree"] / 2)
-    assert len(data.only_edges.src) == len(data.only_edges.dst) == num_pairs
-    assert data.only_edges.symmetric
-    assert (data.only_edges.src != data.only_edges.dst).all()
-    pairs = np.sort(np.stack([*data.only_edges]), axis=0)
+    assert len(data.edges[EDGE].src) == len(data.edges[EDGE].dst) == num_pairs
+    assert data.edges[EDGE].symmetric
+    assert (data.edges[EDGE].src != data.edges[EDGE].dst).all()
+    pairs = np.sort(np.stack([*data.edges[EDGE]]), axis=0)
     assert np.unique(pairs, axis=1).shape[1] == num_pairs
-    within = data.labels[data.only_edges.src] == data.labels[data.only_edges.dst]
+    within = data.labels[data.edges[EDGE].src] == data.labels[data.edges[EDGE].dst]
     assert within.sum() == round(sizes["homophily"] * num_pairs)
     num_isolated = round(sizes["isolated_fraction"] * sizes["num_nodes"])
     if num_pairs >= sizes["num_nodes"] - num_isolated:
@@ -130,8 +130,8 @@ def test_neighbours_tell_more_of_a_class_than_features_alone() -> None:
     rows = features(data)
     alone = nearest_mean_accuracy(data, rows)
     total = rows.copy()
-    np.add.at(total, data.only_edges.src, rows[data.only_edges.dst])
-    np.add.at(total, data.only_edges.dst, rows[data.only_edges.src])
+    np.add.at(total, data.edges[EDGE].src, rows[data.edges[EDGE].dst])
+    np.add.at(total, data.edges[EDGE].dst, rows[data.edges[EDGE].src])
     averaged = nearest_mean_accuracy(data, total / (1 + degrees(data))[:, None])
     assert 0.4 < alone < 0.65
     assert averaged > alone + 0.15

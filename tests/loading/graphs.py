@@ -38,12 +38,7 @@ def graph_of(kind: str, path: Path, dtype: str = "float32") -> Graph:
     """
     if kind == "one type":
         return stored(path, random_graph(edge_weight=WEIGHTS), feature_dtype=dtype)
-    return weighted(stored(path, random_hetero_data(), feature_dtype=dtype))
-
-
-def weighted(store: Graph) -> Graph:
-    """The graph with random weights of all edges."""
-    draw = np.random.default_rng(1)
+    store, draw = stored(path, random_hetero_data(), feature_dtype=dtype), np.random.default_rng(1)
     edges = {
         name: replace(own, weight=draw.random(len(own)).astype(np.float32))
         for name, own in store.edges.items()

@@ -124,17 +124,6 @@ class Rank(DistributedContext):
         return list(GPUS) if value in GPUS else [value] * self.world_size
 
 
-def seen_from(
-    monkeypatch: pytest.MonkeyPatch, rank: int, visible: list[str], reads: bool = True
-) -> str:
-    """Why the rank's GPU cannot read the others', where it sees these."""
-    monkeypatch.setattr(placement, "gpu_address", lambda device: visible[device.index])
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible))
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: reads)
-    device = torch.device("cuda", visible.index(GPUS[rank]))
-    return why_no_peers(Rank(rank, len(GPUS), device))
-
-
 @pytest.mark.parametrize(
     ("rank", "visible", "reads", "settings", "why"),
     [
@@ -161,6 +150,10 @@ def test_gpus_with_a_way_to_each_other_are_peers(
         monkeypatch.delenv(name, raising=False)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    found = seen_from(monkeypatch, rank, visible, reads)
+    monkeypatch.setattr(placement, "gpu_address", lambda device: visible[device.index])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible))
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: reads)
+    device = torch.device("cuda", visible.index(GPUS[rank]))
+    found = why_no_peers(Rank(rank, len(GPUS), device))
     assert why in found
     assert bool(why) == bool(found)

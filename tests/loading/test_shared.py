@@ -44,16 +44,8 @@ def as_stored(rows: torch.Tensor) -> npt.NDArray[Any]:
 
 
 class Sharded:
-    """A matrix in ranges; see `ShardedFeatures`.
-
-    Args:
-        matrix: The oracle.
-        starts: Of each owner's range; and the end.
-        owner: The range of this machine.
-        cuts: Where the own range is cut into matrices.
-        cached: Nodes of other machines.
-        device: Which reads the rows.
-    """
+    """A matrix (the oracle) in ranges, which begin at `starts`; that of this machine (`owner`) is
+    cut into matrices at `cuts`. See `ShardedFeatures`."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
         keep_graph(folders[-1], store, logits)
     data = random_graph(task="binary", num_classes=2)
     data.edges[EDGE].weight = (
-        np.random.default_rng(0).uniform(0.1, 2, len(data.only_edges.src)).astype(np.float32)
+        np.random.default_rng(0).uniform(0.1, 2, len(data.edges[EDGE].src)).astype(np.float32)
     )
     weighted = stored(tmp_path / "weighted", data)
     logits = logits_of(weighted, run_of(tmp_path / "weighted_run", weighted, {"name": "gcn"}))

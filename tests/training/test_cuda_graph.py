@@ -11,19 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from gnntrain.config import TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
-from gnntrain.tasks import NodeClassification
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import gpu_loader
-from tests.training.test_trainer import Recorder, Scripted
+from tests.training.test_trainer import Recorder, make_trainer
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -33,11 +31,6 @@ on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS
 @pytest.fixture
 def store(tmp_path: Path) -> StoredGraph:
     return stored(tmp_path / "store", random_graph())
-
-
-def run_again(body: Callable[[], None]) -> Callable[[], None]:
-    """In the place of a CUDA graph."""
-    return body
 
 
 def trainer(
@@ -55,15 +48,14 @@ def trainer(
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options or {})
     plan = SeedPlan(store.split("train"), 8)
     loader = gpu_loader(store, plan, device, fan_outs, needs=model.needs, threads=0)
-    made = Trainer(
-        model.to(place),
-        loader,
-        Scripted(),
-        task=NodeClassification(store),
-        config=TrainerConfig(**{"lr": 0.05, "epochs": 3, **keys}),
-        context=DistributedContext(device=place),
+    made = make_trainer(
+        store,
+        DistributedContext(device=place),
+        model=model.to(place),
+        loader=loader,
         listeners=(listener,),
-        record=run_again if device == "cpu" else None,
+        record=(lambda body: body) if device == "cpu" else None,
+        **{"epochs": 3, **keys},
     )
     return made, listener
 

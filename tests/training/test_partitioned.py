@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnntrain.data.graph import NODE
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.distributed.context import DistributedContext
@@ -154,7 +154,7 @@ def measure_length(context: DistributedContext, folder: Path) -> None:
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
     num_nodes, num_machines = 100_000, 4
     data = random_graph(num_nodes, 2 * num_nodes)
-    data.only_edges.dst[:num_nodes] = np.arange(num_nodes)  # without the hub
+    data.edges[EDGE].dst[:num_nodes] = np.arange(num_nodes)  # without the hub
     store = stored(tmp_path / "store", data)
     part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
     write_parts(tmp_path / "parts", store, part_of, num_machines, "random")

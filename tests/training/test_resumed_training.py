@@ -148,14 +148,9 @@ def test_the_seconds_of_a_run_are_added_up(store: StoredGraph, tmp_path: Path) -
     assert load_checkpoint(tmp_path / "run" / "last.pt")["seconds"] > state["seconds"]
 
 
-def test_the_state_of_another_model_or_without_an_entry_is_refused(
-    store: StoredGraph, tmp_path: Path
-) -> None:
-    trainer = make(store, tmp_path, epochs=1)
-    trainer.fit()
+def test_a_state_without_an_entry_is_refused(store: StoredGraph, tmp_path: Path) -> None:
+    make(store, tmp_path, epochs=1).fit()
     state = load_checkpoint(tmp_path / "last.pt")
-    with pytest.raises(CheckpointError, match="another model's"):
-        trainer.load_state(state | {"model": {"weight": torch.ones(2)}})
     del state["ranks"]
     with pytest.raises(CheckpointError, match="does not hold what going on needs"):
         make(store, tmp_path).load_state(state)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Interrupted, RunError, UserError
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GAT, GCN, GNN, SAGE
-from gnntrain.sampling.block import NO_NEEDS, BlockNeeds
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import CheckpointWriter, State
 from gnntrain.training.evaluation import Evaluator
@@ -65,17 +63,7 @@ class Recorder:
     def on_finish(self, summary: Summary) -> None: ...
 
 
-def make_loader(
-    store: StoredGraph,
-    context: DistributedContext,
-    batch_size: int,
-    kind: str = "neighbor",
-    needs: BlockNeeds = NO_NEEDS,
-) -> Loader:
-    plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
-    if kind == "full":
-        return full_loader(store, plan, needs)
-    return cpu_loader(store, plan, needs=needs, threads=1)
+OPTIONS = ("task", "listeners", "callbacks", "checkpoints", "checkpoint_config", "record")
 
 
 def make_trainer(
@@ -87,29 +75,26 @@ def make_trainer(
     evaluator: Evaluator | None = None,
     kind: str = "neighbor",
     model: GNN | dict[str, Any] | None = None,
-    task: NodeClassification | None = None,
-    listeners: Sequence[Recorder] = (),
-    callbacks: Sequence[Callback] = (),
-    checkpoints: Path | None = None,
-    checkpoint_config: CheckpointConfig | None = None,
+    loader: Loader | None = None,
     **keys: Any,
 ) -> Trainer:
-    """A trainer of this model, or of GraphSAGE with these options."""
+    """A trainer of this model, or of GraphSAGE with these options; `keys` are the trainer's own
+    `OPTIONS`, and its configuration's."""
     context = context or DistributedContext()
     torch.manual_seed(0)
     if not isinstance(model, GNN):
         model = SAGE(store.num_features, store.num_outputs, hidden_channels=8, **model or {})
+    options = {"task": NodeClassification(store)} | {n: keys.pop(n) for n in OPTIONS if n in keys}
+    plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
+    if loader is None and kind == "full":
+        loader = full_loader(store, plan, model.needs)
     return Trainer(
         model,
-        make_loader(store, context, batch_size, kind, model.needs),
+        loader or cpu_loader(store, plan, needs=model.needs, threads=1),
         evaluator or Scripted(values),
-        task=task or NodeClassification(store),
         config=TrainerConfig(**{"lr": 0.05, **keys}),
         context=context,
-        listeners=listeners,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        checkpoint_config=checkpoint_config,
+        **options,
     )
 
 
@@ -208,11 +193,11 @@ def test_an_sgd_step_is_taken_along_the_gradient_of_the_mean_loss(store: StoredG
     torch.manual_seed(1)
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     twin = copy.deepcopy(model)
-    (batch,) = make_loader(store, DistributedContext(), 8, "full")
+    trainer = make_trainer(store, model=model, kind="full", epochs=1, optimizer="sgd", momentum=0.0)
+    (batch,) = full_loader(store, trainer.loader.plan)
     blocks = [block for hop in batch.hops for block in hop.edges.values()]
     loss = F.cross_entropy(twin(batch.x, blocks)[batch.seed_rows], batch.y.long())
     torch.autograd.backward(loss)
-    trainer = make_trainer(store, model=model, kind="full", epochs=1, optimizer="sgd", momentum=0.0)
     trainer.fit()
     for before, after in zip(twin.parameters(), model.parameters(), strict=True):
         assert before.grad is not None
@@ -329,9 +314,10 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_users_ids(tmp_path: Pat
     model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
+    trainer = make_trainer(store, model=model, epochs=2)
     with pytest.raises(RunError, match="nan in epoch 1, step 1 of 4") as caught:
-        make_trainer(store, model=model, epochs=2).fit()
-    seeds = make_loader(store, DistributedContext(), 8).plan
+        trainer.fit()
+    seeds = trainer.loader.plan
     first = seeds.rank_batch(seeds.order(1), 0).seeds[:5].tolist()
     names = ", ".join(f"user-{number:02}" for number in first)
     assert f"seed nodes {names}, ..." in caught.value.message

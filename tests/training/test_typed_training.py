@@ -91,15 +91,6 @@ def test_memory_that_runs_out_in_a_step_on_the_full_graph_advises_mini_batches(
     assert "batch_size" not in (caught.value.hint or "")
 
 
-def test_a_loss_that_is_no_number_names_the_node_type(tmp_path: Path) -> None:
-    trainer = make(tmp_path)
-    with torch.no_grad():
-        for weight in trainer.model.parameters():
-            weight.fill_(math.nan)
-    with pytest.raises(Diverged, match=r"seed nodes of type paper \d+, "):
-        trainer.fit()
-
-
 def test_a_step_with_a_gradient_that_is_not_finite_changes_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,13 +60,8 @@ _CHUNK_EDGES = 1 << 18
 
 
 def partition(store: StoredGraph, num_parts: int, out: Path, method: Method) -> PartitionedGraph:
-    """Cut a graph into parts, and write them to the folder `out`, as a whole or not at all.
-
-    Raises:
-        UserError: The graph cannot be cut into so many parts, the folder is not empty or cannot be
-            written, or METIS is not installed or needs too much memory.
-        RunError: The disk is full, or METIS failed.
-    """
+    """Cut a graph into parts, and write them to the folder `out`, as a whole or not at all; errors
+    are those of `refuse_mistakes`, and RunError where the disk fills, or METIS fails."""
     refuse_mistakes(store, num_parts, out, method)
     with disk_errors(out, _needed_bytes(store, num_parts), "the parts", "--out"):
         with union_of(store, nearest_folder(out)) as graph:
@@ -75,7 +70,9 @@ def partition(store: StoredGraph, num_parts: int, out: Path, method: Method) -> 
 
 
 def refuse_mistakes(store: StoredGraph, num_parts: int, out: Path, method: Method) -> None:
-    """Raise an error as `partition` does, as far as it is known before."""
+    """Raise UserError where the graph cannot be cut into so many parts, the folder is not empty or
+    cannot be written, or METIS is not installed or needs too much memory; RunError where the disk
+    has too little room."""
     most = min(MAX_PARTS, store.num_nodes)
     if not 1 <= num_parts <= most:
         raise UserError(
@@ -157,10 +154,8 @@ def _edge_chunks(edges: Edges) -> Iterator[tuple[slice, Int64Array]]:
 def write_parts(
     path: Path, store: StoredGraph, part_of: PartIndex, num_parts: int, method: Method
 ) -> PartitionedGraph:
-    """Write a graph's parts to the folder `path`, missing or empty, as a whole or not at all.
-
-    `part_of` is the part of each node, type by type; every part has a node.
-    """
+    """Write a graph's parts to the folder `path`, missing or empty, as a whole or not at all;
+    `part_of` is the part of each node, type by type, and every part has one."""
     path = Path(path).absolute()
     with atomic_folder(path) as folder:
         _write(folder, store, part_of, num_parts, method)

@@ -149,14 +149,13 @@ def read_nodes(
     if not refuse and suspects.any():
         suspects[suspects] = np.isinf(rows.matrix[suspects]).any(axis=1)
     lacks_some = refuse and np.isnan(rows.matrix[suspects]).any()
-    names = columns.names_of_numbers
 
     def wrong_number(record: Record) -> str:
         for place in rows.source.numbers:
             field, number = record[place], number_of(record[place], table.decimal)
             is_wrong = number is None or abs(number) > _LARGEST or (refuse and math.isnan(number))
             if is_wrong and not field.startswith("["):
-                return f"column {names[place]} is {field!r} instead of a finite number"
+                return f"column {table.shown(place)} is {field!r} instead of a finite number"
         return "the list of numbers is missing, not finite, or of another length than the first"
 
     hint = f"{key}=mean, zero or indicator fills missing numbers." * bool(lacks_some)
@@ -165,7 +164,7 @@ def read_nodes(
         name, column = table.shown(place), to_categories(rows.columns[place])
         marks = missing_marks(rows.columns[place])
         if refuse:
-            lacks = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
+            lacks = column.is_null().to_numpy(zero_copy_only=False)
             hint = f"With {key}=mean, zero or indicator, they get 0 for every category."
             hint += f" {_KEEP_MARK}" * bool(marks)
             rows = rows.drop(lacks, bad_values, f"column {name} has no category: {{}}", hint, place)
@@ -327,17 +326,12 @@ def _holds_row_numbers(table: Table, place: int) -> bool:
     return bool(found.min() >= 0 and len(np.unique(found)) == len(found))
 
 
-def widths_of(rows: Rows) -> dict[int, int]:
-    """Numbers in a row of each column of numbers, by its place."""
-    return dict(zip(rows.source.numbers, rows.widths, strict=True))
-
-
 def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
     """Raise a UserError that names columns of numbers most values of which are texts."""
     table, found, start = rows.source.table, dict[str, str](), 0
     if isinstance(table, ArrayTable) or is_finite(rows.matrix).all():
         return
-    for place, width in widths_of(rows).items():
+    for place, width in rows.widths.items():
         values = rows.matrix[:, start : start + width]
         start += width
         wrong = np.isinf(values).any(axis=1)
@@ -377,14 +371,13 @@ def make_features(
     categories = [to_categories(rows.columns[place]) for place in nodes.categorical]
     raw = RawFeatures(rows.matrix, categories)
     if preprocessing is None:
-        widths = widths_of(rows)
         id_place = rows.source.places.get("id")
         preprocessing = Preprocessing.fit(
             [
                 FeatureColumn(
                     name=table.shown(place),
-                    width=widths.get(place, 0),
-                    categories=None if place in widths else (),
+                    width=rows.widths.get(place, 0),
+                    categories=None if place in rows.widths else (),
                 )
                 for place in nodes.order
             ],

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.read.columns import label_columns
-from gnntrain.data.read.features import NodeRows, widths_of
+from gnntrain.data.read.features import NodeRows
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import first_names
 from gnntrain.data.tables import BadRows, Columns, Record, Rows
@@ -240,7 +240,7 @@ def warn_of_label_leaks(nodes: NodeRows, classes: AnyArray, train: Int64Array) -
     if num_classes < 2 or len(train) < _NODES_A_CLASS * num_classes:
         return
     # Columns of single numbers, and of categories.
-    matrix, widths = rows.matrix[train], widths_of(rows)
+    matrix, widths = rows.matrix[train], rows.widths
     values = {
         place: matrix[:, end - 1]
         for (place, width), end in zip(widths.items(), accumulate(widths.values()), strict=True)

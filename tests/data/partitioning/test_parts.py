@@ -167,11 +167,8 @@ def test_nodes_are_called_by_their_numbers_in_the_graph_that_was_partitioned(
         assert PartitionedGraph.open(path, parts).in_words(nodes) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"), [("typed", None), ("parts", range(1, 2)), ("parts", range(0))]
-)
-def test_pickled_parts_are_a_path(originals: Path, name: str, parts: range | None) -> None:
-    graph = PartitionedGraph.open(originals / name, parts)
+def test_pickled_parts_are_a_path(originals: Path) -> None:
+    graph = PartitionedGraph.open(originals / "parts", range(1, 2))
     content = pickle.dumps(graph)
     assert len(content) < 1000
     assert pickle.loads(content).ranges == graph.ranges
@@ -195,7 +192,7 @@ def test_a_part_of_another_partition_is_found(path: Path, tmp_path: Path) -> Non
 
 
 def test_what_is_not_there_is_said(path: Path) -> None:
-    assert reason(path / "part0") == "partition.json cannot be read (No such file or directory)"
+    assert reason(path / "part0") == "partition.json: it cannot be read (No such file or directory)"
     assert reason(path, range(2, 4)) == "it has 3 parts, not part 3"
     (path / "partition.json").write_text('{"format": "gnntrain-store"}')
     assert reason(path).startswith("partition.json")
