@@ -460,6 +460,10 @@ class GraphData:
         return self.nodes[self.target]
 
 
+HeteroGraphData = GraphData
+"""The name of the same record in packages written for earlier versions."""
+
+
 def reverse_type(edge_type: EdgeType) -> EdgeType:
     """The edge type of the reverse edges."""
     source, relation, destination = edge_type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from gnntrain.data.graph import GraphData
 from gnntrain.data.partitioned_graph import Method
-from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign
+from gnntrain.data.partitioning import assign as assigning
+from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign, stream
 from gnntrain.data.store import StoredGraph
 from tests.data.oracles import graphs, small_graph
 from tests.data.partitioning.oracles import cut_edges, stored
@@ -104,3 +106,50 @@ def test_random_parts_differ_by_one_node_and_one_training_node(tmp_path: Path) -
         assert sizes.max() - sizes.min() <= 1
     # About a seventh of the pairs of neighbouring numbers meet, as under independent draws.
     assert 0.05 < np.mean(part_of[:-1] == part_of[1:]) < 0.2
+
+
+def slow_pass(
+    store: StoredGraph, part_of: list[int], num_parts: int, factor: float, *, is_first: bool
+) -> None:
+    """A pass of `stream`, as `gnntrain.data.partitioning.assign` describes it."""
+    train, bounds = set(store.split("train").tolist()), store.indptr.tolist()
+    own = [(1, v - u, int(node in train)) for node, (u, v) in enumerate(pairwise(bounds))]
+    shares = [sum(loads) / num_parts for loads in zip(*own, strict=True)]
+    limits = [
+        max(1.1 * share // 1, -(-share // 1), max(node[i] for node in own) if i == 1 else 1)
+        for i, share in enumerate(shares)
+    ]
+    cost = max(store.num_edges, 1) / 2 / num_parts
+    placed: dict[int, int] = {} if is_first else dict(enumerate(part_of))
+    for node in range(store.num_nodes):
+        placed.pop(node, None)
+        scores = []
+        for part in range(num_parts):
+            excess = growth = 0.0
+            for i in range(3):
+                load = sum(own[v][i] for v, p in placed.items() if p == part)
+                if own[node][i]:
+                    unit = 1 / shares[i]
+                    excess = max(excess, (load + own[node][i] - limits[i]) * unit)
+                    growth += own[node][i] * unit * (load * unit) ** 0.5
+            sources = store.indices[bounds[node] : bounds[node + 1]].tolist()
+            gain = sum(placed.get(source) == part for source in sources)
+            scores.append((-excess, gain - 1.5 * cost * factor * growth, -part))
+        placed[node] = -max(scores)[2]
+    part_of[:] = [placed[node] for node in range(store.num_nodes)]
+
+
+@examples(60)
+@given(st.data())
+def test_a_pass_places_each_node_by_its_score(data: st.DataObject) -> None:
+    drawn = data.draw(graphs())
+    num_parts = data.draw(st.integers(1, min(4, drawn.target_nodes.num_nodes)))
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        store = stored(Path(folder) / "store", drawn)
+        patch.setattr(assigning, "_FACTORS", (2.0, 0.7))
+        patch.setattr(assigning, "_NODES_AT_ONCE", 5)
+        found = stream(store, num_parts)
+        expected = [0] * store.num_nodes
+        slow_pass(store, expected, num_parts, 2.0, is_first=True)
+        slow_pass(store, expected, num_parts, 0.7, is_first=False)
+    assert found.tolist() == expected
