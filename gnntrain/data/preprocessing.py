@@ -218,7 +218,9 @@ class Preprocessing(BaseModel):
         Raises:
             UserError: A column has too many categories, or no value in the training split.
         """
-        lacks_number = np.isnan(raw.numbers.min(axis=0, initial=np.inf))
+        lacks_number = np.zeros(raw.numbers.shape[1], bool)
+        if raw.numbers.dtype.kind == "f":  # the least of numbers with NaN is NaN
+            lacks_number = np.isnan(raw.numbers.min(axis=0, initial=np.inf))
         fitted = []
         for column, values in _by_column(columns, raw):
             if isinstance(values, slice):

@@ -53,6 +53,19 @@ OF_OGB = {"labels": [0, 1, 0, 1], "splits": [[0, 1], [2], [3]]}
 NAN = float("nan")
 
 
+@pytest.mark.parametrize("dtype", ["bool", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8"])
+@pytest.mark.parametrize("missing", ["refuse", "mean"])
+def test_features_may_be_of_any_type_of_numbers(dtype: str, missing: str, tmp_path: Path) -> None:
+    x = np.array([[0, 1], [1, 0], [1, 1], [0, 0]], dtype)
+    arrays = {"x": x, "y": np.array([0, 1, 0, 1]), "edge_index": EDGES.numpy()}
+    np.savez(tmp_path / "graph.npz", allow_pickle=False, **arrays)
+    config = FilesConfig(data=str(tmp_path / "graph.npz"), missing=missing)
+    for graph in (read(arrays, missing=missing), builder_for(config).build()):
+        found: Any = graph.target_nodes.features
+        found = found if isinstance(found, np.ndarray) else found.rows(0, 4)
+        np.testing.assert_array_equal(found, x.astype(np.float32))
+
+
 class OGBDataset:
     """As `NodePropPredDataset` gives a graph, its labels and its split."""
 
