@@ -55,7 +55,7 @@ NAN = float("nan")
 
 @pytest.mark.parametrize("dtype", ["bool", "i1", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8"])
 @pytest.mark.parametrize("missing", ["refuse", "mean"])
-def test_features_may_be_of_any_type_of_numbers(dtype: str, missing: str, tmp_path: Path) -> None:
+def test_features_may_be_of_any_type_of_numbers(dtype: str, missing: Any, tmp_path: Path) -> None:
     x = np.array([[0, 1], [1, 0], [1, 1], [0, 0]], dtype)
     arrays = {"x": x, "y": np.array([0, 1, 0, 1]), "edge_index": EDGES.numpy()}
     np.savez(tmp_path / "graph.npz", allow_pickle=False, **arrays)
