@@ -385,7 +385,9 @@ class BadRows:
         rows = "1 bad row" if total == 1 else f"{total} bad rows"
         found = f"{self.source}: {rows} ({counts})."
         first = [f"The first {_NUM_SHOWN}:"] if total > _NUM_SHOWN else []
-        lines = first + [report for _, _, report in sorted(self._shown)]
+        files = [*self._counts]  # in the order in which they are read
+        self._shown.sort(key=lambda shown: (files.index(shown[0].name), shown[1]))
+        lines = first + [report for _, _, report in self._shown]
         hints = list(self._hints)
         self._total += self._counts
         self.left_out = {f"{n:,} rows of {name}": _BAD for name, n in self._total.items()}

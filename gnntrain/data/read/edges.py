@@ -157,10 +157,14 @@ def table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
         ends = dict(zip(PAIRS_OF_ENDS[0], pairs if len(pairs) == 2 else pairs.T, strict=True))
     columns = ends | {name: array.reshape(-1) for name, array in weights.items()}
     if len({array.shape for array in columns.values()}) != 1:
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in columns.items())
+        given = {name: arrays.get(name, array).shape for name, array in columns.items()}
+        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in given.items())
+        hint = "Call the arrays source and target, or give them as one called edge_index."
+        if len({array.shape for array in ends.values()}) == 1:
+            hint = "Give each edge one weight."
         raise UserError(
             f"{path}: the arrays are not one value an edge each: {shapes or 'there are none'}.",
-            "Call the arrays source and target, or give them as one called edge_index.",
+            hint,
         )
     for name, weight in weights.items():
         if weight.dtype.kind not in "biuf":

@@ -289,6 +289,8 @@ def _edge_table(arrays: _Arrays, weight_names: Sequence[str], spec: EdgeSpec) ->
         raise UserError(f"{arrays.source} has no edge_index.", hint)
     if ends.size and ends.dtype.kind not in "iu":
         hint = "An edge's ends are row numbers of x: edge_index.long()."
+        if ends.shape[:1] == ends.shape[1:]:
+            hint = "A matrix of edges is called adj, and its rows are sources."
         raise arrays.wrong(name, ends, "integers", hint)
     # torch's empty tensors are floats.
     found = {"edge_index": ends if ends.size else ends.astype(np.int64)}
