@@ -69,13 +69,14 @@ class Block:
         Its destinations are this block's sources; `edge_ids` is each edge's number in this block.
         Weights, degrees and norms are not copied.
         """
-        if "transposed" not in self.derived:
+        block: Block | None = self.derived.get("transposed")
+        if block is None:
             indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
-            offset = -self.dst_offset
-            self.derived["transposed"] = Block(
-                indptr, indices, self.num_dst, offset, edge_ids=edge_ids
-            )
-        block: Block = self.derived["transposed"]
+            block = Block(indptr, indices, self.num_dst, -self.dst_offset, edge_ids=edge_ids)
+            # torch.compile traces backward passes, which must not change anything outside; it
+            # merges equal calls by itself.
+            if not torch.compiler.is_compiling():
+                self.derived["transposed"] = block
         return block
 
     @property

@@ -345,6 +345,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
     # The same is traced and differentiated; only no code is generated.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     losses = []
     for is_compiled in (False, True):
         torch.manual_seed(0)
@@ -353,6 +354,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
         result = make_trainer(store, model=model, epochs=2, compile=is_compiled).fit()
         losses.append([record.train_loss for record in result.records])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert not torch._dynamo.utils.counters["graph_break"]
 
 
 @pytest.mark.parametrize(
