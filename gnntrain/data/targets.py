@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """How standardised targets become quantities in the user's units: `value * std + mean`.
+    """How standardised targets become quantities in the user's units: `value * std + mean`."""
 
-    Attributes:
-        mean: Mean of each target over the training nodes that have it; 0 without such a node.
-        std: Standard deviation likewise; 1 for a target that does not vary.
-    """
-
-    mean: list[float]
-    std: list[float]
+    mean: list[float]  # of each target, over the training nodes that have it; 0 without one
+    std: list[float]  # likewise; 1 for a target that does not vary
 
     @classmethod
     def of(cls, graph: Graph) -> TargetScale:

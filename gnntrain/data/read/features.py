@@ -66,22 +66,13 @@ _KEEP_MARK = "A category that is really called so is kept under another name, su
 
 @dataclass(frozen=True)
 class NodeRows:
-    """The nodes of a type, read.
-
-    Attributes:
-        spec: Which columns hold what.
-        rows: A row a node, in the order of their numbers.
-        index: From ids to numbers.
-        order: Places of the columns of features, in the order of the features: of numbers, and of
-            categories, which are among the columns that are kept as they are written.
-        left_out: Columns that are not used, each with the reason.
-    """
+    """The nodes of a type, read: a row a node, in the order of their numbers."""
 
     spec: NodeSpec
     rows: Rows
     index: NodeIndex
-    order: Sequence[int] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    order: Sequence[int] = ()  # places of the columns of features, in their order
+    left_out: Mapping[str, str] = field(default_factory=dict)  # columns, each with the reason
 
     @property
     def categorical(self) -> list[int]:
@@ -153,7 +144,7 @@ def read_nodes(
     def wrong_number(record: Record) -> str:
         for place in rows.source.numbers:
             field, number = record[place], number_of(record[place], table.decimal)
-            is_wrong = number is None or abs(number) > _LARGEST or (refuse and math.isnan(number))
+            is_wrong = abs(number) > _LARGEST or (refuse and math.isnan(number))
             if is_wrong and not field.startswith("["):
                 return f"column {table.shown(place)} is {field!r} instead of a finite number"
         return "the list of numbers is missing, not finite, or of another length than the first"
@@ -337,8 +328,10 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
         wrong = np.isinf(values).any(axis=1)
         if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
             ((_, record),) = table.fields(rows.rows[wrong][:1])
-            if number_of(record[place], table.decimal) is None and record[place][:1] != "[":
-                found[table.shown(place)] = record[place]
+            text = record[place]
+            is_infinite = text.strip().lower().lstrip("+-") in ("inf", "infinity")
+            if math.isinf(number_of(text, table.decimal)) and not is_infinite and text[:1] != "[":
+                found[table.shown(place)] = text
     if not found:
         return
     names, other = list(found)[:_NUM_SHOWN], "," if table.decimal == "." else "."
@@ -347,7 +340,7 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
     ignore, categorical = (f"{key}={_key_value(names)}" for key in choices)
     hint = f"Leave out a column with {ignore}, or make each of its values a feature with "
     why, hint = "", f"{hint}{categorical}."
-    if all(number_of(field, other) is not None for field in found.values()):
+    if not any(math.isinf(number_of(field, other)) for field in found.values()):
         why = f": the decimal mark is {other!r}, not {table.decimal!r}"
         hint = f"Set dataset.decimal='{other}'."
     raise UserError(
