@@ -163,16 +163,9 @@ class PartitionedGraph(Graph):
     def open(
         cls, path: Path, parts: range | None = None, *, check: bool = True
     ) -> PartitionedGraph:
-        """Map some of the parts without reading their arrays; the others need not be there.
-
-        Args:
-            parts: Consecutive parts to open, perhaps none; None: all.
-            check: See `StoredGraph.open`.
-
-        Raises:
-            UserError: Something is missing, damaged, of another format version, or there are
-                not that many parts.
-        """
+        """Map some consecutive parts, perhaps none, or all, without reading their arrays; others
+        need not be there. UserError where something is missing, damaged, of another format version,
+        or there are not that many parts; for `check` see `StoredGraph.open`."""
         path = Path(path).absolute()
         opened = []
         try:

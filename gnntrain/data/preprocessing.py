@@ -183,19 +183,11 @@ class Preprocessing(BaseModel):
         id_name: str | None = None,
         key: Callable[[str], str] = "dataset.{}".format,
     ) -> Preprocessing:
-        """Learn categories and missing values from all rows, statistics from the training rows.
+        """Learn categories and missing values from all rows, statistics from the training rows;
+        UserError where a column has too many categories, or no value in the training split.
 
-        Args:
-            columns: Their names and widths; a column of categories has an empty tuple of them.
-            raw: Their values.
-            train: Rows of the training split.
-            missing: The replacement of a missing value, see `FilesConfig.missing`.
-            standardize: Whether numbers are scaled.
-            has_names, id_name: See `Preprocessing`.
-            key: From `missing`, `categorical` and `ignore` to the keys that messages name.
-
-        Raises:
-            UserError: A column has too many categories, or no value in the training split.
+        Of `columns`, those of categories have an empty tuple of them. `missing` is that of
+        `FilesConfig`; `key` makes the keys `missing`, `categorical`, `ignore` that messages name.
         """
         lacks_number = np.zeros(raw.numbers.shape[1], bool)
         if raw.numbers.dtype.kind == "f":  # the least of numbers with NaN is NaN
