@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import kernels, reference
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import (
     NO_NUMBERS,
     NO_TIES,
@@ -75,7 +76,7 @@ class Aggregate(Operator):
     def cpu(self) -> Tensor:
         reduction = Reduction(Table(self.features), self.total, self.root)
         across = 2 * reduction.width if self.root == "beside" else reduction.width
-        out = torch.empty(reduction.num_dst, across, dtype=self.dtype)
+        out = BUFFERS.empty((reduction.num_dst, across), self.dtype)
         by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
         return out
 
@@ -303,7 +304,9 @@ class AggregateMax(Operator):
         return out, ties
 
     def cpu(self) -> tuple[Tensor, Tensor]:
-        table, (out, ties) = Table(self.features), self.fake()
+        table = Table(self.features)
+        out = BUFFERS.empty((len(self.indptr) - 1, table.width), self.dtype)
+        ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
         given = *table.arguments, self.indptr.numpy(), self.indices.numpy()
         number = np.float64 if torch.float64 in (table.rows.dtype, self.dtype) else np.float32
 
@@ -361,7 +364,8 @@ class AggregateMaxBackward(Operator):
         return found
 
     def cpu(self) -> Tensor:
-        grad_rows, rows = torch.empty_like(self.rows), self.rows
+        rows = self.rows
+        grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
         given = array_of(rows), array_of(self.out), self.ties.numpy(), array_of(self.grad)
         edges = self.indptr.numpy(), self.indices.numpy()
         number = np.float64 if rows.dtype == torch.float64 else np.float32

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import kernels
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.features import LazyFeatures
 
 Array = npt.NDArray[Any]
@@ -93,7 +94,7 @@ class Table:
 
 def numbers_by_edge(like: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Memory for a number an edge and head; 0 in padding."""
-    out = like.new_empty(len(indices), like.shape[1])
+    out = BUFFERS.empty((len(indices), like.shape[1]), like.dtype)
     out[int(indptr[-1]) :] = 0
     return out
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Reduction
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import Table, array_of, by_rows, chunks, for_tasks, num_tasks
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
@@ -61,7 +62,9 @@ class AggregateLinear(Operator):
         reduction = Reduction(Table(self.features), self.total, self.root)
         weight, bias, across, keep = self.weight, self.bias, self.weight.t(), self.keep
         drop = None if self.dropout is None else Drop.draw(self.dropout)
-        out, inputs = self.fake()
+        num_dst, dtype = reduction.num_dst, weight.dtype
+        inputs = BUFFERS.empty((num_dst if keep else 0, weight.shape[1]), dtype)
+        out = BUFFERS.empty((num_dst, weight.shape[0]), dtype)
 
         def task(start: int, stop: int) -> None:
             part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
@@ -70,7 +73,7 @@ class AggregateLinear(Operator):
             if drop is not None:
                 drop.apply(out, start, stop, relu=True)
 
-        by_rows(reduction.num_dst, reduction.num_edges, task)
+        by_rows(num_dst, reduction.num_edges, task)
         return out, inputs
 
     @staticmethod
@@ -127,7 +130,7 @@ class AggregateLinearBackward(Operator):
         # A sum for each task: the order of additions does not depend on the threads.
         weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
         bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
-        grad_inputs = torch.empty_like(inputs) if self.needs_inputs else inputs.new_empty(0)
+        grad_inputs = BUFFERS.empty(inputs.shape if self.needs_inputs else (0,), inputs.dtype)
 
         def task(number: int, start: int, stop: int) -> None:
             # A 16-bit product cannot be accumulated in place: one product for the whole task.
@@ -234,7 +237,7 @@ class Drop:
 
     def applied(self, x: Tensor) -> Tensor:
         """`x` after dropout, `[rows, …]`."""
-        out = x.clone(memory_format=torch.contiguous_format)
+        out = BUFFERS.empty(x.shape, x.dtype).copy_(x)
         rows = out.view(len(out), -1)
         by_rows(len(rows), 0, lambda a, b: self.apply(rows, a, b))
         return out

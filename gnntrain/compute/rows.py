@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import kernels
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import Table, array_of, by_rows
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
@@ -35,7 +36,7 @@ class Gather(Operator):
 
     def cpu(self) -> Tensor:
         table, start = Table(self.features), self.start
-        out = torch.empty(self.stop - start, table.width, dtype=self.dtype)
+        out = BUFFERS.empty((self.stop - start, table.width), self.dtype)
         by_rows(len(out), 0, lambda a, b: table.put(start, a, b, out[a:b]))
         return out
 

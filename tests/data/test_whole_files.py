@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import ClusterData
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.read import whole_files
+from gnntrain.data.read.objects import load_saved
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store
 
@@ -148,7 +148,7 @@ def test_a_class_that_pyg_allows_would_run_without_the_shorter_list(tmp_path: Pa
     before = torch.serialization.get_safe_globals()
     assert ClusterData in before
     with pytest.raises(UserError):
-        whole_files.load_saved(tmp_path / "saved.pt")
+        load_saved(tmp_path / "saved.pt")
     assert set(torch.serialization.get_safe_globals()) == set(before)
 
 
