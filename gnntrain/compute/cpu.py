@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import attention_kernels, kernels, reference
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Edges, Sum
 from gnntrain.compute.workers import parallel_for
@@ -133,7 +134,7 @@ class Reduction:
 def gather(features: LazyFeatures, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """See `ops.SCHEMAS`, as for all functions that are named as operators."""
     table = Table(features)
-    out = torch.empty(stop - start, table.width, dtype=dtype)
+    out = BUFFERS.empty((stop - start, table.width), dtype)
     by_rows(stop - start, 0, lambda a, b: table.put(start, a, b, out[a:b]))
     return out
 
@@ -150,7 +151,7 @@ def transpose(indptr: Tensor, indices: Tensor, num_src: int) -> tuple[Tensor, Te
 def aggregate(features: LazyFeatures, total: Sum, root: str, dtype: torch.dtype) -> Tensor:
     reduction = Reduction(Table(features), total, root)
     across = 2 * reduction.width if root == "beside" else reduction.width
-    out = torch.empty(reduction.num_dst, across, dtype=dtype)
+    out = BUFFERS.empty((reduction.num_dst, across), dtype)
     by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
     return out
 
@@ -224,7 +225,7 @@ def edge_softmax_backward(
 
 def _by_edge(like: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Memory for a number an edge and head; 0 in padding."""
-    out = like.new_empty(len(indices), like.shape[1])
+    out = BUFFERS.empty((len(indices), like.shape[1]), like.dtype)
     out[int(indptr[-1]) :] = 0
     return out
 
@@ -237,8 +238,8 @@ def aggregate_max(
     features: LazyFeatures, edges: Edges, dtype: torch.dtype, count: bool
 ) -> tuple[Tensor, Tensor]:
     table, indptr, indices = Table(features), edges.indptr, edges.indices
-    out = torch.empty(edges.num_dst, table.width, dtype=dtype)
-    ties = torch.empty(out.shape if count else (0, 0), dtype=torch.int32)
+    out = BUFFERS.empty((edges.num_dst, table.width), dtype)
+    ties = BUFFERS.empty(out.shape if count else (0, 0), torch.int32)
     given = *table.arguments, indptr.numpy(), indices.numpy()
     number = np.float64 if torch.float64 in (table.rows.dtype, dtype) else np.float32
 
@@ -254,7 +255,7 @@ def aggregate_max(
 def aggregate_max_backward(
     grad: Tensor, rows: Tensor, out: Tensor, ties: Tensor, indptr: Tensor, indices: Tensor
 ) -> Tensor:
-    grad_rows = torch.empty_like(rows)
+    grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
     given = array_of(rows), array_of(out), ties.numpy(), array_of(grad)
     edges = indptr.numpy(), indices.numpy()
     number = np.float64 if rows.dtype == torch.float64 else np.float32
@@ -284,8 +285,8 @@ def aggregate_linear(
     reduction = Reduction(Table(features), total, "beside" if has_root else "none")
     num_dst, across = reduction.num_dst, weight.t()
     drop = None if dropout is None else Drop.draw(dropout)
-    inputs = weight.new_empty(num_dst if keep else 0, weight.shape[1])
-    out = weight.new_empty(num_dst, weight.shape[0])
+    inputs = BUFFERS.empty((num_dst if keep else 0, weight.shape[1]), weight.dtype)
+    out = BUFFERS.empty((num_dst, weight.shape[0]), weight.dtype)
 
     def task(start: int, stop: int) -> None:
         part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
@@ -314,7 +315,7 @@ def aggregate_linear_backward(
     # A sum for each task: the order of additions does not depend on the threads.
     weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
     bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
-    grad_inputs = torch.empty_like(inputs) if needs_inputs else inputs.new_empty(0)
+    grad_inputs = BUFFERS.empty(inputs.shape if needs_inputs else (0,), inputs.dtype)
 
     def task(number: int, start: int, stop: int) -> None:
         # A 16-bit product cannot be accumulated in place: one product for the whole task.
@@ -380,7 +381,7 @@ class Drop:
 
     def applied(self, x: Tensor) -> Tensor:
         """`x` after dropout, `[rows, …]`."""
-        out = x.clone(memory_format=torch.contiguous_format)
+        out = BUFFERS.empty(x.shape, x.dtype).copy_(x)
         rows = out.view(len(out), -1)
         by_rows(len(rows), 0, lambda a, b: self.apply(rows, a, b))
         return out
