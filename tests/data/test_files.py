@@ -29,6 +29,7 @@ from tests.data.files import (
     Keys,
     as_schema,
     build,
+    check,
     check_both,
     refusal,
     save,
@@ -40,6 +41,21 @@ from tests.data.files import (
 Case = tuple[Files, Keys, dict[str, Any]]
 PAIRS = np.array([[10, 20], [20, 30], [30, 40]])
 CHAIN = {"edges": [(0, 1), (1, 2), (2, 3)]}
+
+TIES = np.array([[0, 1, 2], [1, 2, 3]])
+NODES: Files = {
+    "features.npz": {"x": np.eye(4), "y": np.array([0, 1, 0, 1])}, "labels": None, "split": None,
+}  # fmt: skip
+LETTERS = {
+    "features": "id,f\nu,1\nv,2\ny,3\n", "labels": "id,label\nu,a\nv,b\ny,a\n", "split": None,
+}  # fmt: skip
+PATH = {"edges": [(0, 1), (1, 2)]}
+WEIGHTED = "source,target,weight,time\n10,20,2,7\n20,30,3,8\n"
+SEMICOLONS = {
+    "features": "id;f\n10;0,5\n20;1,5\n", "labels": "id;label\n10;a\n20;b\n",
+    "edges": "source;target;w\n10;20;2,5\n20;10;1.5\n", "split": None,
+}  # fmt: skip
+USUAL_ENDS = ("source target", "SRC DST", "From To", "head tail", "id1 id2")
 
 
 def renamed(*ids: str) -> dict[str, str]:
@@ -57,10 +73,6 @@ def with_ids(*ids: str) -> Case:
     """Ids that are kept as the file writes them."""
     expected = {"ids": list(ids), "edges": [(0, 1), (1, 2), (3, 0)]}
     return renamed(*ids), {}, expected | {"labels": [0, 1, 0, 1], "splits": [[0, 3], [1], [2]]}
-
-
-def edges_alone(*pairs: tuple[int, int]) -> dict[str, Any]:
-    return {"edges": list(pairs)}
 
 
 READ: dict[str, Case] = {
@@ -81,23 +93,23 @@ READ: dict[str, Case] = {
     "ids of a column with gaps": with_ids("1.0", "2.0", "3.0", "4.0"),
     "ids with a decimal comma": (
         {"features": FEATURES.replace(",", ";").replace(".", ",").replace("10;", "10,0;"),
-         "edges": "source;target\n10;20,0\n20;30\n"}, {"decimal": ","}, edges_alone((0, 1), (1, 2)),
+         "edges": "source;target\n10;20,0\n20;30\n"}, {"decimal": ","}, PATH,
     ),
     "texts of one file are the numbers of another": (
         {"edges.parquet": pd.DataFrame({"source": ["10", "20"], "target": ["20", "30"]})}, {},
-        edges_alone((0, 1), (1, 2)),
+        PATH,
     ),
     "numbers of one file are the texts of another": (
         {"features": FEATURES.replace("40", "d"), "labels": LABELS.replace("40", "d"),
          "split": SPLIT.replace("40", "d"),
          "edges.parquet": pd.DataFrame({"source": [10, 20], "target": [20, 30]})}, {},
-        edges_alone((0, 1), (1, 2)),
+        PATH,
     ),
     "whole numbers that float64 does not tell apart": (
         {"features": f"id,f\n{2**62 + 1},1\n{2**62},2\n",
          "edges": f"{2**62 + 1},{2**62}\nx,{2**62}\n",
          "labels": f"id,label\n{2**62 + 1},a\n{2**62},b\n", "split": None}, {"bad_rows": "skip"},
-        edges_alone((0, 1)),
+        {"edges": [(0, 1)]},
     ),
     "unsigned ids beyond 64 bits in npz": (
         {"features.npz": {"ids": np.array([10, 20, 30, 2**64 - 1], np.uint64),
@@ -152,7 +164,7 @@ READ: dict[str, Case] = {
     ),
     "pairs": ({"edges.npy": PAIRS}, {}, CHAIN),
     "two by two: sources above targets": (
-        {"edges.npy": PAIRS[:2]}, {}, edges_alone((0, 1), (1, 2)),
+        {"edges.npy": PAIRS[:2]}, {}, PATH,
     ),
     "what else is in an archive": (
         {"features.npz": {"ids": np.array([10, 20, 30, 40]), "x": np.ones((4, 2)), "z": [1]}}, {},
@@ -173,7 +185,87 @@ READ: dict[str, Case] = {
         )},
         {}, {"edges": [(0, 1), (3, 0)], "labels": [0, 1, 0, 1], "classes": ["a", "b"]},
     ),
+    # Edges.
+    **{
+        f"ends {pair}": (
+            {"edges": "edge_no,{1},time,{0}\n10,20,30,10\n20,30,40,20\n".format(*pair.split())},
+            {},
+            {**PATH, "left_out": ["edge_no", "time"]},
+        )
+        for pair in USUAL_ENDS
+    },
+    **{
+        f"edges {text!r}": ({"edges": text}, {}, PATH)
+        for text in (
+            "10,20\n20,30\n",
+            "citing,cited\n10,20\n20,30\n",
+            "citing,cited,weight\n10,20,10\n20,30,10\n",
+            ",citing,cited\n0,10,20\n1,20,30\n",
+            "Unnamed: 0,citing,cited\n0,10,20\n1,20,30\n",
+            "10,20,0.5\n20,30,10\n",
+        )
+    },
+    "an edge list": ({"edges": None, "edges.edges": "10 20 0.5\n20 30 0.5\n"}, {}, PATH),
+    "letters that are usual names": ({**LETTERS, "edges": "u,v\nv,y\n"}, {}, PATH),
+    "one letter that is a usual name": (
+        {**LETTERS, "edges": "y,v\nv,u\n"}, {}, {"edges": [(2, 1), (1, 0)]},
+    ),
+    "a weight that is not read": (
+        {"edges": WEIGHTED}, {},
+        {**PATH, "weights": None, "left_out": ["weight", "time"],
+         "summary": "a weight only by dataset.weight_column=weight"},
+    ),
+    "weights with a decimal comma": (
+        SEMICOLONS, {"weight_column": "w", "decimal": ",", "bad_rows": "skip"},
+        {"edges": [(0, 1)], "weights": [2.5]},
+    ),
+    **{
+        f"an array that is not read, {suffix}": (
+            {**NODES, f"edges.{suffix}": {"edge_index": TIES, "edge_attr": np.ones((3, 3))}},
+            {},
+            {"left_out": ["edge_attr"]},
+        )
+        for suffix in ("npz", "pt")
+    },
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
+        "10,20,30\n20,30,40\n",  # all are node ids
+        "0.5,10,20\n0.5,20,30\n",
+        "10,20,0.5,1\n20,30,0.5,1\n",
+        "a,b,c\n10,20,0.5\n20,30,0.5\n",
+        "source,target,src,dst\n10,20,30,40\n",
+        "target,count\n10,20\n",
+        "weight,user\n10,20\n",
+        "user,source\n10,20\n",
+    ],
+)
+def test_ends_that_may_be_others_are_not_guessed(tmp_path: Path, edges: str) -> None:
+    message = refusal(write(tmp_path, {"edges": edges}))
+    assert "dataset.source_column" in message
+    assert "dataset.target_column" in message
+
+
+def test_the_edges_of_a_file_of_a_whole_graph(tmp_path: Path) -> None:
+    for ends, more, keys in (
+        ({"edge_index": TIES}, {"edge_weight": np.ones((3, 1))}, {}),
+        (
+            {"start": TIES[0], "end": TIES[1]},
+            {},
+            {"source_column": "start", "target_column": "end"},
+        ),
+    ):
+        paths = write(
+            tmp_path, {**NODES, "features.npz": {**NODES["features.npz"], **ends, **more}}
+        )
+        paths["edges"] = paths["features"]
+        check(build(paths | keys), CHAIN | {"weights": [1, 1, 1] if more else None})
+        if keys:
+            assert "not one value an edge" in refusal(paths)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -326,6 +418,9 @@ EVERY_MISTAKE = {
 }
 
 REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
+    "a weight with another decimal mark": (
+        SEMICOLONS, {"weight_column": "w", "decimal": ","}, ["line 3: weight '1.5'"],
+    ),
     "a header that is not seen": (HEADERLESS, {}, ["line 1: node 'person'", "dataset.header=true"]),
     "ids that are not seen as none": (NO_IDS, {}, ["node '1'", "dataset.id_column=none"]),
     "all names of columns at once": (
@@ -461,15 +556,24 @@ def test_what_unpacks_to_more_than_the_free_memory_is_refused_before(
 def test_the_identity_changes_with_the_files_and_the_way_they_are_read(tmp_path: Path) -> None:
     paths = write(tmp_path)
 
-    def identity(**keys: Any) -> dict[str, Any]:
-        return dict(builder_for(FilesConfig.model_validate({**paths, **keys})).identity())
+    def identity(given: Keys = paths, target: str | None = None, **keys: Any) -> dict[str, Any]:
+        config = FilesConfig.model_validate({**given, **keys}).for_target(target)
+        return dict(builder_for(config).identity())
 
+    by_schema: Any = as_schema(tmp_path, paths)
+    schema, of_schema = Path(by_schema["schema"]), [identity(by_schema)]
+    schema.write_text("# a comment\n" + schema.read_text())
+    assert identity(by_schema) == of_schema[0]
+    of_schema += [identity(by_schema, "node"), identity(by_schema, standardize=True)]
+    schema.write_text("reverse: true\n" + schema.read_text())
+    of_schema.append(identity(by_schema))
     first = identity()
     assert first == identity() == identity(store_dir=str(tmp_path))
     others = [identity(task="multiclass"), *(identity(split=split) for split in (None, 0, 1))]
     write(tmp_path, {"edges": EDGES + "10,30\n"})
     others.append(identity())
-    assert len({str(one) for one in [first, *others]}) == 6
+    others.append(identity(by_schema))
+    assert len({str(one) for one in [first, *others, *of_schema]}) == 11
     paths["edges"] = str(tmp_path / "none.csv")
     with pytest.raises(UserError, match=r"dataset\.edges=.*none\.csv: No such file"):
         identity()

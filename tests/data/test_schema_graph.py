@@ -385,28 +385,6 @@ def test_another_graph_is_prepared_as_the_trained_one(
     assert "typed graph" in files.refusal(plain, **known)
 
 
-def test_the_identity_changes_with_the_schema_the_files_and_the_target(tmp_path: Path) -> None:
-    def identity(
-        schema: object = SCHEMA, target: str | None = None, writes: str = WRITES, **keys: Any
-    ) -> str:
-        path = write(tmp_path, {"writes": writes}, schema)
-        config = FilesConfig.model_validate({"schema": path, **keys}).for_target(target)
-        found = str(builder_for(config).identity())
-        Path(path).write_text("# a comment\n" + Path(path).read_text())
-        assert str(builder_for(config).identity()) == found
-        return found
-
-    found = {
-        identity(),
-        identity({**SCHEMA, "reverse": True}),
-        identity(target="paper"),
-        identity(standardize=True),
-        identity(split=1),
-        identity(writes=WRITES + "a1,20\n"),
-    }
-    assert len(found) == 6
-
-
 # The files of a schema.
 
 FILES = ("a10.csv", "a2.csv", "a.csv", "sub/b.csv", "y.npy", "e.csv", "more/x/e1.csv", "[1].csv")
