@@ -335,6 +335,6 @@ def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
     found = [Compiled(*values) for values in json.loads(done.stdout)]
     names = {*SAMPLER, *(name.split(".")[1] for name in launched())}
     assert {(one.kernel, one.target) for one in found} == set(product(names, TARGETS))
-    assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
+    assert max(one.registers for one in found) <= 168  # or few programs fit on a GPU at once
     assert max(one.local for one in found) <= 16  # a number or two
     assert not any(one.local for one in found if one.kernel in SAMPLER)
