@@ -109,12 +109,6 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"ids": {"paper": [10, 20, 30, 40], "venue": ["b", "é"]},
          "edges": {"paper/in/venue": [(20, "é"), (40, "b")]}},
     ),
-    "labels and splits in files": (
-        {"l": "who,kind,area\na3,x,ml\na1,y,db\na2,y,db\n", "s": "id,fold\na1,train\na3,val\n"},
-        changed(author={**LABELLED, "label": {"file": "l.csv", "id": "who", "column": "kind"},
-                        "split": {"file": "s.csv"}}),
-        {"labels": [1, 1, 0, -1], "splits": [[0], [2], []]},
-    ),
     "labels and ids of splits in several files": (
         {"l1": "id,area\na1,ml\na2,db\n", "l2": "id,area\na3,ml\n007,db\n", "t1": "id\na1\n",
          "t2": "id\n007\n", "val-1.npy": np.array([False, True]),
