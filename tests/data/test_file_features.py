@@ -288,20 +288,6 @@ def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
     assert f"float32: {names[suffix]}." in warning
 
 
-def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path) -> None:
-    matrix = np.arange(24, dtype=np.float64).reshape(8, 3)
-    matrix[[1, 6], [0, 2]] = np.nan
-    keys = paths(tmp_path, {"x": matrix, "id": np.array(IDS)}, "npz")
-    options: dict[str, Any] = {**keys, "standardize": True}
-    assert "column 0 is 'nan'" in refusal(options)
-    filled = pd.DataFrame(matrix).fillna(pd.DataFrame(matrix[:4]).mean()).to_numpy()
-    scaled = (filled - filled[:4].mean(axis=0)) / filled[:4].std(axis=0)
-    expected = np.insert(scaled, [1, 3], np.isnan(matrix)[:, [0, 2]], axis=1)
-    found = told(build({**options, "missing": "indicator"}))
-    np.testing.assert_allclose(found["features"], expected, rtol=1e-6)
-    assert found["names"] == []
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_category_that_is_called_like_a_missing_value_is_told(
     tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture

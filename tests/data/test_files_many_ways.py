@@ -13,24 +13,18 @@ from tests.examples import share
 TSV = Text(suffix=".tsv", delimiter="\t")
 GERMAN = Text(delimiter=";", decimal=",", encoding="utf-8-sig", line_end="\r\n")
 NO_HEADER = Text(header=False)
-UTF_16 = Text(encoding="utf-16")
 MAC = Text(line_end="\r")
 LIST = Text(suffix=".txt", delimiter=" ", header=False)
 
 PLAIN_WAYS = {
     "a table of nodes and one of edges": Way(),
     "no ids": Way(ids=None),
-    "ids as text": Way(ids="text"),
     "ids that pandas made fractions": Way(ids="float"),
     "ids of labels that pandas made fractions": Way(
         nodes=".npz", labels=Text(), ids="float", id_name="user"
     ),
     "labels and splits of their own": Way(labels=Text(), split="file table"),
     "labels as whole numbers": Way(label="ints", missing="-1"),
-    "labels that a word says are missing": Way(label="sparse", missing="NA"),
-    "labels as truth values": Way(label="bools"),
-    "masks": Way(split="masks"),
-    "masks of 0 and 1": Way(split="masks 0/1"),
     "no split": Way(split="none"),
     "pandas' index": Way(nodes=Text(index=""), row_seed=1),
     "pandas' index, read and written again": Way(nodes=Text(index="Unnamed: 0"), row_seed=1),
@@ -42,8 +36,6 @@ PLAIN_WAYS = {
     "tabs": Way(nodes=TSV, edges=TSV),
     "spaces": Way(edges=LIST, ids="sparse", keys=True),
     "Excel's own in Europe": Way(nodes=GERMAN, edges=GERMAN),
-    "UTF-16": Way(nodes=UTF_16, edges=UTF_16),
-    "Latin-1": Way(nodes=Text(encoding="latin-1")),
     "old Macs' lines": Way(nodes=MAC, edges=MAC),
     "packed": Way(nodes=Text(packed=".gz"), edges=Text(packed=".bz2"), labels=Text(packed=".zst")),
     "Parquet": Way(nodes=".parquet", edges=".parquet"),

@@ -77,8 +77,6 @@ class Text:
     comment: str | None = None
     decimal: str = "."
     packed: str = ""
-    last_line_end: bool = True
-    blank_lines: bool = False
     spaces: bool = False
 
 
@@ -148,12 +146,7 @@ def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) 
             for value in row
         ]
         writer.writerow([f" {f} " for f in fields] if text.spaces else fields)
-        if text.blank_lines:
-            out.write(text.line_end)
-    written = out.getvalue()
-    if not text.last_line_end:
-        written = written.removesuffix(text.line_end)
-    content = written.encode(text.encoding)
+    content = out.getvalue().encode(text.encoding)
     if not text.packed:
         return content
     sink = pa.BufferOutputStream()
@@ -393,8 +386,6 @@ _texts = st.builds(
     comment=st.sampled_from([None, None, None, None, "#", "%"]),
     decimal=st.sampled_from([".", ".", ".", ","]),
     packed=st.sampled_from(["", "", "", ".gz", ".bz2", ".zst"]),
-    last_line_end=st.sampled_from([True, True, True, False]),
-    blank_lines=st.sampled_from([False, False, False, False, True]),
     spaces=st.sampled_from([False, False, False, False, True]),
 )
 _DELIMITERS = [(".csv", ",")] * 4
