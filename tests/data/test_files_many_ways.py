@@ -85,34 +85,23 @@ class Text:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to write the graph.
+    """One way to write the graph."""
 
-    Attributes:
-        nodes: Container of the nodes' table: a `Text`, or a suffix.
-        edges: Container of the edges.
-        labels: Container of a labels file; None: labels are columns of the nodes' table.
-        split: How splits are told: a column of names, masks, a file of them, or not at all.
-        ids: Key of `IDS`; None: rows are the nodes.
-        label: Key of `LABELS`.
-        missing: How a missing label is written.
-        keys: Whether all columns are named by keys of the configuration.
-    """
-
-    nodes: Text | str = field(default_factory=Text)
+    nodes: Text | str = field(default_factory=Text)  # or a suffix
     edges: Text | str = field(default_factory=Text)
-    labels: Text | str | None = None
-    split: str = "column"
-    ids: str | None = "sparse"
+    labels: Text | str | None = None  # of a file of their own; None: they are beside the nodes
+    split: str = "column"  # of names; or masks, a file of them, or "none"
+    ids: str | None = "sparse"  # a key of `IDS`; None: rows are the nodes
     id_name: str = "id"
-    label: str = "text"
+    label: str = "text"  # a key of `LABELS`
     label_name: str = "label"
-    missing: str = ""
+    missing: str = ""  # how a missing label is written
     missing_split: str = ""
     ends: tuple[str, str] = ("source", "target")
     swapped: bool = False
     edge_id: bool = False
     weight: bool = False
-    keys: bool = False
+    keys: bool = False  # all columns are named by keys of the configuration
     row_seed: int = 0
     column_seed: int = 0
 
