@@ -13,7 +13,7 @@ from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.cpu import Array, array_of, by_rows, numbers_by_edge
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Chunks, Tile, launch_by_edge, launch_by_row, num_parts
+from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
 from gnntrain.compute.operator import EXACT_TYPES, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -102,14 +102,10 @@ class EdgeSoftmax(Operator):
         alpha = score.new_zeros(len(self.indices), heads)
         # No source has the number −num_dst.
         own = self.dst_offset if self.loop_score is not None else -num_dst
-        args: dict[str, Any] = {"rows": score, "target": self.target, "own": own}
-        args |= {"loop_score": self.loop_score, "SLOPE": self.slope}
-        args |= {"indptr": self.indptr, "indices": self.indices}
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        also = {"totals": totals}
-        launch_by_row("triton_attention.softmax_sums", tops, heads, chunks, also, **args)
+        args = arguments_of(self) | {"rows": score, "own": own, "SLOPE": self.slope}
+        launch_by_row("softmax_sums", tops, heads, args, {"totals": totals})
         args |= {"tops": tops, "totals": totals, "alpha": alpha}
-        _launch_by_head("softmax_weights", out, chunks, **args)
+        launch_by_edge("softmax_weights", out, heads, args)
         return alpha, out
 
     @staticmethod
@@ -179,12 +175,9 @@ class EdgeSoftmaxBackward(Operator):
         score_grad, out = torch.zeros_like(alpha), torch.empty_like(self.loop_alpha)
         weighted = Sum(self.indptr, None, edge_weight=alpha, max_in_edges=self.max_in_edges)
         sums = Aggregate(LazyFeatures(grad), weighted, "none", alpha.dtype).cuda()
-        args: dict[str, Any] = {"rows": alpha, "grad": grad, "sums": sums, "source": self.score}
-        args |= {"loop_alpha": self.loop_alpha, "loop_grad": self.loop_grad.contiguous()}
-        args |= {"target": self.target, "score_grad": score_grad, "SLOPE": self.slope}
-        args |= {"indptr": self.indptr, "indices": self.indices}
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        _launch_by_head("softmax_gradient", out, chunks, **args)
+        args = arguments_of(self) | {"rows": alpha, "sums": sums, "source": self.score}
+        args |= {"score_grad": score_grad, "SLOPE": self.slope}
+        launch_by_edge("softmax_gradient", out, alpha.shape[1], args)
         return score_grad, out
 
     @staticmethod
@@ -203,14 +196,6 @@ class EdgeSoftmaxBackward(Operator):
 
 def _rows_or_none(rows: Tensor | None, like: Tensor) -> Array:
     return array_of(like.new_empty(0, 0) if rows is None else rows)
-
-
-def _launch_by_head(name: str, out: Tensor, chunks: Chunks, **arguments: Any) -> None:
-    """Run a kernel that writes by edge, and besides `out`, `[num_dst, H]`."""
-    num_dst, width = out.shape
-    tile, name = Tile.of(width, chunks, num_dst), f"triton_attention.{name}"
-    across = num_parts(width, tile.block)
-    launch_by_edge(name, num_dst, across, tile, width, chunks, out=out, **arguments)
 
 
 class PairScores(Operator):
@@ -239,13 +224,10 @@ class PairScores(Operator):
     def cuda(self) -> Tensor:
         heads, width = len(self.att), self.left.shape[1]
         out = self.att.new_zeros(len(self.indices), heads)
-        args: dict[str, Any] = {"rows": self.left, "grad": self.right, "att": self.att, "out": out}
-        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width, "dst_offset": 0}
-        args |= {"indptr": self.indptr, "indices": self.indices}
-        args |= dict.fromkeys(("source_scale", "scale")) | {"is_mean": False, "skip_own": False}
-        num_dst, chunks = len(self.indptr) - 1, Chunks.of(len(self.indices), self.max_in_edges)
-        place = num_dst, heads, Tile.of(width // heads, chunks, num_dst), width, chunks
-        launch_by_edge("triton_kernels.edge_products", *place, **args)
+        args = arguments_of(self) | {"rows": self.left, "grad": self.right, "dst_offset": 0}
+        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width, "is_mean": False}
+        args |= {"source_scale": None, "scale": None, "skip_own": False}
+        launch_by_edge("edge_products", out, width, args, heads)
         return out
 
     @staticmethod
@@ -295,17 +277,13 @@ class PairScoresBackward(Operator):
         left, right, att = self.left, self.right, self.att
         left_grad, right_grad, _ = self.fake()
         values = torch.empty_like(right, dtype=exact_type(att.dtype))
-        given: dict[str, Any] = {"att": att, "grad": self.grad.contiguous()}
-        given |= {"SLOPE": self.slope, "HEADS": len(att)}
-        name, width = "triton_kernels.pair_gradient", right.shape[1]
-        args = {**given, "indptr": self.indptr, "indices": self.indices}
-        args |= {"rows": left, "mine": right, "edge_ids": None}
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        launch_by_row(name, right_grad, width, chunks, {"values": values}, **args)
-        args = {**given, "indptr": self.out_indptr, "indices": self.out_indices}
-        args |= {"rows": right, "mine": left, "edge_ids": self.out_edge_ids}
-        chunks = Chunks.of(len(self.out_indices))
-        launch_by_row(name, left_grad, width, chunks, {"values": None}, **args)
+        args = arguments_of(self) | {"SLOPE": self.slope, "HEADS": len(att)}
+        sides = {"rows": left, "mine": right, "edge_ids": None}
+        launch_by_row("pair_gradient", right_grad, right.shape[1], args | sides, {"values": values})
+        sides = {"rows": right, "mine": left, "edge_ids": self.out_edge_ids}
+        back = {"indptr": self.out_indptr, "indices": self.out_indices, "max_in_edges": None}
+        also = {"values": None}
+        launch_by_row("pair_gradient", left_grad, right.shape[1], args | sides | back, also)
         return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
     @staticmethod
