@@ -1,21 +1,57 @@
-"""All cases of the self-check, in the order in which they are tried."""
+"""The cases of the self-check: kernels for GPUs, whose results are compared with references."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from gnntrain.compute import cuda, ops, reference
-from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, Inputs
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
+from gnntrain.data.graph import EDGE, NODE, FusedCSC
+from gnntrain.loading.pinned import device_addresses, empty_pinned
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
+from gnntrain.sampling.block import Sample
+from gnntrain.sampling.cpu import CPUSampler
+from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, Form, Inputs
 from gnntrain.selfcheck.blocks import awkward_blocks
-from gnntrain.selfcheck.case import Case, WrongResultError
-from gnntrain.selfcheck.comparing import compare
-from gnntrain.selfcheck.host_memory_cases import host_memory_cases
-from gnntrain.selfcheck.sampler_cases import sampler_cases
 
+READERS = {
+    "gather": "selected rows",
+    "aggregate": "mean, own rows",
+    "aggregate_max": "selected rows",
+}
+"""The operators that read features, each with arguments of a first layer."""
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Function = Callable[..., Any]
+Place = Callable[[LazyFeatures], LazyFeatures]
+
+
+class WrongResultError(Exception):
+    """A kernel's result is not that of its reference."""
+
+
+class Case(NamedTuple):
+    """A kernel to try.
+
+    Attributes:
+        name: Distinct among all cases: the kernel, a colon, and what it is tried with.
+        kernel: The operator's name, or one of `selection`'s further names.
+        precision: fp32, bf16 or fp16; None: the case has no floating-point numbers.
+        run: Try it on a device; the largest error against float64, see `compare`.
+    """
+
+    name: str
+    kernel: str
+    precision: str | None
+    run: Callable[[torch.device], float]
 
 
 def kernels() -> list[str]:
@@ -24,32 +60,189 @@ def kernels() -> list[str]:
     return [name for name, one in ops.functions_of(cuda).items() if one is not references[name]]
 
 
-def all_cases(device_type: str) -> list[Case]:
-    """Every case for a device: what most models need first."""
-    cases = [*_operator_cases(), *sampler_cases()]
-    if device_type != "cpu":
-        cases += host_memory_cases()
-    return cases
+def all_cases() -> list[Case]:
+    """Every case: what most models need first."""
+    options: dict[str, Any] = {
+        "fan-outs 4, 3": partial(_try_sampler, (4, 3)),
+        "fan-outs 65, 2": partial(_try_sampler, (65, 2), index_type="int64"),
+        "all in-neighbours": partial(_try_sampler, (-1, 2)),
+        "with replacement": partial(_try_sampler, (3, 2), is_repeating=True),
+        "padded": partial(_try_sampler, (3, 2), is_padded=True),
+        "padded, fan-out 65": partial(_try_sampler, (65,), is_padded=True),
+    }
+    cases = [case for precision in PRECISIONS for case in _operator_cases(precision)]
+    return cases + [Case(f"{SAMPLER}: {name}", SAMPLER, None, run) for name, run in options.items()]
 
 
-def _operator_cases() -> Iterator[Case]:
-    for precision in PRECISIONS:
-        for operator in kernels():
-            if precision != "fp32" and operator in FLOAT32_ALONE:
-                continue
-            for options in FORMS[operator]:
-                run = partial(_tried, operator, options, precision)
-                yield Case(operator, options, precision, run)
+def _operator_cases(precision: str) -> Iterator[Case]:
+    """The store's rows may have another type than activations, and may lie in host memory."""
+    dtype, in_host_memory = PRECISIONS[precision], []
+    for name in kernels():
+        if precision != "fp32" and name in FLOAT32_ALONE:
+            continue
+        runs = {
+            options: partial(_try_operator, name, form) for options, form in FORMS[name].items()
+        }
+        if name in READERS:
+            run, single = runs[READERS[name]], torch.float32
+            runs[READERS[name]] = partial(run, result=dtype)
+            if precision != "fp32":
+                runs["float32 rows"] = partial(run, rows=single, result=dtype)
+                runs["float32 results"] = partial(run, result=single)
+            in_host_memory.append((name, partial(run, dtype, result=dtype, place=_spread)))
+        for options, run in runs.items():
+            yield Case(f"{name}: {options}, {precision}", name, precision, partial(run, dtype))
+    for name, run in in_host_memory:
+        yield Case(f"{HOST_MEMORY}: {name}, {precision}", HOST_MEMORY, precision, run)
 
 
-def _tried(operator: str, options: str, precision: str, device: torch.device) -> float:
-    """Compare a kernel with its reference on all blocks."""
-    form, dtype = FORMS[operator][options], PRECISIONS[precision]
-    functions = getattr(cuda, operator), getattr(reference, operator)
+def _try_operator(
+    name: str,
+    form: Form,
+    dtype: torch.dtype,
+    device: torch.device,
+    rows: torch.dtype | None = None,
+    result: torch.dtype | None = None,
+    place: Place | None = None,
+) -> float:
+    """Compare a kernel with its reference on all blocks, in `dtype`; `rows`, `result`: the types of
+    features and results, if others; `place`: see `compare`."""
     error = 0.0
-    for name, block in awkward_blocks():
+    for block_name, block in awkward_blocks():
+        arguments = form(Inputs(block, rows or dtype))
+        if result is not None:
+            arguments = _mapped(arguments, lambda x: result if isinstance(x, torch.dtype) else x)
         try:
-            error = max(error, compare(*functions, form(Inputs(block, dtype)), device))
+            functions = getattr(cuda, name), getattr(reference, name)
+            error = max(error, compare(*functions, arguments, device, place))
         except WrongResultError as wrong:
-            raise WrongResultError(f"{wrong} ({name})") from wrong
+            raise WrongResultError(f"{wrong} ({block_name})") from wrong
     return error
+
+
+def _spread(features: LazyFeatures) -> LazyFeatures:
+    """The same rows in host memory that the GPU reads: every third as if cached, the others in two
+    matrices."""
+
+    def pinned(part: Tensor) -> Tensor:
+        empty = torch.empty if part.device.type == "cpu" else empty_pinned
+        return empty(tuple(part.shape), dtype=part.dtype).copy_(part)
+
+    rows = features.rows
+    slots = torch.full((len(rows),), -1, dtype=torch.int32, device=rows.device)
+    slots[::3] = torch.arange(len(slots[::3]), dtype=torch.int32, device=rows.device)
+    held = tuple(map(pinned, torch.split(rows, (len(rows) + 1) // 2)))
+    parts = device_addresses(held, rows.device)
+    return LazyFeatures(pinned(rows[::3]), features.nodes, slots, parts, len(held[0]), held)
+
+
+def _try_sampler(
+    fan_outs: tuple[int, ...],
+    device: torch.device,
+    index_type: str = "int32",
+    is_repeating: bool = False,
+    is_padded: bool = False,
+) -> float:
+    """Compare draws with the CPU's. Padded ones learn no sizes, as in a CUDA graph."""
+    from gnntrain.sampling.gpu import GPUSampler  # imports Triton
+
+    random = np.random.default_rng(0)
+    degrees = random.integers(0, 20, 300)
+    degrees[0], degrees[-30:] = 300, 0
+    indptr = np.append(0, degrees.cumsum())
+    indices = random.integers(0, 300, indptr[-1]).astype(index_type)
+    graph = FusedCSC.cut([EDGE], {NODE: 300}, [int(indptr[-1])], indptr, indices)
+    moved = [torch.from_numpy(array).to(device) for array in (indptr, indices)]
+    on_device = replace(graph, indptr=moved[0], indices=moved[1])
+    options: dict[str, Any] = {"replace": is_repeating, "edge_ids": True}
+    cpu = CPUSampler(graph, {EDGE: fan_outs}, **options)
+    gpu: Any = GPUSampler(on_device, {EDGE: fan_outs}, **options)
+    nodes = torch.arange(0, 300, 14)
+    seeds = Seeds({NODE: nodes}, NO_TARGETS)
+
+    def by_gpu(key: SampleKey) -> list[Tensor]:
+        if is_padded:
+            return _tensors(gpu.sample_padded(nodes.to(device), gpu.hop_keys(key).to(device)))
+        return _tensors(gpu.sample(seeds, key))
+
+    def by_cpu(key: SampleKey) -> list[Tensor]:
+        drawn = _tensors(cpu.sample(seeds, key))
+        if is_padded:  # by 0, and `indptr` by destinations without edges
+            for number, padded in enumerate(by_gpu(key)):
+                value, more = drawn[number], len(padded) - len(drawn[number])
+                fill = int(value[-1]) if number % 3 == 1 else 0
+                drawn[number] = F.pad(value, (0, more), value=fill)
+        return drawn
+
+    # The second draw finds the first one's traces.
+    return max(compare(by_gpu, by_cpu, (SampleKey(1, 2, step),), device) for step in range(2))
+
+
+def _tensors(sample: Sample) -> list[Tensor]:
+    """The nodes; and of each hop `indptr`, `indices` and `edge_ids`."""
+    blocks = [hop.edges[EDGE] for hop in sample.hops]
+    return [sample.nodes[NODE], *(tensor for block in blocks for tensor in block.tensors.values())]
+
+
+def compare(
+    kernel: Function,
+    reference: Function,
+    arguments: tuple[Any, ...],
+    device: torch.device,
+    place: Place | None = None,
+) -> float:
+    """The kernel's largest error against float64, relative to the largest number (at least 1); 0
+    where there are no floating-point numbers.
+
+    Args:
+        kernel, reference: Take the same arguments, and give a tensor or a tuple of some.
+        arguments: On the CPU.
+        device: Where both are to compute.
+        place: Puts the features, the first argument, elsewhere for the kernel.
+
+    Raises:
+        WrongResultError: The error is above twice the reference's plus twice the type's resolution;
+            or two equal calls differ in a bit.
+    """
+    given = _mapped(arguments, lambda x: x.to(device) if isinstance(x, Tensor) else x)
+    placed = given if place is None else (place(given[0]), *given[1:])
+    calls = (kernel, placed), (kernel, placed), (reference, given)
+    results = [function(*values) for function, values in calls]
+    results.append(reference(*_mapped(arguments, _in_float64)))
+    columns = [[x] if isinstance(x, Tensor) else x for x in results]
+    largest = 0.0
+    for one, two, other, right in zip(*columns, strict=True):
+        forms = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (one, other)]
+        if forms[0] != forms[1]:
+            raise WrongResultError(f"{forms[0]} instead of {forms[1]}")
+        if not torch.equal(one.nan_to_num(), two.nan_to_num()):
+            raise WrongResultError("two equal calls gave different numbers")
+        if not one.numel():
+            continue
+        size = max(1.0, float(right.double().nan_to_num(neginf=0).abs().max()))
+        # −∞, the logarithm of an empty sum, is no further from itself than 0.
+        error, usual = (
+            float((x.double() - right).masked_fill_(x == right, 0).abs().max()) / size
+            for x in (one.cpu(), other.cpu())
+        )
+        unit = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
+        if not error <= 2 * usual + 2 * unit:  # NaN is no small error
+            raise WrongResultError(f"error {error:.2g}, of the reference {usual:.2g}")
+        largest = max(largest, error)
+    return largest
+
+
+def _in_float64(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.double()
+    return torch.float64 if isinstance(value, torch.dtype) else value
+
+
+def _mapped(value: Any, function: Function) -> Any:
+    """The same arguments, after the function for each tensor, type and number in them."""
+    if isinstance(value, LazyFeatures):
+        return replace(value, rows=function(value.rows), nodes=function(value.nodes))
+    if isinstance(value, tuple):
+        items = [_mapped(item, function) for item in value]
+        return value._make(items) if hasattr(value, "_make") else tuple(items)
+    return function(value)
