@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import cuda, ops, reference
+from gnntrain.compute import cuda, reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
@@ -23,15 +23,14 @@ from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, Form, Inputs
 from gnntrain.selfcheck.blocks import awkward_blocks
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 READERS = {
     "gather": "selected rows",
     "aggregate": "mean, own rows",
     "aggregate_max": "selected rows",
 }
 """The operators that read features, each with arguments of a first layer."""
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Function = Callable[..., Any]
-Place = Callable[[LazyFeatures], LazyFeatures]
 
 
 class WrongResultError(Exception):
@@ -45,7 +44,7 @@ class Case(NamedTuple):
         name: Distinct among all cases: the kernel, a colon, and what it is tried with.
         kernel: The operator's name, or one of `selection`'s further names.
         precision: fp32, bf16 or fp16; None: the case has no floating-point numbers.
-        run: Try it on a device; the largest error against float64, see `compare`.
+        run: Try it on a device; the error, see `compare`.
     """
 
     name: str
@@ -54,15 +53,9 @@ class Case(NamedTuple):
     run: Callable[[torch.device], float]
 
 
-def kernels() -> list[str]:
-    """The operators that have a kernel for GPUs."""
-    references = ops.functions_of(reference)
-    return [name for name, one in ops.functions_of(cuda).items() if one is not references[name]]
-
-
 def all_cases() -> list[Case]:
     """Every case: what most models need first."""
-    options: dict[str, Any] = {
+    draws: dict[str, Any] = {
         "fan-outs 4, 3": partial(_try_sampler, (4, 3)),
         "fan-outs 65, 2": partial(_try_sampler, (65, 2), index_type="int64"),
         "all in-neighbours": partial(_try_sampler, (-1, 2)),
@@ -71,49 +64,45 @@ def all_cases() -> list[Case]:
         "padded, fan-out 65": partial(_try_sampler, (65,), is_padded=True),
     }
     cases = [case for precision in PRECISIONS for case in _operator_cases(precision)]
-    return cases + [Case(f"{SAMPLER}: {name}", SAMPLER, None, run) for name, run in options.items()]
+    return cases + [Case(f"{SAMPLER}: {name}", SAMPLER, None, run) for name, run in draws.items()]
 
 
-def _operator_cases(precision: str) -> Iterator[Case]:
+def _operator_cases(precision: str) -> list[Case]:
     """The store's rows may have another type than activations, and may lie in host memory."""
-    dtype, in_host_memory = PRECISIONS[precision], []
-    for name in kernels():
+    dtype, cases, of_host_memory = PRECISIONS[precision], list[Case](), list[Case]()
+    for name, forms in FORMS.items():
         if precision != "fp32" and name in FLOAT32_ALONE:
             continue
-        runs = {
-            options: partial(_try_operator, name, form) for options, form in FORMS[name].items()
-        }
+        runs = {key: partial(_try_operator, name, form, dtype) for key, form in forms.items()}
         if name in READERS:
-            run, single = runs[READERS[name]], torch.float32
-            runs[READERS[name]] = partial(run, result=dtype)
+            read = partial(_try_operator, name, forms[READERS[name]])
+            runs[READERS[name]] = partial(read, dtype, result=dtype)
             if precision != "fp32":
-                runs["float32 rows"] = partial(run, rows=single, result=dtype)
-                runs["float32 results"] = partial(run, result=single)
-            in_host_memory.append((name, partial(run, dtype, result=dtype, place=_spread)))
-        for options, run in runs.items():
-            yield Case(f"{name}: {options}, {precision}", name, precision, partial(run, dtype))
-    for name, run in in_host_memory:
-        yield Case(f"{HOST_MEMORY}: {name}, {precision}", HOST_MEMORY, precision, run)
+                runs["float32 rows"] = partial(read, torch.float32, result=dtype)
+                runs["float32 results"] = partial(read, dtype, result=torch.float32)
+            run = partial(read, dtype, result=dtype, place=_spread)
+            case = Case(f"{HOST_MEMORY}: {name}, {precision}", HOST_MEMORY, precision, run)
+            of_host_memory.append(case)
+        cases += [Case(f"{name}: {key}, {precision}", name, precision, runs[key]) for key in runs]
+    return cases + of_host_memory
 
 
 def _try_operator(
     name: str,
     form: Form,
-    dtype: torch.dtype,
+    rows: torch.dtype,
     device: torch.device,
-    rows: torch.dtype | None = None,
     result: torch.dtype | None = None,
-    place: Place | None = None,
+    place: Function | None = None,
 ) -> float:
-    """Compare a kernel with its reference on all blocks, in `dtype`; `rows`, `result`: the types of
-    features and results, if others; `place`: see `compare`."""
-    error = 0.0
+    """Compare a kernel with its reference on all blocks, for features of the type `rows`; with
+    `result`, the type of the results is not the form's; `place`: see `compare`."""
+    functions, error = (getattr(cuda, name), getattr(reference, name)), 0.0
     for block_name, block in awkward_blocks():
-        arguments = form(Inputs(block, rows or dtype))
+        arguments = form(Inputs(block, rows))
         if result is not None:
             arguments = _mapped(arguments, lambda x: result if isinstance(x, torch.dtype) else x)
         try:
-            functions = getattr(cuda, name), getattr(reference, name)
             error = max(error, compare(*functions, arguments, device, place))
         except WrongResultError as wrong:
             raise WrongResultError(f"{wrong} ({block_name})") from wrong
@@ -189,16 +178,15 @@ def compare(
     reference: Function,
     arguments: tuple[Any, ...],
     device: torch.device,
-    place: Place | None = None,
+    place: Function | None = None,
 ) -> float:
-    """The kernel's largest error against float64, relative to the largest number (at least 1); 0
-    where there are no floating-point numbers.
+    """The kernel's largest error against float64, relative to the largest number (at least 1).
 
     Args:
-        kernel, reference: Take the same arguments, and give a tensor or a tuple of some.
+        kernel, reference: Take the same arguments, and give a tensor or several.
         arguments: On the CPU.
         device: Where both are to compute.
-        place: Puts the features, the first argument, elsewhere for the kernel.
+        place: Puts `LazyFeatures`, the first argument, elsewhere for the kernel.
 
     Raises:
         WrongResultError: The error is above twice the reference's plus twice the type's resolution;
@@ -206,8 +194,7 @@ def compare(
     """
     given = _mapped(arguments, lambda x: x.to(device) if isinstance(x, Tensor) else x)
     placed = given if place is None else (place(given[0]), *given[1:])
-    calls = (kernel, placed), (kernel, placed), (reference, given)
-    results = [function(*values) for function, values in calls]
+    results = [kernel(*placed), kernel(*placed), reference(*given)]
     results.append(reference(*_mapped(arguments, _in_float64)))
     columns = [[x] if isinstance(x, Tensor) else x for x in results]
     largest = 0.0

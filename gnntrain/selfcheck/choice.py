@@ -39,7 +39,6 @@ TRITON_DEVICES = {"cuda"}
 """Types of devices on which `compute.kernels=auto` means Triton's kernels."""
 _MAX_PROCESSES = 6  # each takes half a GiB of the GPU
 _TRITON = "triton"  # stands among the kernels' names for all of them
-_MAX_FAULTS = 4
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _NAMES_OF_GPUS = (
     "import sys; sys.path[:] = sys.argv[1:]; import json, torch; cuda = torch.cuda; "
@@ -49,13 +48,8 @@ _log = logging.getLogger("gnntrain")
 
 
 class GPU(NamedTuple):
-    """One GPU of a kind.
-
-    Attributes:
-        name: What its maker calls it.
-        driver: The driver's version, if known.
-        device: torch's name of the first one.
-    """
+    """A kind of GPU: its maker's name, the driver's version if known, and torch's name of the first
+    one."""
 
     name: str
     driver: str
@@ -69,12 +63,8 @@ def kernel_choice(
     are replaced.
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
-    that a launcher has started, every process does. CUDA does not start in this process.
-
-    Args:
-        config: The configuration.
-        device_type: Of the run's devices: cpu, cuda, mps, …
-        rendezvous: Of the processes that a launcher has started; None: there is this one alone.
+    that a launcher has started, every process does, with their `rendezvous`. CUDA does not start in
+    this process.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.
@@ -96,9 +86,8 @@ def kernel_choice(
         faults = dict(ChainMap(*rendezvous.gather("self-check", own)))
     if not faults:
         return KernelChoice("triton")
-    names = sorted(faults)
-    told = [f"{name} ({faults[name]})" for name in names[:_MAX_FAULTS]] + names[_MAX_FAULTS:]
-    failed = f"{counted(len(names), 'kernel')} did not pass the self-check: {', '.join(told)}"
+    told = ", ".join(f"{name} ({faults[name]})" for name in sorted(faults))
+    failed = f"{counted(len(faults), 'kernel')} did not pass the self-check: {told}"
     if asked == "triton":
         raise UserError(
             f"compute.kernels=triton, but {failed}.",
@@ -145,9 +134,8 @@ def kinds_of_gpus(device_type: str) -> list[GPU]:
         return [GPU("Triton's interpreter", "", "cpu")]
     listed = visible_gpus()
     drivers = {str(gpu["driver"]) for gpu in listed}
-    driver = drivers.pop() if len(drivers) == 1 else ""
-    names = list(dict.fromkeys(str(gpu["name"]) for gpu in listed))
-    if len(names) != 1:  # torch counts in another order, or no tool lists them
+    names = [str(gpu["name"]) for gpu in listed]
+    if len(set(names)) != 1:  # torch counts in another order, or no tool lists them
         command = [sys.executable, "-c", _NAMES_OF_GPUS, *sys.path]
         try:
             printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
@@ -156,21 +144,16 @@ def kinds_of_gpus(device_type: str) -> list[GPU]:
                 f"torch cannot use this machine's GPUs: {error}.", "See `gnntrain doctor`."
             ) from error
         names = json.loads(printed.splitlines()[-1])
-    firsts = {name: names.index(name) for name in names}
-    return [GPU(name, driver, f"{device_type}:{number}") for name, number in firsts.items()]
+    driver = drivers.pop() if len(drivers) == 1 else ""
+    kinds = dict.fromkeys(names)
+    return [GPU(name, driver, f"{device_type}:{names.index(name)}") for name in kinds]
 
 
 def self_check(
     gpu: GPU, precisions: Collection[str], *, seconds: float = SECONDS, is_fresh: bool = False
 ) -> dict[Case, Outcome]:
-    """Try the kernels of a GPU, once; then their outcomes come from the cache.
-
-    Args:
-        gpu: The GPU.
-        precisions: Whose cases are tried; those without numbers are always.
-        seconds: How long it may take. A case that is not tried by then has that as its fault.
-        is_fresh: Forget earlier outcomes.
-    """
+    """Try the kernels of a GPU in some precisions, once; then their outcomes come from the cache,
+    unless `is_fresh`. A case that is not tried within the time has that as its fault."""
     from gnntrain.selfcheck.cases import all_cases  # imports PyG
 
     cases = [case for case in all_cases() if case.precision in (None, *precisions)]
@@ -194,10 +177,9 @@ def self_check(
                 file.write(json.dumps(known, indent=1).encode())
         finally:
             lock.release()
-    missing = Outcome(reason, is_lasting=False)
-    pending = [case for case in _pending(cases, known) if case.name not in known]
     tried = {case: known[case.name] for case in cases if case.name in known}
-    return tried | dict.fromkeys(pending, missing)
+    left = [case for case in _pending(cases, known) if case.name not in known]
+    return tried | dict.fromkeys(left, Outcome(reason, is_lasting=False))
 
 
 def faults_of(outcomes: Mapping[Case, Outcome]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,15 +26,8 @@ H100 = GPU("NVIDIA H100", "570.1", "cuda:0")
 SUM = "aggregate: sum, fp32"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder for caches."""
-    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
-    return tmp_path / "cache"
-
-
 class Machine:
-    """Stands for `try_cases`, on a GPU on which every case passes unless it is said otherwise.
+    """An H100 on which every case passes unless it is said otherwise.
 
     Attributes:
         tries: The names of the cases of each call that had any, and how many are tried at once.
@@ -62,10 +54,18 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     machine = Machine()
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
     monkeypatch.setattr(choice, "try_cases", machine.try_cases)
+    monkeypatch.setattr(choice, "kinds_of_gpus", lambda _: [H100])
+    monkeypatch.setattr(choice, "find_spec", lambda _: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     return machine
+
+
+def wrong_sum(case: Case) -> Outcome:
+    return Outcome("wrong result" if case.name == SUM else None)
 
 
 def faults(*precisions: str, **options: Any) -> dict[str, str]:
@@ -93,8 +93,8 @@ def test_another_precision_tries_its_cases_alone(machine: Machine) -> None:
 
 
 def test_a_fault_is_kept_and_its_kernel_not_tried_again(machine: Machine) -> None:
-    machine.outcome = lambda case: Outcome("wrong" if case.name == SUM else None)
-    assert faults() == {"aggregate": "wrong [sum, fp32]"} == faults()
+    machine.outcome = wrong_sum
+    assert faults() == {"aggregate": "wrong result [sum, fp32]"} == faults()
     assert len(machine.tries) == 1
 
 
@@ -161,9 +161,9 @@ def test_a_damaged_file_means_checking_again(machine: Machine, text: str) -> Non
 
 
 def test_a_folder_that_cannot_be_written_means_checking_again(
-    machine: Machine, folder: Path
+    machine: Machine, tmp_path: Path
 ) -> None:
-    folder.write_text("a file where the folder should be")
+    (tmp_path / "cache").write_text("a file where the folder should be")
     assert not faults()
     assert not faults()
     assert machine.tries[0] == machine.tries[1]
@@ -188,41 +188,6 @@ def config(kernels: Literal["auto", "triton", "torch"] = "auto", **trainer: Any)
     return Config(compute=ComputeConfig(kernels=kernels), trainer=TrainerConfig(**trainer))
 
 
-FINE: dict[Case, Outcome] = {}
-FAULTY = {
-    Case(SUM, "aggregate", "fp32", lambda _: 0.0): Outcome("wrong result"),
-    Case("sampler: padded", "sampler", None, lambda _: 0.0): Outcome(),
-    Case("pair_scores: heads, fp32", "pair_scores", "fp32", lambda _: 0.0): Outcome("not checked"),
-}
-
-
-class Checks:
-    """Stands for the self-check.
-
-    Attributes:
-        asked: The GPU and precisions of each check.
-        found: What it finds on a GPU.
-    """
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[GPU, set[str]]] = []
-        self.found: Callable[[GPU], dict[Case, Outcome]] = lambda _: FINE
-
-    def __call__(self, gpu: GPU, precisions: set[str], **_: Any) -> dict[Case, Outcome]:
-        self.asked.append((gpu, precisions))
-        return self.found(gpu)
-
-
-@pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
-    found = Checks()
-    monkeypatch.setattr(choice, "self_check", found)
-    monkeypatch.setattr(choice, "kinds_of_gpus", lambda kind: [GPU("H100", "1", f"{kind}:0")])
-    monkeypatch.setattr(choice, "find_spec", lambda _: object())
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    return found
-
-
 @pytest.mark.parametrize(
     ("kernels", "device", "expected"),
     [
@@ -235,37 +200,32 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     ],
 )
 def test_some_devices_need_no_check(
-    kernels: Any, device: str, expected: str, checks: Checks
+    kernels: Any, device: str, expected: Any, machine: Machine
 ) -> None:
-    assert kernel_choice(config(kernels), device) == KernelChoice(expected)  # type: ignore[arg-type]
-    assert not checks.asked
+    assert kernel_choice(config(kernels), device) == KernelChoice(expected)
+    assert not machine.tries
 
 
-@pytest.mark.usefixtures("checks")
+@pytest.mark.usefixtures("machine")
 def test_a_gpu_whose_kernels_pass_takes_them(caplog: pytest.LogCaptureFixture) -> None:
     assert kernel_choice(config(), "cuda") == KernelChoice("triton")
-    assert not caplog.records
-
-
-def test_what_fails_is_replaced_and_named(checks: Checks, caplog: pytest.LogCaptureFixture) -> None:
-    checks.found = lambda _: FAULTY
-    found = kernel_choice(config(), "cuda")
-    assert found.kernels == "triton"
-    assert set(found.replaced) == {"aggregate", "pair_scores"}
-    assert "wrong result" in found.replaced["aggregate"]
     (record,) = caplog.records
-    assert "aggregate" in record.message
-    assert "pair_scores" in record.message
+    assert "Trying" in record.message
 
 
-def test_who_insists_on_triton_is_refused(checks: Checks) -> None:
-    checks.found = lambda _: FAULTY
+def test_what_fails_is_replaced_and_named_or_refused(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.outcome = wrong_sum
+    found = kernel_choice(config(), "cuda")
+    assert found == KernelChoice("triton", {"aggregate": "wrong result [sum, fp32]"})
+    assert "aggregate (wrong result" in caplog.text
     with pytest.raises(UserError, match="aggregate") as caught:
         kernel_choice(config("triton"), "cuda")
     assert "compute.kernels=auto" in str(caught.value.hint)
 
 
-@pytest.mark.usefixtures("checks")
+@pytest.mark.usefixtures("machine")
 def test_without_triton_torch_computes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,66 +236,39 @@ def test_without_triton_torch_computes(
         kernel_choice(config("triton"), "cuda")
 
 
-def test_the_run_s_precisions_are_checked(checks: Checks) -> None:
+def test_the_run_s_precisions_are_checked(machine: Machine) -> None:
     kernel_choice(config(), "cuda")
     kernel_choice(config(precision="bf16"), "cuda")
-    features = Config(dataset=SyntheticConfig(feature_dtype="float16"))
-    kernel_choice(features, "cuda")
-    assert [asked[1] for asked in checks.asked] == [{"fp32"}, {"fp32", "bf16"}, {"fp32", "fp16"}]
+    kernel_choice(Config(dataset=SyntheticConfig(feature_dtype="float16")), "cuda")
+    always = names([])
+    added = [[name for name in names([key]) if name not in always] for key in ("bf16", "fp16")]
+    assert [tried for tried, _ in machine.tries] == [names(), *added]
 
 
-class Meeting:
-    """The processes of a launcher, as threads: by process its machine and its GPU."""
+def test_one_process_checks_each_kind_of_a_machine_and_faults_count_everywhere(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus = "H100", "H100", "T4", "H100", "H100"
+    found, num_tries = [], []
+    for number, name in enumerate(gpus):
 
-    def __init__(self, machines: Sequence[int], gpus: Sequence[str]) -> None:
-        self.machines = tuple(machines)
-        self.gpus = gpus
-        self._values: dict[str, dict[int, Any]] = {}
-        self._barrier = threading.Barrier(len(machines))
-
-    def process(self, number: int) -> Any:
         def gather(key: str, value: Any) -> list[Any]:
-            self._values.setdefault(key, {})[number] = value
-            self._barrier.wait(10)
-            return [self._values[key][one] for one in range(len(self.machines))]
+            elsewhere = {"gather": "hangs"}
+            return [[gpu] for gpu in gpus] if key == "kinds of GPUs" else [value, elsewhere]
 
-        return SimpleNamespace(
-            machines=self.machines,
+        process: Any = SimpleNamespace(
+            machines=(0, 0, 0, 1, 1),
             launched=SimpleNamespace(process=number),
             is_main=number == 0,
             gather=gather,
         )
-
-    def choices(self, asked: Config, monkeypatch: pytest.MonkeyPatch) -> list[KernelChoice]:
-        own = threading.local()
-        monkeypatch.setattr(
-            choice, "kinds_of_gpus", lambda _: [GPU(self.gpus[own.number], str(own.number), "")]
-        )
-
-        def chosen(number: int) -> KernelChoice:
-            own.number = number
-            return kernel_choice(asked, "cuda", self.process(number))
-
-        with ThreadPoolExecutor(len(self.machines)) as pool:
-            return list(pool.map(chosen, range(len(self.machines))))
-
-
-def test_one_process_checks_each_kind_of_a_machine(
-    checks: Checks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meeting = Meeting([0, 0, 0, 1, 1], ["H100", "H100", "T4", "H100", "H100"])
-    assert meeting.choices(config(), monkeypatch) == [KernelChoice("triton")] * 5
-    assert sorted(asked[0].driver for asked in checks.asked) == ["0", "2", "3"]
-
-
-def test_what_fails_anywhere_is_replaced_everywhere(
-    checks: Checks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    checks.found = lambda gpu: FAULTY if gpu.driver == "1" else FINE
-    found = Meeting([0, 1], ["H100", "H100"]).choices(config(), monkeypatch)
-    assert found[0] == found[1]
-    assert set(found[0].replaced) == {"aggregate", "pair_scores"}
-    assert len(caplog.records) == 1  # process 0 tells
+        kinds = [GPU(name, str(number), "cuda:0")]
+        monkeypatch.setattr(choice, "kinds_of_gpus", lambda _, kinds=kinds: kinds)
+        found.append(kernel_choice(config(), "cuda", process))
+        num_tries.append(len(machine.tries))
+    assert num_tries == [1, 1, 2, 3, 3]
+    assert found == [KernelChoice("triton", {"gather": "hangs"})] * 5
+    assert caplog.text.count("take their place") == 1  # process 0 tells
 
 
 def listed(*kinds: str) -> list[dict[str, Any]]:

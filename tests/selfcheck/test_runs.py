@@ -20,7 +20,8 @@ pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = [pytest.mark.slow, NEEDS_INTERPRETER]
 
 BROKEN = "aggregate_max=wrong,edge_softmax=abort,pair_scores=hang,gather=raise"
-REPLACED = {"aggregate_max", "edge_softmax", "pair_scores", "gather"}
+# The further one is for the kernels that read rows there, two of which are broken.
+REPLACED = {"aggregate_max", "edge_softmax", "pair_scores", "gather", "host memory"}
 RUN = (
     "dataset=synthetic",
     "dataset.num_nodes=60",
@@ -117,4 +118,4 @@ def test_the_doctor_shows_what_is_wrong(folder: Path) -> None:
     assert "shared memory" in done.stdout
     (section,) = json.loads((folder / "kernels.json").read_text())
     wrong = {row["kernel"] for row in section["findings"] if row["judgement"] == "problem"}
-    assert wrong == {"gather", "aggregate_max"}
+    assert wrong == {"gather", "aggregate_max", "host memory"}
