@@ -5,8 +5,8 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import subprocess
 from pathlib import Path
+from subprocess import SubprocessError
 
 import torch
 
@@ -15,19 +15,15 @@ from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases
 from gnntrain.selfcheck.trying import CASE_SECONDS, Outcome
 
 # No memory, no room on a disk, a compiler that fails: nothing that the kernel has done.
-_OF_THE_MACHINE = (
-    *(torch.OutOfMemoryError, MemoryError, PinningError),
-    *(OSError, subprocess.SubprocessError),
-)
+_OF_THE_MACHINE = MemoryError, torch.OutOfMemoryError, OSError, SubprocessError, PinningError
 
 
-def main(device_name: str, path: str, *names: str) -> None:
+def main(device_name: str, path: str, parent: str, *names: str) -> None:
     """Try the cases of these names, up to a fault: after an illegal access, for example, a process
     can compute nothing. Each outcome becomes a line of the file, which exists once the GPU works.
 
     The process ends itself if a case hangs, and between two cases if its parent has ended.
     """
-    parent = os.getppid()
     torch.set_num_threads(1)
     cases = {case.name: case for case in all_cases()}
     device = torch.device(device_name)
@@ -37,7 +33,7 @@ def main(device_name: str, path: str, *names: str) -> None:
             faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
             outcome = tried(cases[name], device)
             file.write(f"{json.dumps(outcome)}\n")
-            if outcome.fault is not None or os.getppid() != parent:
+            if outcome.fault is not None or os.getppid() != int(parent):
                 break
     os._exit(0)  # not by way of CUDA, which may be unable to clean up
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -28,14 +29,9 @@ _CODE = (
 
 
 class Outcome(NamedTuple):
-    """What came of a case.
-
-    Attributes:
-        fault: What is wrong; None: nothing.
-        error: Of a case without a fault, see `cases.compare`.
-        is_lasting: Whether another try would end alike: not so, for example, without memory, or
-            after a hang, which may have been a machine with much else to do.
-    """
+    """What came of a case: what is wrong, if anything; else the error, see `cases.compare`; and
+    whether another try would end alike. It may not without memory, or after a hang, which may have
+    been a machine with much else to do."""
 
     fault: str | None = None
     error: float = 0.0
@@ -49,18 +45,12 @@ def try_cases(
     num_processes: int,
     known: dict[str, Outcome],
 ) -> str | None:
-    """Try cases, an equal share in each process, see `child`.
+    """Try cases, each process an equal share, see `child`; `known` gets the outcomes by name.
 
     A process that ends or hangs within a case has found a fault, and another one goes on with its
-    share, but for further cases of kernels that have a fault.
-
-    Args:
-        cases: In the order in which they are begun.
-        device: Such as "cuda:0".
-        deadline: Of `time.monotonic`. A case that is not done by then gets no outcome.
-        num_processes: At a time.
-        known: Gets the outcomes, by name. A hang counts for good only if the case was in there
-            before: the machine may have had too much to do.
+    share, but for further cases of kernels that have a fault. A hang counts for good only if the
+    case was in `known` before. A case that is not done by the deadline, of `time.monotonic`, gets
+    no outcome.
 
     Returns:
         Why a process did not start (a GPU may take one alone); None: all did.
@@ -108,11 +98,10 @@ def try_cases(
 
 def _start(share: Sequence[Case], device: str, place: Path) -> subprocess.Popen[bytes]:
     """Start a process whose files lie in a folder."""
-    names = [case.name for case in share]
-    command = [sys.executable, "-c", _CODE, device, str(place / "outcomes"), *names]
+    arguments = [device, str(place / "outcomes"), str(os.getpid()), *(case.name for case in share)]
     with (place / "printed").open("wb") as printed:
         return subprocess.Popen(
-            [*command, "--", *sys.path],
+            [sys.executable, "-c", _CODE, *arguments, "--", *sys.path],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import Tensor
 from gnntrain.compute import cuda, ops, reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
+from gnntrain.loading.pinned import PinningError
 from gnntrain.selfcheck.arguments import FORMS
 from gnntrain.selfcheck.blocks import awkward_blocks
-from gnntrain.selfcheck.cases import READERS, WrongResultError, all_cases, compare
+from gnntrain.selfcheck.cases import READERS, Case, WrongResultError, all_cases, compare
+from gnntrain.selfcheck.child import tried
 from tests.compute.devices import NEEDS_INTERPRETER
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -28,16 +31,13 @@ def test_every_operator_with_a_kernel_is_tried() -> None:
     assert own == set(FORMS) == {case.kernel for case in all_cases()} - {SAMPLER, HOST_MEMORY}
 
 
-def test_names_are_distinct() -> None:
-    cases = all_cases()
-    assert len({case.name for case in cases}) == len(cases)
-
-
 def test_every_kernel_that_reads_features_is_tried_as_runs_use_it() -> None:
     """On rows of the store's type and in several matrices in host memory."""
     reading = {name for name in FORMS if "LazyFeatures" in ops.SCHEMAS[name]}
     assert reading == set(READERS)
-    names = {case.name for case in all_cases()}
+    cases = all_cases()
+    names = {case.name for case in cases}
+    assert len(names) == len(cases)
     for name in reading:
         assert f"host memory: {name}, bf16" in names
         assert {f"{name}: float32 rows, bf16", f"{name}: float32 results, bf16"} <= names
@@ -56,8 +56,7 @@ def test_blocks_are_awkward() -> None:
         assert bool(((block.indices >= 0) & (block.indices < block.num_src)).all())
 
 
-SMALL = ["gather: float32 rows, fp16", "aggregate: heads, bf16", "sampler: padded"]
-SMALL += ["host memory: gather, bf16", "host memory: aggregate_max, fp32"]
+SMALL = ["gather: float32 rows, fp16", "host memory: aggregate_max, bf16", "sampler: padded"]
 
 
 @NEEDS_INTERPRETER
@@ -107,3 +106,23 @@ def test_a_race_between_equal_calls_is_wrong_however_small() -> None:
     calls = iter([0.0, 1e-8])
     with pytest.raises(WrongResultError, match="equal calls"):
         compare(changed(lambda out: out + 3e-7 * (next(calls) > 0)), reference.gather, GIVEN, CPU)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lasting"),
+    [
+        (WrongResultError("error 0.1"), True),
+        (RuntimeError("an illegal memory access"), True),
+        (torch.OutOfMemoryError("2 GiB"), False),
+        (subprocess.CalledProcessError(1, "gcc"), False),
+        (PinningError("ulimit -l", "raise it"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting: bool) -> None:
+    def fail(_: torch.device) -> float:
+        raise error
+
+    outcome = tried(Case("gather: x", "gather", "fp32", fail), CPU)
+    assert outcome.fault
+    assert outcome.is_lasting == is_lasting

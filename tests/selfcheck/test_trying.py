@@ -8,49 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
-from gnntrain.loading.pinned import PinningError
-from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases
-from gnntrain.selfcheck.child import tried
+from gnntrain.selfcheck.cases import all_cases
 from gnntrain.selfcheck.trying import Outcome, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
 from tests.selfcheck import breaking
 
 pytest.importorskip("triton", reason="triton is not installed")
+pytestmark = [NEEDS_INTERPRETER, pytest.mark.slow]
 
 PATIENCE = 60.0
 GATHER = "gather: selected rows, fp32"
 SUM, HEADS = "aggregate: sum, fp32", "aggregate: heads, fp32"
 SAMPLER = "sampler: fan-outs 4, 3"
-
-
-def slow(function: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.slow(NEEDS_INTERPRETER(function))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("error", "is_lasting"),
-    [
-        (WrongResultError("error 0.1"), True),
-        (RuntimeError("an illegal memory access"), True),
-        (torch.OutOfMemoryError("2 GiB"), False),
-        (subprocess.CalledProcessError(1, "gcc"), False),
-        (PinningError("ulimit -l", "raise it"), False),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting: bool) -> None:
-    def fail(_: torch.device) -> float:
-        raise error
-
-    outcome = tried(Case("gather: x", "gather", "fp32", fail), torch.device("cpu"))
-    assert outcome.fault
-    assert outcome.is_lasting == is_lasting
 
 
 @pytest.fixture
@@ -72,7 +46,6 @@ def try_some(
     return known, failure
 
 
-@slow
 def test_a_crash_is_found_and_named_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
     broken.setenv("BROKEN", "aggregate=abort")
     outcomes, _ = try_some(SUM, HEADS, GATHER)
@@ -82,7 +55,6 @@ def test_a_crash_is_found_and_named_and_the_others_are_tried(broken: pytest.Monk
     assert outcomes[GATHER].fault is None
 
 
-@slow
 def test_a_hang_is_found_and_named_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
     broken.setenv("BROKEN", "gather=hang")
     broken.setenv("CASE_SECONDS", "5")
@@ -95,7 +67,6 @@ def test_a_hang_is_found_and_named_and_the_others_are_tried(broken: pytest.Monke
     assert time.monotonic() - began < PATIENCE
 
 
-@slow
 def test_an_exception_and_a_wrong_result_are_found_side_by_side(
     broken: pytest.MonkeyPatch,
 ) -> None:
@@ -105,7 +76,6 @@ def test_an_exception_and_a_wrong_result_are_found_side_by_side(
     assert "error 0.01" in str(outcomes[SUM].fault)
 
 
-@slow
 def test_what_is_not_done_in_time_has_no_outcome(broken: pytest.MonkeyPatch) -> None:
     broken.setenv("BROKEN", "gather=hang")
     began = time.monotonic()
@@ -113,7 +83,6 @@ def test_what_is_not_done_in_time_has_no_outcome(broken: pytest.MonkeyPatch) -> 
     assert time.monotonic() - began < PATIENCE
 
 
-@slow
 @pytest.mark.usefixtures("broken")
 def test_a_gpu_that_takes_one_process_alone_is_checked_by_it(tmp_path: Path) -> None:
     """As with nvidia-smi's exclusive mode."""
@@ -132,7 +101,6 @@ def test_a_gpu_that_takes_one_process_alone_is_checked_by_it(tmp_path: Path) -> 
     assert failure is None
 
 
-@slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_where_the_parent_ends(
     broken: pytest.MonkeyPatch, ending: signal.Signals
