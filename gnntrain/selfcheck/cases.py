@@ -80,7 +80,7 @@ def _operator_cases(precision: str) -> list[Case]:
             if precision != "fp32":
                 runs["float32 rows"] = partial(read, torch.float32, result=dtype)
                 runs["float32 results"] = partial(read, dtype, result=torch.float32)
-            run = partial(read, dtype, result=dtype, place=_spread)
+            run = partial(read, dtype, result=dtype, wrap=_on_spread_rows)
             case = Case(f"{HOST_MEMORY}: {name}, {precision}", HOST_MEMORY, precision, run)
             of_host_memory.append(case)
         cases += [Case(f"{name}: {key}, {precision}", name, precision, runs[key]) for key in runs]
@@ -93,25 +93,26 @@ def _try_operator(
     rows: torch.dtype,
     device: torch.device,
     result: torch.dtype | None = None,
-    place: Function | None = None,
+    wrap: Function | None = None,
 ) -> float:
-    """Compare a kernel with its reference on all blocks, for features of the type `rows`; with
-    `result`, the type of the results is not the form's; `place`: see `compare`."""
-    functions, error = (getattr(cuda, name), getattr(reference, name)), 0.0
+    """Compare a kernel, or `wrap` of it, with its reference on all blocks, for features of the type
+    `rows`; with `result`, the type of the results is not the form's."""
+    kernel, error = getattr(cuda, name), 0.0
+    kernel = kernel if wrap is None else partial(wrap, kernel)
     for block_name, block in awkward_blocks():
         arguments = form(Inputs(block, rows))
         if result is not None:
             arguments = _mapped(arguments, lambda x: result if isinstance(x, torch.dtype) else x)
         try:
-            error = max(error, compare(*functions, arguments, device, place))
+            error = max(error, compare(kernel, getattr(reference, name), arguments, device))
         except WrongResultError as wrong:
             raise WrongResultError(f"{wrong} ({block_name})") from wrong
     return error
 
 
-def _spread(features: LazyFeatures) -> LazyFeatures:
-    """The same rows in host memory that the GPU reads: every third as if cached, the others in two
-    matrices."""
+def _on_spread_rows(kernel: Function, features: LazyFeatures, *others: Any) -> Any:
+    """The result for rows in host memory that the GPU reads: every third as if cached, the others
+    in two matrices."""
 
     def pinned(part: Tensor) -> Tensor:
         empty = torch.empty if part.device.type == "cpu" else empty_pinned
@@ -122,7 +123,8 @@ def _spread(features: LazyFeatures) -> LazyFeatures:
     slots[::3] = torch.arange(len(slots[::3]), dtype=torch.int32, device=rows.device)
     held = tuple(map(pinned, torch.split(rows, (len(rows) + 1) // 2)))
     parts = device_addresses(held, rows.device)
-    return LazyFeatures(pinned(rows[::3]), features.nodes, slots, parts, len(held[0]), held)
+    cached, nodes = pinned(rows[::3]), features.nodes
+    return kernel(LazyFeatures(cached, nodes, slots, parts, len(held[0]), held), *others)
 
 
 def _try_sampler(
@@ -174,11 +176,7 @@ def _tensors(sample: Sample) -> list[Tensor]:
 
 
 def compare(
-    kernel: Function,
-    reference: Function,
-    arguments: tuple[Any, ...],
-    device: torch.device,
-    place: Function | None = None,
+    kernel: Function, reference: Function, arguments: tuple[Any, ...], device: torch.device
 ) -> float:
     """The kernel's largest error against float64, relative to the largest number (at least 1).
 
@@ -186,15 +184,13 @@ def compare(
         kernel, reference: Take the same arguments, and give a tensor or several.
         arguments: On the CPU.
         device: Where both are to compute.
-        place: Puts `LazyFeatures`, the first argument, elsewhere for the kernel.
 
     Raises:
         WrongResultError: The error is above twice the reference's plus twice the type's resolution;
             or two equal calls differ in a bit.
     """
     given = _mapped(arguments, lambda x: x.to(device) if isinstance(x, Tensor) else x)
-    placed = given if place is None else (place(given[0]), *given[1:])
-    results = [kernel(*placed), kernel(*placed), reference(*given)]
+    results = [kernel(*given), kernel(*given), reference(*given)]
     results.append(reference(*_mapped(arguments, _in_float64)))
     columns = [[x] if isinstance(x, Tensor) else x for x in results]
     largest = 0.0
