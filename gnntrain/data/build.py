@@ -76,16 +76,10 @@ def open_or_build(
     """Open the store of a graph and `options` under `cache_dir`, building it where needed, or
     damaged. If several processes need it, one builds and the others wait.
 
-    Args:
-        cache_dir: Directory of stores; made if need be.
-        identity: Gives everything that determines the graph, such as sizes, seed, or the contents
-            of the raw files; "dataset" is its name. Where it is another one after building, files
-            have changed while they were read, and all begins anew.
-        builder: Loads or generates the graph; called only if the store must be built.
-
-    Raises:
-        UserError: As `write_store`, or the files change whenever they are read.
-        RunError: The disk is full.
+    `identity` gives everything that determines the graph, such as sizes, seed, or the contents of
+    the raw files; "dataset" is its name. Where it is another one after building, files have changed
+    while they were read, and all begins anew. `builder` loads or generates the graph. UserError as
+    `write_store`, or where files change whenever they are read; RunError where the disk is full.
     """
     begin = time.perf_counter()
     for _ in range(_MAX_TRIES):
@@ -134,13 +128,11 @@ def write_store(
     identity: Mapping[str, JSON],
     identity_now: Callable[[], Mapping[str, JSON]] | None = None,
 ) -> StoredGraph:
-    """Build the store at `path` from `data`, replacing a store there.
+    """Build the store at `path` from `data`, replacing a store there. UserError where `data` is
+    invalid, or another file or folder is at `path`; RunError where the disk is full, or the
+    identity is another one after writing.
 
     Memory beside `data` itself stays at a few chunks of edges and features.
-
-    Raises:
-        UserError: `data` is invalid, or another file or folder is at `path`.
-        RunError: The disk is full, or the identity is another one after writing.
     """
     path = Path(path).absolute()
     refuse_foreign(path)

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from gnntrain.config.problems import did_you_mean
-from gnntrain.data.graph import SPLITS, AnyArray, EdgeData, GraphData, IntArray, NodeData, NodeType
+from gnntrain.data.graph import SPLITS, AnyArray, EdgeData, GraphData, IntArray, NodeType
 from gnntrain.errors import UserError
 from gnntrain.metrics import LABEL_KINDS, metrics_for
 
@@ -105,7 +105,13 @@ def _find_problems(data: GraphData) -> Iterator[str]:
     yield from _split_problems(data)
     for name, nodes in data.nodes.items():
         where = "" if name == data.target else f"node type {name}: "
-        found = [*_node_problems(nodes)] if nodes.num_nodes > 0 else ["it has no nodes"]
+        found = [*_array_problems("node_ids", nodes.ids, (nodes.num_nodes,), "iS")]
+        if nodes.num_nodes < 1:
+            found = ["it has no nodes"]
+        elif isinstance(nodes.features, np.ndarray):
+            shape = (nodes.num_nodes, None)
+            wrong = [*_array_problems("features", nodes.features, shape, "biuf")]
+            found += wrong or feature_problems(nodes.features)
         yield from (where + problem for problem in found)
     yield from _array_problems("class_names", data.class_names, (data.num_classes,), "iS")
 
@@ -128,13 +134,6 @@ def _array_problems(
     elif array.dtype.kind not in kinds:
         wanted = {"iS": "int64 or bytes", "iu": "integers"}.get(kinds, "numbers")
         yield f"{name} is {array.dtype}, expected {wanted}"
-
-
-def _node_problems(nodes: NodeData) -> Iterator[str]:
-    if isinstance(nodes.features, np.ndarray):
-        found = [*_array_problems("features", nodes.features, (nodes.num_nodes, None), "biuf")]
-        yield from found or feature_problems(nodes.features)
-    yield from _array_problems("node_ids", nodes.ids, (nodes.num_nodes,), "iS")
 
 
 def _edge_problems(edges: EdgeData, num_nodes: Sequence[int]) -> Iterator[str]:

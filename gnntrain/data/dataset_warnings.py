@@ -44,13 +44,7 @@ def edge_warnings(store: Graph) -> Iterator[str]:
 
 
 def unread_edges(store: Graph, model: str, *, reads_weights: bool) -> Iterator[str]:
-    """A warning of what is known of edges and the model does not read.
-
-    Args:
-        store: The graph.
-        model: The name of the model.
-        reads_weights: Whether it reads the weights of edges.
-    """
+    """A warning of what is known of edges and the model of this name does not read."""
     given = {} if store.summary is None else store.summary.left_out
     unread = [name for name, reason in given.items() if reason == EDGES_ALONE]
     if not reads_weights and any(edges.weight is not None for edges in store.edges.values()):

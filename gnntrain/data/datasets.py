@@ -67,18 +67,27 @@ def builder_for(
     """
     if isinstance(config, SyntheticConfig | SyntheticMAGConfig):
         options = config.model_dump(exclude=set(DatasetConfig.model_fields))
-        return _Builder({"dataset": config.name, **options}, partial(_synthetic, config))
+        is_typed = isinstance(config, SyntheticMAGConfig)
+        make = f"gnntrain.data.synthetic:synthetic_{'mag' if is_typed else 'graph'}"
+        return _Builder({"dataset": config.name, **options}, lambda: resolve_name(make)(config))
     if isinstance(config, FilesConfig):
         from gnntrain.data.read.files import FilesBuilder
 
         return FilesBuilder(config, labelled=labelled, preprocessing=preprocessing)
     if not isinstance(config, BuiltinConfig):
         raise UserError(f"dataset={config.name}: there is no such data set.")
-    published = PUBLISHED.get(config.name)
-    if published is None:
-        return _package_builder(config)
-    builder: type[PublishedBuilder] = resolve_name(published.builder)
-    return builder(config)
+    if (published := PUBLISHED.get(config.name)) is not None:
+        builder: type[PublishedBuilder] = resolve_name(published.builder)
+        return builder(config)
+    point = find_plugin(DATASETS, config.name)  # of an installed package
+    identity: dict[str, JSON] = {
+        "dataset": config.name,
+        "made_by": point.value,
+        "source": source_digest(point.module),
+        "version": None if point.dist is None else point.dist.version,
+    }
+    identity |= {key: getattr(config, key) for key in ("split", "root", "target", "quantities")}
+    return _Builder(identity, partial(_graph_of_package, config, point))
 
 
 def object_builder(
@@ -94,30 +103,6 @@ def object_builder(
 
     graph = graph_of_object(data, config, labelled=labelled, preprocessing=preprocessing)
     return _Builder({"dataset": graph.dataset, "content": content_digest(graph)}, lambda: graph)
-
-
-def _synthetic(config: SyntheticConfig | SyntheticMAGConfig) -> GraphData:
-    from gnntrain.data.synthetic import synthetic_graph, synthetic_mag
-
-    if isinstance(config, SyntheticMAGConfig):
-        return synthetic_mag(config)
-    return synthetic_graph(config)
-
-
-def _package_builder(config: BuiltinConfig) -> DatasetBuilder:
-    """The builder of a data set that an installed package offers by entry point."""
-    point = find_plugin(DATASETS, config.name)
-    identity: dict[str, JSON] = {
-        "dataset": config.name,
-        "made_by": point.value,
-        "source": source_digest(point.module),
-        "version": None if point.dist is None else point.dist.version,
-        "split": config.split,
-        "root": config.root,
-        "target": config.target,
-        "quantities": config.quantities,
-    }
-    return _Builder(identity, partial(_graph_of_package, config, point))
 
 
 def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> GraphData:

@@ -19,21 +19,15 @@ _FAR_SPREADS, _SMALL_SPREAD = 100, 10
 
 
 class FeatureStatistics(BaseModel):
-    """Of the features of one node type, as a model reads them.
-
-    Attributes:
-        means: Their means over the training nodes; of other types than the target over all.
-        stds: Their standard deviations; 0 where a feature is constant.
-        is_binary: Whether its numbers in the user's table were all 0 or 1.
-        without_category: The share of all nodes that have no category, by column of categories.
-    """
+    """Of the features of one node type, as a model reads them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    means: tuple[float, ...]
-    stds: tuple[float, ...]
-    is_binary: tuple[bool, ...]
-    without_category: dict[str, float] = {}  # empty in runs older than this
+    means: tuple[float, ...]  # over the training nodes; of other types than the target over all
+    stds: tuple[float, ...]  # likewise; 0 where a feature is constant
+    is_binary: tuple[bool, ...]  # all of a feature's numbers in the user's table were 0 or 1
+    # By column of categories, the share of all nodes that have none; empty in older runs.
+    without_category: dict[str, float] = {}
 
     @classmethod
     def of(cls, nodes: Nodes, made_by: Preprocessing | None) -> FeatureStatistics:

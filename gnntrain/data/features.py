@@ -24,13 +24,9 @@ def lowest_feature(nodes: NodeData, dataset: str) -> float:
 def prepared_features(
     nodes: NodeData, dtype: FeatureDtype, lowest: float | None, dataset: str, where: str = ""
 ) -> Iterator[AnyArray]:
-    """The features as they are stored, some MiB at a time; UserError where a value is no finite
-    number, or does not fit into the type.
-
-    Args:
-        lowest: Subtracted before each row is divided by its sum; None: neither is done.
-        where: What a problem begins with: the node type of a typed graph.
-    """
+    """The features as they are stored, some MiB at a time; UserError, whose problems begin with
+    `where`, for a value that is no finite number or does not fit into the type. `lowest` is
+    subtracted before each row is divided by its sum; None: neither is done."""
 
     def stored(rows: AnyArray) -> AnyArray:
         with np.errstate(over="ignore", invalid="ignore"):

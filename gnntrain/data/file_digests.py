@@ -29,15 +29,8 @@ _READ_SIZE = 1 << 20
 
 
 def identified(files: Mapping[str, Sequence[Path]], folder: Path) -> dict[str, JSON]:
-    """Path, size and content digest of each file, by the keys that name them.
-
-    Args:
-        files: The files by key, such as `edges`; absolute paths.
-        folder: The folder of stores, which has the index.
-
-    Raises:
-        UserError: A file is not there, or cannot be read.
-    """
+    """Path, size and content digest of each file (absolute paths), by the keys that name them;
+    UserError where one cannot be read. The folder of stores has the index."""
     key_of = {str(path): key for key, paths in files.items() for path in paths}
     try:
         digests = known_checksums(key_of, folder / _INDEX, _CLOCK_STEP_NS)
@@ -56,16 +49,12 @@ def identified(files: Mapping[str, Sequence[Path]], folder: Path) -> dict[str, J
 
 
 def known_checksums(names: Iterable[str], index: Path, clock_step_ns: int) -> dict[str, str]:
-    """The checksum of each file, from the index where that knows the file as it is.
+    """The checksum of each file, from the index where that knows the file as it is; OSError where
+    one cannot be read.
 
-    Args:
-        names: The files: absolute paths, or relative to the folder of the index.
-        index: The file of what is known, which is updated where it can be written.
-        clock_step_ns: A file that was changed so short a time before it was looked at may change
-            again with the same times.
-
-    Raises:
-        OSError: A file is not there, or cannot be read.
+    Names may be relative to the folder of the index, which is updated where it can be written. A
+    file that was changed less than `clock_step_ns` before it was looked at may change again with
+    the same times.
     """
     known, began = _read(index), time.time_ns()
     stamps = dict[str, list[int]]()

@@ -40,7 +40,6 @@ EDGE: EdgeType = (NODE, "to", NODE)
 
 _Entry = TypeVar("_Entry")
 _SHOWN_NODES = 5
-_CHUNK_NODES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,15 +298,10 @@ class Graph:
 
     def class_counts(self, split: str) -> Int64Array:
         """The number of a split's nodes with each class or label, int64 `[num_classes]`."""
-        counts = np.zeros(self.num_classes, np.int64)
-        nodes = self.split(split)
-        for start in range(0, len(nodes), _CHUNK_NODES):
-            labels = self.labels[nodes[start : start + _CHUNK_NODES]]
-            if self.task == "multilabel":
-                counts += labels.sum(axis=0, dtype=np.int64)
-            else:
-                counts += np.bincount(labels[labels >= 0], minlength=self.num_classes)
-        return counts
+        labels = self.labels[self.split(split)]
+        if self.task == "multilabel":
+            return np.asarray(labels.sum(axis=0, dtype=np.int64))
+        return np.bincount(labels[labels >= 0], minlength=self.num_classes)
 
     def target_scale(self) -> TargetScale:
         return TargetScale.of(self)

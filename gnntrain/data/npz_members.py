@@ -26,11 +26,8 @@ class Header(NamedTuple):
 
 
 def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
-    """Read the header of an npy file of `num_bytes`; the stream is then at the array.
-
-    Raises:
-        ValueError: The header is broken, tells of pickled objects, or of another size.
-    """
+    """Read the header of an npy file of `num_bytes`; the stream is then at the array. ValueError
+    where it is broken, tells of pickled objects, or of another size."""
     version = npy_format.read_magic(stream)
     if version not in ((1, 0), (2, 0), (3, 0)):  # the last is as the second, in UTF-8
         raise ValueError(f"it has npy version {version}")
@@ -53,11 +50,7 @@ def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
 
 def open_member(path: Path, name: str) -> AnyArray | StreamedRows:
     """Array `name` of the npz file at `path`: a read-only memory map, or else a stream of rows.
-
-    Raises:
-        KeyError: There is no such array.
-        ValueError: It holds pickled objects, or is neither of 1 nor of 2 dimensions.
-    """
+    KeyError where it is not there; ValueError where it has not 1 or 2 dimensions of numbers."""
     archive = zipfile.ZipFile(path)
     info = archive.getinfo(f"{name}.npy")
     stream = archive.open(info)

@@ -85,14 +85,9 @@ def draw_edges(
     seed: int,
 ) -> None:
     """Fill `out` with distinct edges: source << 32 | destination, ascending; at most about half of
-    all edges that could be. Edges within one set (the same object) join no node to itself.
-
-    Args:
-        sure: Positions of sources each of which gets an edge, as far as `out` has space.
-        out: int64 `[num_edges]`, contiguous.
-        homophily: Share of edges that end in the source's class; smaller where the class has not as
-            many destinations.
-    """
+    all edges that could be. Edges within one set (the same object) join no node to itself. Each of
+    the `sure` positions of sources gets an edge, as far as `out` has space. A share of `homophily`
+    ends in the source's class, a smaller one where that has not as many destinations."""
     no_loops = sources is destinations
 
     def draw(turn: int, sure: Int64Array, start: np.uint64, fresh: Int64Array) -> None:

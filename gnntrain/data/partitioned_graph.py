@@ -105,17 +105,13 @@ class PartitionMeta(GraphMeta):
 class Part:
     """One part's nodes and their in-edges: read-only views of mapped pages.
 
-    Attributes:
-        ranges: Its nodes of each type, a range of new numbers.
-        graph: Its nodes, and their in-edges: the i-th row of a type is that of the i-th node of its
-            range. Sources are new numbers of any part's nodes, in the order of the original graph:
-            int32, or int64 for more than 2³¹ nodes; not ascending.
-        originals: By node type, int64, ascending: each node's number in the original graph.
+    The i-th row of a type is that of the i-th node of its range. Sources are new numbers of any
+    part's nodes, in the order of the original graph, not ascending.
     """
 
-    ranges: Mapping[NodeType, range]
+    ranges: Mapping[NodeType, range]  # of new numbers
     graph: Graph
-    originals: Mapping[NodeType, Int64Array]
+    originals: Mapping[NodeType, Int64Array]  # ascending: each node's number in the original graph
 
     @classmethod
     def of(cls, graph: Graph, ranges: Mapping[NodeType, range]) -> Part:
@@ -167,16 +163,9 @@ class PartitionedGraph(Graph):
     def open(
         cls, path: Path, parts: range | None = None, *, check: bool = True
     ) -> PartitionedGraph:
-        """Map some of the parts without reading their arrays; the others need not be there.
-
-        Args:
-            parts: Consecutive parts to open, perhaps none; None: all.
-            check: See `StoredGraph.open`.
-
-        Raises:
-            UserError: Something is missing, damaged, of another format version, or there are
-                not that many parts.
-        """
+        """Map some consecutive parts, perhaps none, or all, without reading their arrays; others
+        need not be there. UserError where something is missing, damaged, of another format version,
+        or there are not that many parts; for `check` see `StoredGraph.open`."""
         path = Path(path).absolute()
         opened = []
         try:

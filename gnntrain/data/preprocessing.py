@@ -76,21 +76,14 @@ def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: objec
 
 
 class FeatureColumn(BaseModel):
-    """A column of the user's table that features are made of.
-
-    Attributes:
-        name: Its name; without a header, its number.
-        width: Numbers in each row: 1, or the length of its lists; 0 for categories.
-        categories: The values that become features of 0 and 1, in their order; None: numbers.
-        indicator: Whether a feature behind the others says that a value is missing.
-    """
+    """A column of the user's table that features are made of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    name: str
-    width: Annotated[int, Field(ge=0)] = 1
-    categories: tuple[str, ...] | None = None
-    indicator: bool = False
+    name: str  # without a header, its number
+    width: Annotated[int, Field(ge=0)] = 1  # of its lists; 0 for categories
+    categories: tuple[str, ...] | None = None  # each is a feature of 0 and 1; None: numbers
+    indicator: bool = False  # a feature behind the others says that a value is missing
 
     @property
     def feature_names(self) -> list[str]:
@@ -105,15 +98,10 @@ class FeatureColumn(BaseModel):
 
 @dataclass(frozen=True)
 class RawFeatures:
-    """A user's columns as they were read, in the order of a `Preprocessing`'s columns.
+    """A user's columns as they were read, in the order of a `Preprocessing`'s columns."""
 
-    Attributes:
-        numbers: `[num_rows, num_numbers]`, NaN where one is missing: the columns of numbers.
-        categories: The columns of categories, null where one is missing.
-    """
-
-    numbers: AnyArray
-    categories: Sequence[pa.DictionaryArray] = ()
+    numbers: AnyArray  # [num_rows, num_numbers], NaN where one is missing
+    categories: Sequence[pa.DictionaryArray] = ()  # null where one is missing
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -141,25 +129,16 @@ class Preprocessing(BaseModel):
     """The transformation of a user's columns to a model's features.
 
     Missing numbers are filled first, then all numbers are scaled; features of 0 and 1 are not.
-
-    Attributes:
-        columns: The columns in the order of the features.
-        has_names: Whether the columns have names, by which those of another file are found.
-        id_name: Column of the node ids in training, by which that of another file is found.
-        fills: The value for each missing number, in the order of the numbers; None: missing
-            numbers are not allowed.
-        means: Subtracted from each number.
-        stds: Then each number is divided by this. None, like `means`: not scaled.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    columns: tuple[FeatureColumn, ...]
-    has_names: bool = True
-    id_name: str | None = None
-    fills: tuple[float, ...] | None = None
-    means: tuple[float, ...] | None = None
-    stds: tuple[float, ...] | None = None
+    columns: tuple[FeatureColumn, ...]  # in the order of the features
+    has_names: bool = True  # by which the columns of another file are found
+    id_name: str | None = None  # of the node ids in training, by which those of it are found
+    fills: tuple[float, ...] | None = None  # for missing numbers; None: there may be none
+    means: tuple[float, ...] | None = None  # subtracted from each number; None: not scaled
+    stds: tuple[float, ...] | None = None  # then each number is divided by this
 
     @property
     def num_numbers(self) -> int:
@@ -204,19 +183,11 @@ class Preprocessing(BaseModel):
         id_name: str | None = None,
         key: Callable[[str], str] = "dataset.{}".format,
     ) -> Preprocessing:
-        """Learn categories and missing values from all rows, statistics from the training rows.
+        """Learn categories and missing values from all rows, statistics from the training rows;
+        UserError where a column has too many categories, or no value in the training split.
 
-        Args:
-            columns: Their names and widths; a column of categories has an empty tuple of them.
-            raw: Their values.
-            train: Rows of the training split.
-            missing: The replacement of a missing value, see `FilesConfig.missing`.
-            standardize: Whether numbers are scaled.
-            has_names, id_name: See `Preprocessing`.
-            key: From `missing`, `categorical` and `ignore` to the keys that messages name.
-
-        Raises:
-            UserError: A column has too many categories, or no value in the training split.
+        Of `columns`, those of categories have an empty tuple of them. `missing` is that of
+        `FilesConfig`; `key` makes the keys `missing`, `categorical`, `ignore` that messages name.
         """
         lacks_number = np.zeros(raw.numbers.shape[1], bool)
         if raw.numbers.dtype.kind == "f":  # the least of numbers with NaN is NaN

@@ -72,11 +72,7 @@ def _plain(name: str) -> str:
 
 
 class PublishedBuilder(ABC):
-    """Builds a data set of `PUBLISHED` from its raw files.
-
-    Raises:
-        UserError: The data set has no split of the number that is asked for.
-    """
+    """Builds a data set of `PUBLISHED` from its raw files; UserError where it has no such split."""
 
     def __init__(self, config: BuiltinConfig) -> None:
         self.dataset = config.name

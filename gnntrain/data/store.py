@@ -295,12 +295,8 @@ class StoredGraph(Graph):
     @classmethod
     def open(cls, path: Path, *, check: bool = True) -> StoredGraph:
         """Map the store at `path`, without reading its arrays; `StoreError` where something is
-        missing, damaged, or of another format version.
-
-        Args:
-            check: Verify the checksums of files that were touched since this was done. False in
-                worker processes, whose parent has just done so.
-        """
+        missing, damaged, or of another format version. `check` verifies the checksums of files that
+        were touched since this was done: not in worker processes, whose parent has done so."""
         path = Path(path).absolute()
         meta = StoreMeta.read(path)
         with contextlib.ExitStack() as in_use:

@@ -66,7 +66,17 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
             f"dataset.num_edges is {config.num_edges}, which is odd",
             f"a synthetic graph holds both directions of each edge: say {config.num_edges + 1}",
         )
-    splits = _splits(config)
+    a_fifth = round(num_nodes * _DEFAULT_FRACTION)
+    num_train = a_fifth if config.num_train is None else config.num_train
+    num_val = a_fifth if config.num_val is None else config.num_val
+    left = max(0, num_nodes - num_train - num_val)
+    num_test = left if config.num_test is None else config.num_test
+    if (total := num_train + num_val + num_test) > num_nodes:
+        raise UserError(
+            f"dataset.num_train, num_val and num_test are together {total}, but there are "
+            f"{num_nodes} nodes",
+            "Lower them, or raise dataset.num_nodes",
+        )
     labels = random_classes(seed, "labels", 0, num_nodes, num_classes)
     num_active = num_nodes - round(config.isolated_fraction * num_nodes)
     active = np.sort(random_stream(seed, "isolated").permutation(num_nodes)[:num_active])
@@ -97,24 +107,8 @@ def synthetic_graph(config: SyntheticConfig) -> GraphData:
         labels=labels,
         num_classes=num_classes,
         task="multiclass",
-        splits=splits,
+        splits=_drawn_splits(seed, num_nodes, num_train, num_val, total),
     )
-
-
-def _splits(config: SyntheticConfig) -> dict[str, Int64Array]:
-    num_nodes = config.num_nodes
-    a_fifth = round(num_nodes * _DEFAULT_FRACTION)
-    num_train = a_fifth if config.num_train is None else config.num_train
-    num_val = a_fifth if config.num_val is None else config.num_val
-    left = max(0, num_nodes - num_train - num_val)
-    num_test = left if config.num_test is None else config.num_test
-    if (total := num_train + num_val + num_test) > num_nodes:
-        raise UserError(
-            f"dataset.num_train, num_val and num_test are together {total}, but there are "
-            f"{num_nodes} nodes",
-            "Lower them, or raise dataset.num_nodes",
-        )
-    return _drawn_splits(config.seed, num_nodes, num_train, num_val, total)
 
 
 def _drawn_splits(

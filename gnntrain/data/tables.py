@@ -194,11 +194,6 @@ class Columns:
     others: Sequence[int] = ()  # kept as they are written
 
     @property
-    def names_of_numbers(self) -> dict[int, str]:
-        """Names of the columns of numbers by their places."""
-        return {place: self.table.shown(place) for place in self.numbers}
-
-    @property
     def all_places(self) -> list[int]:
         """Places of all columns that are read, each once."""
         return list(dict.fromkeys((*self.places.values(), *self.numbers, *self.others)))
@@ -270,27 +265,18 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table.
-
-    Attributes:
-        columns: By role the columns that have one, null if missing; by place the `others`.
-        matrix: The columns of numbers `[num_rows, n]`, NaN if missing, infinite if not a number:
-            float32, or float64 if that is too coarse for one; arrays have their own type.
-        rows: Each row's number in the file.
-        end: Number of the first row behind them; rows that cannot be read are counted, too.
-        nodes: Which node each row speaks of; empty until that is known.
-        widths: Columns of the matrix for each column of numbers, by its place: several for lists.
-        missing_marks: Words that stand for a missing label, and how many times.
-    """
+    """Rows of a table: by role the columns that have one, null if missing; by place the `others`;
+    and the columns of numbers as a matrix `[num_rows, n]`, NaN if missing, infinite if not a
+    number: float32, or float64 if that is too coarse for one; arrays have their own type."""
 
     source: Columns
     columns: Mapping[Role | int, pa.Array]
     matrix: AnyArray
-    rows: Int64Array
-    end: int
-    nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    widths: Mapping[int, int] = field(default_factory=dict)
-    missing_marks: Mapping[str, int] = field(default_factory=dict)
+    rows: Int64Array  # each row's number in the file
+    end: int  # number of the row behind them; those that cannot be read are counted, too
+    nodes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))  # if known
+    widths: Mapping[int, int] = field(default_factory=dict)  # in the matrix: several for lists
+    missing_marks: Mapping[str, int] = field(default_factory=dict)  # of labels, with their number
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """How standardised targets become quantities in the user's units: `value * std + mean`.
+    """How standardised targets become quantities in the user's units: `value * std + mean`."""
 
-    Attributes:
-        mean: Mean of each target over the training nodes that have it; 0 without such a node.
-        std: Standard deviation likewise; 1 for a target that does not vary.
-    """
-
-    mean: list[float]
-    std: list[float]
+    mean: list[float]  # of each target, over the training nodes that have it; 0 without one
+    std: list[float]  # likewise; 1 for a target that does not vary
 
     @classmethod
     def of(cls, graph: Graph) -> TargetScale:
@@ -48,11 +43,7 @@ def varies(values: npt.NDArray[np.floating]) -> bool:
 
 
 def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:
-    """Refuse labels that `task.type` cannot learn.
-
-    Raises:
-        UserError: They are quantities and classes are to be learnt, or the other way round.
-    """
+    """Raise a UserError if labels are quantities and `task.type` learns classes, or vice versa."""
     is_regression = config.task.type == "node_regression"
     if is_regression == (kind == "continuous"):
         return
@@ -65,11 +56,8 @@ def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:
 
 
 def refuse_other_types(config: Config, graph: Graph) -> None:
-    """Refuse a target type without labels, and a typed graph for a model of one type.
-
-    Raises:
-        UserError: See above; or the graph has no node type `task.target`.
-    """
+    """Raise a UserError for a target type that is not there or has no labels, and for a typed graph
+    and a model of one type."""
     target, model = config.task.target, config.model
     if target is not None and target not in graph.nodes:
         raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -40,19 +39,9 @@ _NULL_VALUES = pa.array(
 )
 
 
-def number_of(field: str, decimal: str = ".") -> float | None:
-    """A field as `to_matrix` reads it: NaN where it is missing, None where it is no number."""
-    text = field.strip().lower()
-    if text in MISSING_MARKS:
-        return math.nan
-    if text in TRUTH_WORDS:
-        return float(TRUTH_WORDS.index(text))
-    if "_" in text or (decimal != "." and "." in text):
-        return None
-    try:
-        return float(text.replace(decimal, "."))
-    except ValueError:
-        return None
+def number_of(field: str, decimal: str = ".") -> float:
+    """A field as `to_matrix` reads it: NaN where it is missing, infinite where it is no number."""
+    return float(_numbers(with_decimal_point(pa.array([field], TEXT), decimal))[0])
 
 
 def is_number(field: str, decimal: str = ".") -> bool:

@@ -16,6 +16,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate_linear import AggregateLinear, autocast_type
 from gnntrain.models.conv import BlockConv
 from gnntrain.models.dropout import Dropout
+from gnntrain.models.plain import with_residuals
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
@@ -116,10 +117,7 @@ class GNN(nn.Module):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.hidden_channels, self.num_layers, self.jk = hidden_channels, num_layers, jk
         self.jk_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
-        self.act_and_norm = {
-            "act": None if activation == "none" else activation,
-            **_PYG_NORMS[norm],
-        }
+        self.act_and_norm = act_and_norm(activation, norm)
         last = out_channels if jk == "none" else hidden_channels
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), last]
 
@@ -280,11 +278,18 @@ class GNN(nn.Module):
             **self.act_and_norm,
             **({} if self.jk == "none" else {"jk": self.jk}),
         }
-        residual = len(self.residuals) > 0
-        return PyGModel(name, scaffold | arguments, self.state_dict(), residual=residual)
+        made = PyGModel(name, scaffold | arguments, self.state_dict(), imports=[name])
+        if not self.residuals:
+            return made
+        return replace(made, call=f"with_residuals({name})", copied=[with_residuals])
 
     def _is_output(self, i: int) -> bool:
         return i == self.num_layers - 1 and self.jk == "none"
+
+
+def act_and_norm(activation: Activation, norm: Norm) -> dict[str, Any]:
+    """The arguments of PyG's models for an activation and a normalisation."""
+    return {"act": None if activation == "none" else activation, **_PYG_NORMS[norm]}
 
 
 def make_norm(norm: Norm, channels: int) -> nn.Module:

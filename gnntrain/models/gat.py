@@ -135,14 +135,13 @@ class GAT(GNN):
         last: Any = self.convs[-1]
         slope, dropout = first.negative_slope, first.dropout
         made = self.basic_gnn("GAT", **arguments, heads=first.heads, negative_slope=slope)
-        changes, imports = [], []
+        changes = []
         if last.heads != first.heads:
             # PyG's GAT has as many heads in its last layer as elsewhere.
-            imports.append(conv_name)
             changes.append(
                 f"model.convs[-1] = {conv_name}({last.in_channels}, {last.out_channels}, "
                 f"heads={last.heads}, concat=False, negative_slope={slope})"
             )
         if changes or dropout != self.dropout.p:
             changes += ["for conv in model.convs:", f"    conv.dropout = {dropout}"]
-        return replace(made, changes=changes, imports=imports)
+        return replace(made, changes=changes, imports=[*made.imports, conv_name])

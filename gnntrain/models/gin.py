@@ -76,4 +76,4 @@ class GIN(GNN):
             if widths != [widths[0], widths[-1], widths[-1]]:  # as in PyG's GIN
                 mlp = f"MLP({widths}, {options})"
                 changes.append(f"model.convs[{i}] = GINConv({mlp}, train_eps={self.train_eps})")
-        return replace(made, changes=changes, imports=["GINConv", "MLP"] if changes else [])
+        return replace(made, changes=changes, imports=[*made.imports, "GINConv", "MLP"])

@@ -16,6 +16,7 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.base import (
     Activation,
     Norm,
+    act_and_norm,
     in_memory,
     make_activation,
     make_norm,
@@ -292,6 +293,7 @@ class HeteroGNN(nn.Module):
             if residual:
                 self.residuals.append(ModuleDict(_residuals(types)))
         self.act = make_activation(activation)
+        self.act_and_norm = act_and_norm(activation, norm)
         self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
 
     def forward(
@@ -390,8 +392,7 @@ class HeteroGNN(nn.Module):
     @torch.no_grad()
     def typed_pyg_model(self) -> PyGModel:
         """The model as plain PyG, by `HeteroConv.pyg_layer`."""
-        layers = [self.conv(i).pyg_layer() for i in range(self.num_layers)]
-        return typed_pyg_model(self, layers)
+        return typed_pyg_model(self)
 
     def _input(
         self, node_type: NodeType, x: Mapping[NodeType, Rows], nodes: Tensor | None

@@ -11,7 +11,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
 from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
-from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
+from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.models.relation_sum import RelationSumConv, Root
 
@@ -63,16 +63,17 @@ class BlockHeteroSAGEConv(RelationSumConv):
         return len(self.types.into(node_type)) if self.is_mean else 1
 
     def pyg_layer(self) -> PyGLayer:
-        codes = {
-            edge_type: f"SAGEConv({conv.in_channels}, {conv.out_channels}, aggr={self.reduce!r})"
-            for edge_type, conv in self.convs.items()
+        options = {
+            name: {
+                "in_channels": conv.in_channels,
+                "out_channels": conv.out_channels,
+                "aggr": self.reduce,
+            }
+            for name, conv in self.convs.items()
         }
-        return PyGLayer(
-            hetero_conv(codes, "mean" if self.is_mean else "sum"),
-            ["HeteroConv", "SAGEConv"],
-            {f"convs.{name}": weight for name, weight in self.convs.state_dict().items()},
-            own={t: self.root(t) for t in self.types.node_types if not self.types.into(t)},
-        )
+        weights = {f"convs.{name}": weight for name, weight in self.convs.state_dict().items()}
+        own = {t: self.root(t) for t in self.types.node_types if not self.types.into(t)}
+        return PyGLayer("SAGEConv", options, weights, "mean" if self.is_mean else "sum", own)
 
     def _conv(self, edge_type: EdgeType) -> Any:
         return self.convs[edge_type]

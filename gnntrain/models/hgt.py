@@ -124,22 +124,20 @@ class BlockHGTConv(HeteroConv):
 
     def pyg_layer(self) -> PyGLayer:
         types, own = self.types, {}
-        node_types, edge_types = [*types.in_channels], [*types.edge_types]
         for t, lin in self.own_lin.items():
             own[t] = lin.weight, lin.bias
             if t in self.skip:
                 share = self.skip[t].sigmoid()
                 kept = (1 - share) * torch.eye(self.hidden_channels).to(share)
                 own[t] = share * lin.weight + kept, share * lin.bias
-        return PyGLayer(
-            f"HGTConv({types.in_channels}, {self.hidden_channels}, {(node_types, edge_types)}, "
-            f"heads={self.heads})",
-            ["HGTConv"],
-            self.pyg_weights(),
-            own=own,
-            lin=(self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None,
-            edge_types=edge_types,
-        )
+        options = {
+            "in_channels": dict(types.in_channels),
+            "out_channels": self.hidden_channels,
+            "metadata": ([*types.in_channels], [*types.edge_types]),
+            "heads": self.heads,
+        }
+        lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
+        return PyGLayer("HGTConv", options, self.pyg_weights(), own=own, lin=lin)
 
     def pyg_weights(self) -> dict[str, Tensor]:
         """The state dict of PyG's `HGTConv` of these types; weights that it does not need are 0."""

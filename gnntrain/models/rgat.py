@@ -26,7 +26,7 @@ from gnntrain.models.hetero import (
     SourceKey,
     glorot_linear,
 )
-from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
+from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
@@ -116,19 +116,15 @@ class BlockRGATConv(HeteroConv):
         return own if total is None else total + own
 
     def pyg_layer(self) -> PyGLayer:
-        codes = {}
-        for edge_type, conv in self.relations.items():
-            options = ("heads", "concat", "negative_slope", "dropout", "add_self_loops")
-            told = ", ".join(f"{name}={getattr(conv, name)}" for name in options)
-            codes[edge_type] = (
-                f"GATConv({conv.in_channels}, {conv.out_channels}, {told}, bias=False)"
-            )
-        return PyGLayer(
-            hetero_conv(codes),
-            ["GATConv", "HeteroConv"],
-            {f"convs.{name}": weight for name, weight in self.relations.state_dict().items()},
-            own={t: (root.weight, root.bias) for t, root in self.roots.items()},
-        )
+        names = ("in_channels", "out_channels", "heads", "concat", "negative_slope", "dropout")
+        fixed = {"add_self_loops": False, "bias": False}
+        options = {
+            edge_type: {name: getattr(conv, name) for name in names} | fixed
+            for edge_type, conv in self.relations.items()
+        }
+        weights = {f"convs.{name}": weight for name, weight in self.relations.state_dict().items()}
+        own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
+        return PyGLayer("GATConv", options, weights, "sum", own)
 
 
 class RGAT(HeteroGNN):

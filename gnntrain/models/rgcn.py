@@ -17,7 +17,7 @@ from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes, SourceKey, glorot_linear
-from gnntrain.models.pyg_hetero import PyGLayer, hetero_conv
+from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.models.relation_sum import RelationSumConv, Root
 
@@ -122,15 +122,19 @@ class BlockRGCNConv(RelationSumConv):
         return Root(linear.weight, linear.bias)
 
     def pyg_layer(self) -> PyGLayer:
-        codes, weights = {}, {}
+        options, weights = {}, {}
         for edge_type in self.types.edge_types:
             weight = self._whole(edge_type, self.relation_weight(edge_type))
-            widths = weight.shape[1], self.types.in_channels[edge_type[2]]
-            codes[edge_type] = f"SAGEConv({widths}, {len(weight)}, root_weight=False, bias=False)"
+            options[edge_type] = {
+                "in_channels": (weight.shape[1], self.types.in_channels[edge_type[2]]),
+                "out_channels": len(weight),
+                "root_weight": False,
+                "bias": False,
+            }
             weights[f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"] = weight
         roots = {t: self.root(t) for t in self.types.node_types}
         own = {t: (self._whole(t, root.weight), root.bias) for t, root in roots.items()}
-        return PyGLayer(hetero_conv(codes), ["HeteroConv", "SAGEConv"], weights, own=own)
+        return PyGLayer("SAGEConv", options, weights, "sum", own)
 
     def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
         """The weight for all columns of the input: 0 for those that are not read."""

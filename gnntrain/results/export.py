@@ -19,7 +19,7 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
 from gnntrain.models.embedding import num_parameters
 from gnntrain.models.plugin import PlainHeteroModel
-from gnntrain.models.pyg_hetero import plain_pyg_model
+from gnntrain.models.pyg_hetero import with_tables
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
@@ -84,20 +84,14 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters(model))
     title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
     made_by = signature.preprocessing_by_type or signature.preprocessing
-    source = model_source(
-        made,
-        title[0].upper() + title[1:],
-        made_by,
-        signature.target_scale,
-        has_lowest=signature.lowest is not None,
-    )
+    source = model_source(made, title[0].upper() + title[1:], made_by, signature.target_scale)
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
         "README.md": model_card(about, source),
     }
     _write(path, texts, made.weights)
-    return Export(path, f"{made.module}.{made.imported[0]}", run.shown)
+    return Export(path, f"{made.module}.{made.name}", run.shown)
 
 
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
@@ -118,12 +112,13 @@ def _plain_model(config: PluginConfig, model: PlainModel, signature: ModelSignat
     """The model of another package, as that makes it."""
     point, out = find_plugin(MODELS, config.name), signature.num_outputs
     options, weights = dict(config.options), model.module.state_dict()
+    inputs = repr(signature.num_features)
     if isinstance(model, PlainHeteroModel):
-        return plain_pyg_model(model, point.module, point.attr, out, options)
-    inputs = str(signature.num_features)
-    return PyGModel(
-        point.attr, options, weights, module=point.module, positionals=(inputs, str(out))
-    )
+        schema = {**vars(model.schema), "node_types": model.schema.node_types}
+        inputs = f"types.SimpleNamespace(**{schema})"
+    made = PyGModel(point.attr, options, weights, point.module, imports=[point.attr])
+    made.positionals = inputs, repr(out)
+    return with_tables(made, model, weights) if isinstance(model, PlainHeteroModel) else made
 
 
 def _about(
@@ -141,7 +136,7 @@ def _about(
     return {
         "format": _FORMAT,
         "model": config.model.name,
-        "made_with": f"{made.module}.{made.imported[0]}",
+        "made_with": f"{made.module}.{made.name}",
         "arguments": made.arguments,
         "own_package": made.own_package,
         "takes": _takes(made, signature),

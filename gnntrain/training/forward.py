@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.loading.batch import Batch
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.models.embedding import embedding_tables
@@ -57,8 +58,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Without gradients, and with the model in evaluation mode; then in the mode it was."""
     was_training = model.training
     model.eval()
+    BUFFERS.clear()  # of other sizes: the memory of training would lie idle, and vice versa
     try:
         with torch.no_grad():
             yield
     finally:
         model.train(was_training)
+        BUFFERS.clear()

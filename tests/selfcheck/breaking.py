@@ -32,10 +32,10 @@ def broken(function: Callable[..., Any], way: str) -> Callable[..., Any]:
     return call
 
 
-def break_kernels(cuda: ModuleType) -> None:
+def break_kernels(ops: ModuleType) -> None:
     for item in filter(None, os.environ.get("BROKEN", "").split(",")):
         name, way = item.split("=")
-        setattr(cuda, name, broken(getattr(cuda, name), way))
+        ops.OPERATORS[name].cuda = broken(ops.OPERATORS[name].cuda, way)
 
 
 def be_patient(trying: ModuleType) -> None:
@@ -54,7 +54,7 @@ def try_one_precision(gpu: ModuleType) -> None:
 
 
 CHANGES = {
-    "gnntrain.compute.cuda": break_kernels,
+    "gnntrain.compute.ops": break_kernels,
     "gnntrain.selfcheck.trying": be_patient,
     "gnntrain.selfcheck.choice": choose_on_cpu,
     "gnntrain.doctor.gpu": try_one_precision,

@@ -66,22 +66,13 @@ _KEEP_MARK = "A category that is really called so is kept under another name, su
 
 @dataclass(frozen=True)
 class NodeRows:
-    """The nodes of a type, read.
-
-    Attributes:
-        spec: Which columns hold what.
-        rows: A row a node, in the order of their numbers.
-        index: From ids to numbers.
-        order: Places of the columns of features, in the order of the features: of numbers, and of
-            categories, which are among the columns that are kept as they are written.
-        left_out: Columns that are not used, each with the reason.
-    """
+    """The nodes of a type, read: a row a node, in the order of their numbers."""
 
     spec: NodeSpec
     rows: Rows
     index: NodeIndex
-    order: Sequence[int] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    order: Sequence[int] = ()  # places of the columns of features, in their order
+    left_out: Mapping[str, str] = field(default_factory=dict)  # columns, each with the reason
 
     @property
     def categorical(self) -> list[int]:
@@ -103,19 +94,11 @@ def read_nodes(
 ) -> NodeRows:
     """Read the rows that define a node, by an id of its own, and have usable features.
 
-    Args:
-        node_type: The type of the nodes.
-        columns: The nodes' table; its numbers are all columns without a role.
-        spec: The columns of features, of categories, and those to leave out.
-        elsewhere: Names of columns of other files that are no features, each with the reason.
-        preprocessing: What a model was trained on, by whose names columns are found; or None.
-        options: The decimal mark of ids.
-        bad: Takes the bad rows.
-        required: Whether there must be features.
-
-    Raises:
-        UserError: A name is that of a column with another use; there are no features or no rows; or
-            rows are bad, and are to be errors or, without ids, cannot be left out.
+    Of the nodes' table, `columns.numbers` are all columns without a role; `elsewhere` are names of
+    columns of other files that are no features, each with the reason; columns are found by the
+    names of a model's `preprocessing`, if there is one. UserError: A name is that of a column with
+    another use; there are no rows, or no features where they are `required`; or rows are bad, and
+    are to be errors or, without ids, cannot be left out.
     """
     table = columns.table
     order, categorical, left_out = _choose_features(columns, spec, elsewhere, preprocessing)
@@ -153,7 +136,7 @@ def read_nodes(
     def wrong_number(record: Record) -> str:
         for place in rows.source.numbers:
             field, number = record[place], number_of(record[place], table.decimal)
-            is_wrong = number is None or abs(number) > _LARGEST or (refuse and math.isnan(number))
+            is_wrong = abs(number) > _LARGEST or (refuse and math.isnan(number))
             if is_wrong and not field.startswith("["):
                 return f"column {table.shown(place)} is {field!r} instead of a finite number"
         return "the list of numbers is missing, not finite, or of another length than the first"
@@ -302,12 +285,6 @@ def _columns_of_model(table: Table, preprocessing: Preprocessing) -> list[int]:
     return order
 
 
-def _key_value(names: Sequence[str]) -> str:
-    """Names as a key on the command line has them."""
-    plain = (name if re.fullmatch(r"[\w.*?-]+", name) else f'"{name}"' for name in names)
-    return f"[{','.join(plain)}]"
-
-
 def _holds_row_numbers(table: Table, place: int) -> bool:
     """Whether a column with the name of an index holds one.
 
@@ -337,17 +314,20 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
         wrong = np.isinf(values).any(axis=1)
         if 2 * wrong.sum() > (~np.isnan(values).any(axis=1)).sum():
             ((_, record),) = table.fields(rows.rows[wrong][:1])
-            if number_of(record[place], table.decimal) is None and record[place][:1] != "[":
-                found[table.shown(place)] = record[place]
+            text = record[place]
+            is_infinite = text.strip().lower().lstrip("+-") in ("inf", "infinity")
+            if math.isinf(number_of(text, table.decimal)) and not is_infinite and text[:1] != "[":
+                found[table.shown(place)] = text
     if not found:
         return
     names, other = list(found)[:_NUM_SHOWN], "," if table.decimal == "." else "."
     samples = " and ".join(repr(found[name]) for name in names[:3])
+    plain = [name if re.fullmatch(r"[\w.*?-]+", name) else f'"{name}"' for name in names]
     choices = spec.key("ignore"), spec.key("categorical")
-    ignore, categorical = (f"{key}={_key_value(names)}" for key in choices)
+    ignore, categorical = (f"{key}=[{','.join(plain)}]" for key in choices)
     hint = f"Leave out a column with {ignore}, or make each of its values a feature with "
     why, hint = "", f"{hint}{categorical}."
-    if all(number_of(field, other) is not None for field in found.values()):
+    if not any(math.isinf(number_of(field, other)) for field in found.values()):
         why = f": the decimal mark is {other!r}, not {table.decimal!r}"
         hint = f"Set dataset.decimal='{other}'."
     raise UserError(
@@ -360,13 +340,8 @@ def _refuse_text_columns(rows: Rows, spec: NodeSpec) -> None:
 def make_features(
     nodes: NodeRows, train: Int64Array, preprocessing: Preprocessing | None
 ) -> tuple[AnyArray | FeatureRows, Preprocessing | None]:
-    """The features, and the preprocessing of the columns; None if it is the identity.
-
-    Args:
-        nodes: The nodes.
-        train: Those whose statistics are taken.
-        preprocessing: A model's own; None: it is learnt here.
-    """
+    """The features, and the preprocessing of the columns; None if it is the identity. It is a
+    model's own, or learnt here, with the statistics of the nodes `train`."""
     rows, spec, table = nodes.rows, nodes.spec, nodes.rows.source.table
     categories = [to_categories(rows.columns[place]) for place in nodes.categorical]
     raw = RawFeatures(rows.matrix, categories)

@@ -4,7 +4,7 @@
 `dataset.labels` and `dataset.split` speak of nodes by the ids of the features file, or row by row
 without ids. `dataset.schema` names the tables of a typed graph instead
 (`gnntrain.config.graph_spec`), and `dataset.data` is one file of a whole graph
-(`gnntrain.data.read.whole_files`). Tables are CSV, TSV, other delimited text (packed with gzip,
+(`gnntrain.data.read.objects`). Tables are CSV, TSV, other delimited text (packed with gzip,
 bzip2 or zstandard, too), Parquet or Feather; arrays are npy, npz or pt.
 
 A row that cannot be used (too few fields, text for a number, an unknown node, …) is reported with
@@ -104,7 +104,7 @@ class FilesBuilder:
     def build(self) -> GraphData:
         """Read the files."""
         from gnntrain.data.read.graph import read_graph
-        from gnntrain.data.read.whole_files import read_whole_graph
+        from gnntrain.data.read.objects import read_whole_graph
 
         labelled, made_by = self._labelled, self._preprocessing
         if self._spec is None:

@@ -64,10 +64,7 @@ def read_graph(
     """Read the tables and arrays of a graph.
 
     Args:
-        spec: Which tables and columns hold what.
-        sources: Their files, or the tables.
         options: How text is read, how splits are drawn, the task and its metric.
-        bad: Takes the bad rows.
         labelled: False: labels and splits are neither needed nor read.
         preprocessing: What makes the features of a model that was trained on another graph, of a
             typed one by node type; None: it is learnt from these tables.

@@ -134,7 +134,8 @@ def _classes(
 
 def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) -> Targets:
     """Several labels of 0 and 1, or quantities, from columns of numbers."""
-    columns, key = rows.source.names_of_numbers, nodes.spec.label.key("column")
+    table, key = rows.source.table, nodes.spec.label.key("column")
+    columns = {place: table.shown(place) for place in rows.source.numbers}
     is_quantity = options.task == "regression"
     if not is_quantity and options.task not in ("auto", "multilabel"):
         raise UserError(
@@ -154,9 +155,8 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
 
     def reason(record: Record) -> str:
         for place, name in columns.items():
-            number = number_of(record[place], rows.source.table.decimal)
-            is_right = is_quantity or number in (0, 1)
-            if number is None or abs(number) > _LARGEST or not is_right:
+            number = number_of(record[place], table.decimal)
+            if abs(number) > _LARGEST or not (is_quantity or number in (0, 1)):
                 return f"label {name} is {record[place]!r} instead of {expected}"
         return f"a label is not {expected}"
 

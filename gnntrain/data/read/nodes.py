@@ -32,17 +32,11 @@ if TYPE_CHECKING:
 
 
 class NodeIndex:
-    """Turns the user's node ids into node numbers.
+    """Turns the user's node ids (see `to_plain`; each once, None: 0, 1, …) into node numbers.
 
     Ids are compared as whole numbers if all ids of the nodes are such (7, or 7.0 as pandas writes
-    it), else as texts: 007 and 7 are two nodes.
-
-    Args:
-        ids: The nodes' ids in order (see `to_plain`), each once; None: they are 0, 1, ….
-        num_nodes: Number of nodes.
-        kind: The name of a node in messages.
-        home: The name of what defines the nodes; None: the edges, which can name no other node.
-        decimal: Decimal mark of ids that are texts.
+    it), else as texts: 007 and 7 are two nodes. In messages a node is called `kind`, and `home` is
+    what defines the nodes; None: the edges, which can name no other node.
     """
 
     def __init__(

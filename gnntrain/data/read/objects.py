@@ -1,4 +1,5 @@
-"""Graphs given as objects in Python: PyG's `Data`, dictionaries of arrays, a `GraphData`.
+"""Graphs given as objects in Python, or saved in one file: PyG's `Data`, dictionaries of arrays, a
+`GraphData`.
 
 An object becomes arrays by PyG's names (`x`, `y`, `edge_index`, `train_mask`, …) for each node type
 and edge type; one of one type has a single entry of each. The arrays become tables in memory of a
@@ -9,6 +10,7 @@ which `edge_index` refers. The summary lists the arrays that were read and left 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -24,8 +26,17 @@ from torch_geometric.data.in_memory_dataset import nested_iter
 
 from gnntrain.config import DatasetConfig, FilesConfig
 from gnntrain.config.graph_spec import ColumnSpec, EdgeSpec, GraphSpec, NodeSpec, spec_of_files
-from gnntrain.data.array_files import ArrayTable, densified, edges_of
+from gnntrain.data.array_files import (
+    TORCH_SUFFIXES,
+    ArrayTable,
+    densified,
+    edges_of,
+    load_arrays,
+    load_torch,
+    unpack_graph,
+)
 from gnntrain.data.array_folder import canonical_json
+from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import (
     ADJACENCIES,
@@ -41,7 +52,8 @@ from gnntrain.data.read.edges import table_of_arrays
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory
+from gnntrain.data.table_files import GRAPHML_SUFFIX
+from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
 _WHOLE_GRAPH_KEYS = {
@@ -53,6 +65,7 @@ _WHOLE_GRAPH_KEYS = {
 _NO_USE = "models here take x, y, edge_index, edge_weight and masks"
 _EDGE_ATTR = "edges have no features here; dataset.weight_column=edge_attr takes it as weights"
 _DIGEST_ROWS = 1 << 16
+_SUFFIXES = (*TORCH_SUFFIXES, ".npz", GRAPHML_SUFFIX)  # of files of a whole graph
 _GLOBAL = "_global_store"
 """Where PyG keeps what is neither of nodes nor of edges."""
 
@@ -210,6 +223,66 @@ def from_pyg(
     graph = graph_of_object(data, config.for_target(target), dataset, is_published=True)
     graph.dataset = dataset
     return graph
+
+
+def read_whole_graph(
+    path: Path,
+    config: FilesConfig,
+    *,
+    labelled: bool,
+    preprocessing: AnyPreprocessing | None = None,
+) -> GraphData:
+    """The graph in a file of a whole one, see `read_graph`. No code in the file is run.
+
+    A pt file holds a `Data` or `HeteroData`, its `to_dict()`, or what PyG's `InMemoryDataset`
+    keeps; an npz file arrays by PyG's names; GraphML is a table of nodes and one of edges. Formats
+    that only code can read are refused, with the lines that convert them.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UserError(
+            f"dataset.data={path}: a file that ends with {path.suffix!r} is no whole graph.",
+            conversion_hint(path) or f"Give one that ends with {', '.join(_SUFFIXES)}.",
+        )
+    if suffix == GRAPHML_SUFFIX:
+        spec = spec_of_files(config, NODE, EDGE, path)
+        both = {"features": [path], "edges": [path]}
+        bad = BadRows(config.bad_rows)
+        return read_graph(spec, both, config, bad, labelled=labelled, preprocessing=preprocessing)
+    is_npz = suffix not in TORCH_SUFFIXES
+    given = unpack_graph(path, load_arrays([path])) if is_npz else load_saved(path)
+    return graph_of_object(given, config, str(path), labelled=labelled, preprocessing=preprocessing)
+
+
+def load_saved(path: Path) -> Any:
+    """What `torch.save` wrote, if it is a graph of PyG, tensors and plain values."""
+    from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
+    from torch_geometric.data import EdgeAttr, TensorAttr
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.graph_store import EdgeLayout
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
+
+    attributes = (DataEdgeAttr, DataTensorAttr, EdgeAttr, EdgeLayout, TensorAttr)
+    parts = (BaseStorage, GlobalStorage, NodeStorage, EdgeStorage)
+    allowed_before = get_safe_globals()  # PyG's import allows classes that would run code
+    clear_safe_globals()
+    add_safe_globals([Data, HeteroData, *parts, *attributes])
+    try:
+        return load_torch(path)
+    except UserError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except Exception as error:  # zipfile and torch stumble over damage in many ways
+        # torch's own advice is to load it unsafely.
+        found = "is damaged, or torch.save did not write it."
+        if (named := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
+            found = f"holds {named[1]}; only PyG's Data, tensors and plain values are loaded."
+        hint = 'Save tensors and plain values alone: torch.save(data.to_dict(), "graph.pt").'
+        raise UserError(f"{path} {found}", hint) from error
+    finally:
+        clear_safe_globals()
+        add_safe_globals(allowed_before)
 
 
 def _node_tables(

@@ -1,0 +1,88 @@
+"""Memory of large results on a CPU, used again.
+
+A mini-batch's activations are new in every step. The system would fill their pages with zeros first
+and take them back at the end of the step, which costs an eighth of a step's time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LARGE = 1 << 20  # bytes; below it malloc does not return memory to the system
+
+
+class _Lease:
+    """A buffer's first bytes as NumPy takes them; the last tensor on them gives the buffer back."""
+
+    def __init__(self, buffer: Tensor, size: int, returned: deque[Tensor]) -> None:
+        self._buffer, self._size, self._returned = buffer, size, returned
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        data = self._buffer.data_ptr(), False
+        return {"data": data, "shape": (self._size,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        self._returned.append(self._buffer)
+
+
+class Buffers:
+    """Buffers of host memory: at no time more bytes than were in use at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._returned: deque[Tensor] = deque()
+        self._idle: list[Tensor] = []
+        self._used = self._most = 0  # bytes
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """`torch.empty(shape, dtype=dtype)`, in memory that was used before where some fits."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < _LARGE:
+            return torch.empty(shape, dtype=dtype)
+        memory = torch.from_numpy(np.asarray(_Lease(self._take(size), size, self._returned)))
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        # No view: autograd would treat results as views of one another.
+        return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, shape, strides)
+
+    def _take(self, size: int) -> Tensor:
+        with self._lock:
+            self._collect()
+            fitting = [
+                (one.nbytes, i)
+                for i, one in enumerate(self._idle)
+                if size <= one.nbytes <= size + size // 4
+            ]
+            if fitting:
+                nbytes, place = min(fitting)
+                self._used += nbytes
+                return self._idle.pop(place)
+            self._used += size
+            self._most = max(self._most, self._used)
+            while self._idle and self._used + sum(one.nbytes for one in self._idle) > self._most:
+                self._idle.pop(0)
+        return torch.empty(size, dtype=torch.uint8)
+
+    def _collect(self) -> None:
+        # A lease may end at any moment, in this thread too: it only appends to the queue.
+        while self._returned:
+            self._idle.append(self._returned.popleft())
+            self._used -= self._idle[-1].nbytes
+
+    def clear(self) -> None:
+        """Return the memory that is not in use to the system."""
+        with self._lock:
+            self._collect()
+            self._idle.clear()
+            self._most = self._used
+
+
+BUFFERS = Buffers()
