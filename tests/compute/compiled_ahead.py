@@ -19,8 +19,8 @@ from gnntrain.compute import cuda, launching
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.attention import dot_score, edge_softmax, pair_score, sum_softmax
+from gnntrain.models.linear import LinearSum, LinearTerm, linear_sums
 from gnntrain.sampling import gpu, triton_kernels
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
@@ -145,11 +145,11 @@ def _attend(index: torch.dtype, dtype: torch.dtype) -> None:
 def _fuse(dtype: torch.dtype) -> None:
     rows = torch.ones(3, 100, dtype=dtype, requires_grad=True)
     weight = torch.ones(8, 100, dtype=dtype)
-    layer = AggregateLinear(
-        Aggregation(_block(), "mean"), weight, weight, torch.ones(8, dtype=dtype)
-    )
-    torch.autograd.backward(layer(rows, None).sum())
-    layer(LazyFeatures(rows.detach().half(), torch.arange(3)), None)
+    block = _block()
+    term = LinearTerm(0, Aggregation(block, "mean"), weight)
+    layer = LinearSum([term], 0, block.num_dst, weight, torch.ones(8, dtype=dtype))
+    torch.autograd.backward(linear_sums([rows], [layer])[0].sum())
+    linear_sums([LazyFeatures(rows.detach().half(), torch.arange(3))], [layer])
 
 
 def _sample(index: torch.dtype) -> None:

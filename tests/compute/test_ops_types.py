@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnntrain.compute import ops, reference
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
-from gnntrain.models.aggregate_linear import AggregateLinear
 from gnntrain.models.attention import dot_score, edge_softmax, pair_score, sum_softmax
 from gnntrain.models.dropout import dropout
+from gnntrain.models.linear import LinearSum, LinearTerm, linear_sums
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration, registered
 from tests.compute.test_ops import DTYPES
@@ -87,7 +87,8 @@ def linear(has_root: bool, dropout: float | None) -> Case:
         # Far from 0 on either side: no rounding decides what ReLU keeps.
         bias = bias + 16 * torch.tensor([1, -1, 1], dtype=bias.dtype, device=bias.device)
         given = Aggregation(block, "mean")
-        return AggregateLinear(given, weight, root if has_root else None, bias)(x, dropout)
+        term, own = LinearTerm(0, given, weight), root if has_root else None
+        return linear_sums([x], [LinearSum([term], 0, block.num_dst, own, bias)], dropout)[0]
 
     return Case(call, lambda block: [(block.num_src, 5), (3, 5), (3, 5), (3,)])
 
