@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from gnntrain import devices
-from gnntrain.compute import cpu, kernels
+from gnntrain.compute import kernels
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.linear import AggregateLinear, AggregateLinearBackward
+from gnntrain.compute.operator import Sum
+from gnntrain.compute.rows import Transpose
 from gnntrain.jit import compile_beside
 
 
@@ -34,6 +36,7 @@ def compile_kernels(dtype: torch.dtype) -> None:
     features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
     weight, bias = torch.ones(1, 2), torch.ones(1)
     total = Sum(indptr, indices, is_mean=True)
-    out, inputs = cpu.aggregate_linear(features, total, weight, bias, True, 0.5, True)
-    cpu.aggregate_linear_backward(out, weight, inputs, out, 0.5, torch.float32, True)
-    cpu.transpose(indptr, indices, 1)
+    out, inputs = AggregateLinear(features, total, weight, bias, True, 0.5, True).cpu()
+    given = out, weight, inputs, out, 0.5, torch.float32, True
+    AggregateLinearBackward(*given).cpu()
+    Transpose(indptr, indices, 1).cpu()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +93,15 @@ class LazyFeatures:
         """Some columns of the rows, still lazy."""
         held = tuple(part[:, which] for part in self.held)
         return replace(self, rows=self.rows[:, which], held=held)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> LazyFeatures:
+        """The same rows, after the function for each tensor of numbers and of places."""
+        rows, held = function(self.rows), tuple(map(function, self.held))
+        nodes, slots = (
+            part if part is None else function(part) for part in (self.nodes, self.slots)
+        )
+        parts = None if self.parts is None else addresses_of(held, rows.device)
+        return replace(self, rows=rows, nodes=nodes, slots=slots, parts=parts, held=held)
 
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows `start … stop − 1` as `[stop − start, num_features]` in `dtype`."""

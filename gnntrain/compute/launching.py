@@ -5,6 +5,7 @@ Triton is imported when first needed: computing on a CPU does not need it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType, ModuleType
@@ -13,7 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.reference import exact_type
 from gnntrain.errors import UserError
+
+_MOST_BYTES = 16  # that a thread reads at once
 
 # A warp's part of a program's tile: 16 numbers for each thread. Tiles are narrow enough that few
 # columns of the last one are idle, and no taller than most destinations have in-edges: where these
@@ -72,11 +77,6 @@ class Chunks(NamedTuple):
         if not self.size or like is None:
             return None
         return like.new_empty(self.number, width, dtype=exact_type(like.dtype))
-
-
-def exact_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of the sums of kernels that write `dtype`."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def num_parts(whole: int, part: int) -> int:
@@ -170,3 +170,18 @@ def _kernels(module: str) -> ModuleType:
             "computing on a GPU needs triton, which is not installed",
             "it comes with torch's CUDA builds for Linux; else: pip install triton",
         ) from error
+
+
+def places_of(features: LazyFeatures) -> dict[str, Any]:
+    """The arguments of kernels that read features, see `triton_tables.rows_at`."""
+    rows, stride = features.rows, features.rows.stride(0)
+    begins = [matrix.data_ptr() for matrix in (rows, *features.held)]
+    return {
+        "rows": rows,
+        "nodes": features.nodes,
+        "slots": features.slots,
+        "parts": features.parts,
+        "STRIDE": stride,
+        "PART_ROWS": features.part_rows,
+        "ALIGN": math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins),
+    }

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from gnntrain.compute import cpu, cuda, ops, reference
+from gnntrain.compute import ops
 
 Kernels = Literal["numba", "triton", "torch"]
 
@@ -61,13 +61,8 @@ def select(choice: KernelChoice, device_type: str) -> None:
 
     On a CPU Triton's kernels run in Triton's interpreter.
     """
-    if choice.kernels == "numba":
-        functions = ops.functions_of(cpu)
-    else:
-        kernels = ops.functions_of(cuda) if choice.kernels == "triton" else {}
-        used = {name: kernels[name] for name in kernels.keys() - choice.replaced.keys()}
-        functions = ops.functions_of(reference) | used
-    ops.register(functions, torch._C._dispatch_key_for_device(device_type))
+    kind = {"numba": "cpu", "triton": "cuda", "torch": "reference"}[choice.kernels]
+    ops.register(torch._C._dispatch_key_for_device(device_type), kind, choice.replaced)
     _selected[device_type] = choice
 
 

@@ -7,9 +7,8 @@ from functools import partial
 
 import torch
 
-from gnntrain.compute import cuda, ops, reference
-from gnntrain.selfcheck.arguments import FLOAT32_ALONE, FORMS, Inputs
-from gnntrain.selfcheck.blocks import awkward_blocks
+from gnntrain.compute.examples import awkward_inputs
+from gnntrain.compute.ops import OPERATORS
 from gnntrain.selfcheck.case import Case, WrongResultError
 from gnntrain.selfcheck.comparing import compare
 from gnntrain.selfcheck.host_memory_cases import host_memory_cases
@@ -20,8 +19,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 def kernels() -> list[str]:
     """The operators that have a kernel for GPUs."""
-    references = ops.functions_of(reference)
-    return [name for name, one in ops.functions_of(cuda).items() if one is not references[name]]
+    return [name for name, operator in OPERATORS.items() if operator.has("cuda")]
 
 
 def all_cases(device_type: str) -> list[Case]:
@@ -33,23 +31,31 @@ def all_cases(device_type: str) -> list[Case]:
 
 
 def _operator_cases() -> Iterator[Case]:
-    for precision in PRECISIONS:
-        for operator in kernels():
-            if precision != "fp32" and operator in FLOAT32_ALONE:
+    first = next(awkward_inputs())
+    for precision, dtype in PRECISIONS.items():
+        for name in kernels():
+            if dtype not in OPERATORS[name].types:
                 continue
-            for options in FORMS[operator]:
-                run = partial(_tried, operator, options, precision)
-                yield Case(operator, options, precision, run)
+            for options in OPERATORS[name].examples(first):
+                run = partial(_tried, name, options, dtype)
+                yield Case(name, options, precision, run)
 
 
-def _tried(operator: str, options: str, precision: str, device: torch.device) -> float:
+def _tried(name: str, options: str, dtype: torch.dtype, device: torch.device) -> float:
     """Compare a kernel with its reference on all blocks."""
-    form, dtype = FORMS[operator][options], PRECISIONS[precision]
-    functions = getattr(cuda, operator), getattr(reference, operator)
-    error = 0.0
-    for name, block in awkward_blocks():
+    operator, error = OPERATORS[name], 0.0
+    for given in awkward_inputs(dtype):
+        arguments = tuple(vars(operator.examples(given)[options]).values())
         try:
-            error = max(error, compare(*functions, form(Inputs(block, dtype)), device))
+            error = max(
+                error,
+                compare(
+                    lambda *given: operator(*given).cuda(),
+                    lambda *given: operator(*given).reference(),
+                    arguments,
+                    device,
+                ),
+            )
         except WrongResultError as wrong:
-            raise WrongResultError(f"{wrong} ({name})") from wrong
+            raise WrongResultError(f"{wrong} ({given.name})") from wrong
     return error

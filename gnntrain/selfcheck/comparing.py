@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -78,8 +77,7 @@ def _in_float64(value: Any) -> Any:
 def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """The same arguments, after the function for each tensor, type and number in them."""
     if isinstance(value, LazyFeatures):
-        names = "rows", "nodes", "slots", "parts", "held"
-        return replace(value, **{name: _mapped(getattr(value, name), function) for name in names})
+        return value.map(function)
     if isinstance(value, tuple):
         items = [_mapped(item, function) for item in value]
         return value._make(items) if hasattr(value, "_make") else tuple(items)

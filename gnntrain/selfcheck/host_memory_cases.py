@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from gnntrain.compute import cuda
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.rows import Gather
 from gnntrain.compute.selection import HOST_MEMORY
 from gnntrain.loading.pinned import device_addresses, empty_pinned
 from gnntrain.selfcheck.case import Case, WrongResultError
@@ -39,7 +39,7 @@ def _tried(device: torch.device, *, is_cached: bool) -> float:
             _NUM_ROWS,
             (rows,),
         )
-    found = cuda.gather(features, 0, len(nodes), torch.float32)
+    found = Gather(features, 0, len(nodes), torch.float32).cuda()
     if not torch.equal(found.cpu(), rows[nodes]):
         raise WrongResultError("other rows than were written there")
     return 0.0

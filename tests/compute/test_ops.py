@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute import cuda, ops
+from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.errors import UserError
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
-from gnntrain.models.attention import edge_softmax
+from gnntrain.models.attention import edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling.block import Block
-from tests.compute.registrations import each_registration
+from tests.compute.registrations import each_registration, on_gpu_kernels
+from tests.compute.test_examples import DTYPES, chunks_of
 from tests.examples import examples
 from tests.models.blocks import full_block, graph_of, rough_graph
+from tests.models.padding import padded
 from tests.models.slow_aggregate import (
     INDEX_TYPES,
     aggregations,
@@ -39,7 +36,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 """How far results of a type may be off: they are rounded once, and were summed in float32."""
-DTYPES = list(RELATIVE)
 WIDTHS = [1, 3, 47]
 
 
@@ -88,11 +84,10 @@ def test_an_aggregate_and_its_gradient_are_those_of_a_loop_over_edges(
 
 
 @each_registration
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_rows_may_be_wider_than_a_tile(reduce: Reduce, dtype: torch.dtype, device: str) -> None:
+def test_rows_may_be_wider_than_a_tile(reduce: Reduce, device: str) -> None:
     block = full_block(graph_of(5, [(0, 1), (3, 1), (1, 1), (0, 2), (4, 4)]), 1, 4)
-    check(Aggregation(block, reduce), 602, dtype, device)
+    check(Aggregation(block, reduce), 602, torch.bfloat16, device)
 
 
 @each_registration
@@ -364,34 +359,155 @@ def test_rows_that_do_not_lie_one_after_the_other_are_reduced(device: str) -> No
     assert_near(every_other, slow_aggregate(x[:, ::2].double(), Aggregation(block)))
 
 
-def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "gnntrain.compute.triton_kernels", raising=False)
-    monkeypatch.delattr("gnntrain.compute.triton_kernels", raising=False)
-    block = full_block(rough_graph())
-    features, given = LazyFeatures(torch.randn(40, 2)), Aggregation(block).sum(None)
-    with pytest.raises(UserError, match="needs triton"):
-        cuda.aggregate(features, given, "none", torch.float32)
+HUB = 19
 
 
-@pytest.mark.slow
-def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
-    from tests.absent_gpus import TARGETS, Compiled
-    from tests.compute.compiled_ahead import SAMPLER, launched
+def hub_block(offset: int = 0, index: torch.dtype = torch.int32) -> Block:
+    """A hub both ways, self loops, duplicate edges and a node without any."""
+    edges = [(i % 6, 2) for i in range(HUB)] + [(4, i % 5) for i in range(HUB)]
+    return full_block(graph_of(7, [*edges, (0, 0), (3, 1), (3, 1), (5, 5)]), offset, 6, index)
 
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.compute.compiled_ahead"],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = [Compiled(*values) for values in json.loads(done.stdout)]
-    names = {*SAMPLER, *(name.split(".")[1] for name in launched())}
-    assert {(one.kernel, one.target) for one in found} == set(product(names, TARGETS))
-    assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
-    assert max(one.local for one in found) <= 16  # a number or two
-    assert not any(one.local for one in found if one.kernel in SAMPLER)
+
+def given_by(reduce: Reduce, block: Block) -> Aggregation:
+    """With every factor that there may be."""
+    if reduce == "max":
+        return Aggregation(block, reduce)
+    torch.manual_seed(1)
+    sizes = block.num_edges, block.num_src, block.num_dst, block.num_dst
+    names = ("weight", "source_scale", "scale", "loop")
+    factors: dict[str, Any] = {
+        name: torch.rand(size, dtype=torch.float64) for name, size in zip(names, sizes, strict=True)
+    }
+    return Aggregation(block, reduce, **factors, skip_loops=True)
+
+
+@on_gpu_kernels
+def test_chunks_of_a_block_without_destinations_read_nothing(device: str) -> None:
+    """As padding may leave one."""
+    indptr, indices = torch.zeros(1, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
+    block, nothing = Block(indptr, indices, 1).to(device), torch.empty(0, 4, device=device)
+    with chunks_of(2):
+        score = pair_score(block, nothing.new_ones(1, 4), nothing, nothing.new_ones(2, 2), 0.2)
+        alpha, _ = edge_softmax(block, score, nothing[:, :2])
+        out = aggregate(nothing.new_ones(1, 4), Aggregation(block, weight=alpha))
+    assert not alpha.any()
+    assert out.shape == (0, 4)
+
+
+def gradients(
+    call: Callable[..., Any], block: Block, inputs: list[Tensor], device: str, dtype: torch.dtype
+) -> list[Tensor]:
+    """What a call gives, and the gradients of its inputs; the same for equal calls."""
+    moved = [part.to(device, dtype).requires_grad_() for part in inputs]
+    out = call(block.to(device), *moved)
+    outs = list(out) if isinstance(out, tuple) else [out]
+    if not any(part.requires_grad for part in outs):  # a loop over no edges
+        return [*outs, *map(torch.zeros_like, moved)]
+    torch.manual_seed(7)
+    pulls = [torch.randn(part.shape, dtype=torch.float64).to(part) for part in outs]
+    options = {"allow_unused": True, "materialize_grads": True}
+    return [*(part.detach() for part in outs), *torch.autograd.grad(outs, moved, pulls, **options)]
+
+
+def attention_calls(block: Block, heads: int, width: int) -> list[tuple[Any, list[Tensor]]]:
+    """(call, inputs)."""
+    torch.manual_seed(0)
+    edges, dst = block.num_edges, block.num_dst
+    source, target, loop = (torch.randn(rows, heads) for rows in (block.num_src, dst, dst))
+    left, right = (torch.randn(rows, heads * width) for rows in (block.num_src, dst))
+    score, att = torch.randn(edges, heads) * 3, torch.randn(heads, width)
+    return [
+        (edge_softmax, [score, loop]),
+        (edge_softmax, [score]),
+        (_with_slope(sum_softmax), [source, target, loop]),
+        (_with_slope(pair_score), [left, right, att]),
+        (lambda own, x, weight: weighted_sum(own, x, weight, None), [left, score]),
+    ]
+
+
+def _with_slope(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *inputs: call(*inputs, 0.2)
+
+
+@each_registration
+@pytest.mark.parametrize("size", [512, 4])
+def test_attention_over_a_padded_block_is_that_over_the_block(size: int, device: str) -> None:
+    block, shape = hub_block(), (2, 3)
+    longer = padded(block)
+    for mine, inputs in attention_calls(block, *shape):
+        with chunks_of(size):
+            expected = gradients(mine, block, inputs, device, torch.float64)
+            more = [_longer(part, block, longer) for part in inputs]
+            got = gradients(_cut(mine, block), longer, more, device, torch.float64)
+        for part, wanted in zip(got, expected, strict=True):
+            assert_near(part[: len(wanted)], wanted.cpu())
+            assert not part[len(wanted) :].any()
+
+
+def _longer(part: Tensor, block: Block, longer: Block) -> Tensor:
+    """Numbers for nodes that are too many; for edges anything, even what is not a number."""
+    sizes = {block.num_src: longer.num_src, block.num_dst: longer.num_dst}
+    if len(part) == block.num_edges:
+        more, fill = longer.num_edges - len(part), torch.nan
+    else:
+        more, fill = sizes.get(len(part), len(part)) - len(part), 3.0
+    return torch.cat([part, part.new_full((more, *part.shape[1:]), fill)])
+
+
+def _cut(call: Callable[..., Any], block: Block) -> Callable[..., Any]:
+    """What belongs to the block: the rest is nobody's."""
+
+    def cut(longer: Block, *inputs: Tensor) -> Any:
+        out = call(longer, *inputs)
+        if isinstance(out, tuple):
+            return out[0][: block.num_edges], out[1][: block.num_dst]
+        return out[: block.num_edges if len(out) == longer.num_edges else block.num_dst]
+
+    return cut
+
+
+@each_registration
+@pytest.mark.parametrize("size", [512, 4])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_an_aggregate_over_a_padded_block_is_that_over_the_block(
+    reduce: Reduce, size: int, device: str
+) -> None:
+    given = given_by(reduce, hub_block())
+    torch.manual_seed(0)
+    block, longer = given.block, padded(given.block)
+    x = torch.randn(block.num_src, 3, dtype=torch.float64)
+    more = torch.cat([x, torch.full((4, 3), torch.nan, dtype=torch.float64)])
+    names = {"weight": 5, "source_scale": 4, "scale": 3, "loop": 3}
+    factors: dict[str, Any] = {
+        name: torch.cat([value, value.new_ones(by)]).to(device)
+        for name, by in names.items()
+        if (value := getattr(given, name)) is not None
+    }
+    same = {name: value[: -names[name]] for name, value in factors.items()}
+    with chunks_of(size):
+        expected = gradients(
+            lambda own, rows: aggregate(rows, replace(given, block=own, **same)),
+            block, [x], device, torch.float64,
+        )  # fmt: skip
+        got = gradients(
+            lambda own, rows: aggregate(rows, replace(given, block=own, **factors))[
+                : block.num_dst
+            ],
+            longer, [more], device, torch.float64,
+        )  # fmt: skip
+    assert_near(got[0], expected[0].cpu())
+    assert_near(got[1][: block.num_src], expected[1].cpu())
+
+
+@each_registration
+@examples(20)
+@given(block=blocks(max_offset=0))
+def test_padding_is_nobodys_out_edge(block: Block, device: str) -> None:
+    block = block.to(device)
+    longer = padded(block)
+    expected = ops.transpose(block.indptr, block.indices, block.num_src)
+    got = ops.transpose(longer.indptr, longer.indices, longer.num_src)
+    assert got[0][: block.num_src + 1].tolist() == expected[0].tolist()
+    assert set(got[0][block.num_src :].tolist()) == {block.num_edges}
+    for part, wanted in zip(got[1:], expected[1:], strict=True):
+        assert part[: block.num_edges].tolist() == wanted.tolist()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.cli import main
 from gnntrain.config import FilesConfig
 from gnntrain.data.build import OpenedStore
 from gnntrain.data.graph import GraphData
@@ -134,30 +133,3 @@ def test_files_that_never_rest_are_told(
     with pytest.raises(UserError, match="changed 3 times while they were read"):
         opened(tmp_path)
     assert not stores(tmp_path)
-
-
-def test_predict_with_the_keys_of_the_runs_files_reads_them_as_they_are(
-    tmp_path: Path, edges: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    files = [f"dataset.{role}={path}" for role, path in paths(tmp_path).items()]
-    small = ["model=gcn", "trainer.gpus=0", "trainer.epochs=1", "run.dir=run"]
-    assert main(["dataset=files", *files, *small]) == 0
-    times = edges.stat()
-    edges.write_text(OTHER)
-    os.utime(edges, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-    def predicted(*keys: str) -> str:
-        out = f"{time.time_ns()}.csv"
-        assert main(["predict", "run", "--what", "logits", "--out", out, *keys]) == 0
-        return Path(out).read_text()
-
-    of_run, today = predicted(), predicted("dataset=files", *files)
-    assert of_run != today
-    copy = tmp_path / "copy.csv"
-    copy.write_text(OTHER)
-    elsewhere = [f"dataset.edges={copy}" if "edges=" in key else key for key in files]
-    assert predicted("dataset=files", *elsewhere) == today
-    edges.write_text(EDGES)
-    assert predicted("dataset=files", *files) == of_run

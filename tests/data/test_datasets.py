@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import platformdirs
 import pytest
 import torch
@@ -32,6 +31,7 @@ from gnntrain.data.raw_files import STALL_SECONDS, PublishedBuilder, RawLayout
 from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
+from tests.data.files import features_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 CORA = SHARED / "planetoid" / "Cora" / "raw"
@@ -61,13 +61,6 @@ def download_reddit(monkeypatch: pytest.MonkeyPatch, download: Callable[[Path], 
 
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
     return set(zip(data.edges[EDGE].src.tolist(), data.edges[EDGE].dst.tolist(), strict=True))
-
-
-def features_of(data: GraphData) -> npt.NDArray[np.float32]:
-    features: Any = data.target_nodes.features
-    is_array = isinstance(features, np.ndarray)
-    whole = features if is_array else features.rows(0, data.target_nodes.num_nodes)
-    return np.asarray(whole, np.float32)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -140,7 +133,8 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
     assert len(ours.edges[EDGE].src) == len(theirs.edges[EDGE].src)
-    np.testing.assert_array_equal(features_of(ours), features_of(theirs))
+    ours_and_theirs = (features_of(graph.target_nodes) for graph in (ours, theirs))
+    np.testing.assert_array_equal(*(rows.astype(np.float32) for rows in ours_and_theirs))
     np.testing.assert_array_equal(ours.labels, theirs.labels)
     for split, nodes in theirs.splits.items():
         np.testing.assert_array_equal(ours.splits[split], nodes)
@@ -148,26 +142,15 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         assert getattr(ours, name) == getattr(theirs, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("dblp", {"author": 9, "paper": 12, "term": 5, "conference": 3}),
-        ("imdb", {"movie": 9, "director": 5, "actor": 7}),
-    ],
-)
-def test_typed_graphs_are_those_that_pygs_own_classes_make(
-    tmp_path: Path, name: str, sizes: dict[str, int]
-) -> None:
-    import torch_geometric.datasets
+def test_a_typed_graph_is_the_one_that_pygs_own_class_makes(tmp_path: Path) -> None:
+    from torch_geometric.datasets import DBLP
 
-    raw = tmp_path / "data" / name.upper() / "raw"
-    target, *others = sizes
+    sizes = {"author": 9, "paper": 12, "term": 5, "conference": 3}
     edges = [("author", "paper"), ("paper", "term"), ("paper", "conference")]
-    edges = edges if name == "dblp" else [(target, other) for other in others]
-    raw_layouts.write_magnn(raw, sizes, edges)
-    data = builder_for(BuiltinConfig(name=name, root=str(tmp_path / "data"))).build()
-    shutil.copytree(raw, tmp_path / "copy" / "raw")
-    expected = getattr(torch_geometric.datasets, name.upper())(str(tmp_path / "copy"))[0]
+    raw_layouts.write_magnn(tmp_path / "data/DBLP/raw", sizes, edges)
+    data = build("dblp", tmp_path / "data")
+    shutil.copytree(tmp_path / "data/DBLP/raw", tmp_path / "copy/raw")
+    expected = DBLP(str(tmp_path / "copy"))[0]
     assert {kind: nodes.num_nodes for kind, nodes in data.nodes.items()} == sizes
     for kind, nodes in data.nodes.items():
         if "x" in expected[kind]:
@@ -177,10 +160,10 @@ def test_typed_graphs_are_those_that_pygs_own_classes_make(
     assert set(data.edges) == set(expected.edge_types)
     for edge_type, ends in data.edges.items():
         np.testing.assert_array_equal(np.stack([*ends]), expected[edge_type].edge_index)
-    assert (data.target, data.num_classes) == (target, 3)
-    np.testing.assert_array_equal(data.labels, expected[target].y)
+    assert (data.target, data.num_classes) == ("author", 3)
+    np.testing.assert_array_equal(data.labels, expected["author"].y)
     for split, ids in data.splits.items():
-        mask = expected[target][f"{split}_mask"]
+        mask = expected["author"][f"{split}_mask"]
         np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(mask))
 
 

@@ -264,8 +264,12 @@ def test_missing_values_and_categories(tmp_path: Path, missing: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
 def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
-    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    suffix: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("gnntrain.data.preprocessing._CHUNK_VALUES", 7)
     t = 1.7e9 + np.array([1.0, 2, 3, 6, 60, -60, 0.25, 5])
     table: Any = nodes(t=t)
     if suffix == "parquet":
@@ -282,20 +286,6 @@ def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
     (warning,) = (text for text in caplog.messages if "float32" in text)
     names = {"csv": "t", "npz": "2", "parquet": "t, list_1"}
     assert f"float32: {names[suffix]}." in warning
-
-
-def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path) -> None:
-    matrix = np.arange(24, dtype=np.float64).reshape(8, 3)
-    matrix[[1, 6], [0, 2]] = np.nan
-    keys = paths(tmp_path, {"x": matrix, "id": np.array(IDS)}, "npz")
-    options: dict[str, Any] = {**keys, "standardize": True}
-    assert "column 0 is 'nan'" in refusal(options)
-    filled = pd.DataFrame(matrix).fillna(pd.DataFrame(matrix[:4]).mean()).to_numpy()
-    scaled = (filled - filled[:4].mean(axis=0)) / filled[:4].std(axis=0)
-    expected = np.insert(scaled, [1, 3], np.isnan(matrix)[:, [0, 2]], axis=1)
-    found = told(build({**options, "missing": "indicator"}))
-    np.testing.assert_allclose(found["features"], expected, rtol=1e-6)
-    assert found["names"] == []
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

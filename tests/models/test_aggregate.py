@@ -119,7 +119,7 @@ def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
     x, weight = torch.randn(40, 6, requires_grad=True), torch.rand(block.num_edges, 3)
     expected = weighted_sum(block, x, weight)
     monkeypatch.setattr(reference, "_INT32_MAX", 100)
-    with registered(reference, "CPU"):
+    with registered("reference"):
         got = weighted_sum(block, x, weight.requires_grad_())
         torch.testing.assert_close(got, expected)
         torch.autograd.backward(got.sum())

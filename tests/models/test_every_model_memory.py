@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import SAGEConv
 
-from gnntrain.compute import cpu, reference
+from gnntrain.compute import reference
 from gnntrain.data.graph import GraphSchema
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2, HeteroGNN
 from gnntrain.models.hetero_sage import HeteroSAGE
@@ -31,7 +31,7 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     numel: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own = opened(func, cpu)
+        own = opened(func)
         if own is not None:
             with self:
                 return own(*args)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute import cuda
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import Aggregation
@@ -237,7 +236,7 @@ def test_models_compute_as_on_the_cpu_with_and_without_padding(
     inner = padded(blocks[0], destinations=2)
     outer = padded(blocks[1], sources=2)
     features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
-    with registered(cuda, "CPU"):
+    with registered("cuda"):
         for block in blocks:
             block.derived.clear()
         cases: list[tuple[Any, list[Block]]] = [(x, blocks), (longer, [inner, outer])]

@@ -55,10 +55,10 @@ def aborting(function: Callable[..., Any]) -> Callable[..., Any]:
 WAYS = {"wrong": wrong, "raise": raising, "hang": hanging, "abort": aborting}
 
 
-def break_kernels(cuda: ModuleType) -> None:
+def break_kernels(ops: ModuleType) -> None:
     for item in filter(None, os.environ.get("BROKEN", "").split(",")):
         name, way = item.split("=")
-        setattr(cuda, name, WAYS[way](getattr(cuda, name)))
+        ops.OPERATORS[name].cuda = WAYS[way](ops.OPERATORS[name].cuda)
 
 
 def be_patient(trying: ModuleType) -> None:
@@ -79,7 +79,7 @@ def take_triton(choice: ModuleType) -> None:
 
 
 CHANGES = {
-    "gnntrain.compute.cuda": break_kernels,
+    "gnntrain.compute.ops": break_kernels,
     "gnntrain.selfcheck.trying": be_patient,
     "gnntrain.selfcheck.check": wait_longer,
     "gnntrain.selfcheck.choice": take_triton,

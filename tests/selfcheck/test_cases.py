@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute import cuda, ops, reference
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.selfcheck.arguments import FORMS
-from gnntrain.selfcheck.blocks import awkward_blocks
+from gnntrain.compute.ops import OPERATORS
+from gnntrain.compute.rows import Gather
 from gnntrain.selfcheck.case import WrongResultError
-from gnntrain.selfcheck.cases import PRECISIONS, all_cases, kernels
+from gnntrain.selfcheck.cases import PRECISIONS, all_cases
 from gnntrain.selfcheck.comparing import compare
 from tests.compute.devices import NEEDS_INTERPRETER
 
@@ -24,9 +23,8 @@ CPU = torch.device("cpu")
 
 
 def test_every_operator_with_a_kernel_is_tried() -> None:
-    own = {name for name in ops.SCHEMAS if hasattr(cuda, name)}
-    own -= {name for name in own if getattr(cuda, name) is getattr(reference, name)}
-    assert own == set(kernels()) == set(FORMS)
+    tried = {case.kernel for case in all_cases("cpu")}
+    assert {name for name, operator in OPERATORS.items() if operator.has("cuda")} <= tried
 
 
 def test_names_are_distinct_and_every_precision_is_tried() -> None:
@@ -35,19 +33,6 @@ def test_names_are_distinct_and_every_precision_is_tried() -> None:
         assert len({case.name for case in cases}) == len(cases)
         tried = {(case.kernel, case.precision) for case in cases}
         assert {("aggregate", precision) for precision in PRECISIONS} <= tried
-
-
-def test_blocks_are_awkward() -> None:
-    blocks = dict(awkward_blocks())
-    assert any(block.num_edges == 0 for block in blocks.values())
-    assert any(block.num_dst == 1 for block in blocks.values())
-    assert any(len(block.indices) > int(block.indptr[-1]) for block in blocks.values())
-    assert any(block.dst_offset > 0 for block in blocks.values())
-    hubs = blocks["hubs"]
-    assert int(hubs.indptr.diff().max()) > 1024  # two chunks of `launching`
-    assert int(hubs.indices.bincount().max()) > 1024
-    for block in blocks.values():
-        assert bool(((block.indices >= 0) & (block.indices < block.num_src)).all())
 
 
 SMALL = ["gather: selected rows, fp16", "aggregate: heads, bf16", "sampler: padded"]
@@ -67,17 +52,23 @@ def test_all_kernels_pass() -> None:
 
 
 ROWS = torch.linspace(-3, 3, 20).reshape(5, 4)
+
+
+def gather(*arguments: Any) -> Tensor:
+    return Gather(*arguments).reference()
+
+
 GIVEN = LazyFeatures(ROWS, torch.tensor([4, 0, 2])), 0, 3, torch.float32
 
 
 def changed(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    return lambda *arguments: change(reference.gather(*arguments))
+    return lambda *arguments: change(gather(*arguments))
 
 
 def test_a_result_as_near_as_the_reference_is_right() -> None:
-    assert compare(reference.gather, reference.gather, GIVEN, CPU) == 0
+    assert compare(gather, gather, GIVEN, CPU) == 0
     near = changed(lambda out: out * (1 + 1e-7))
-    assert 0 < compare(near, reference.gather, GIVEN, CPU) < 1e-6
+    assert 0 < compare(near, gather, GIVEN, CPU) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -94,10 +85,10 @@ def test_a_result_as_near_as_the_reference_is_right() -> None:
 )
 def test_another_result_is_wrong(change: Callable[[Tensor], Any]) -> None:
     with pytest.raises(WrongResultError):
-        compare(changed(change), reference.gather, GIVEN, CPU)
+        compare(changed(change), gather, GIVEN, CPU)
 
 
 def test_a_race_between_equal_calls_is_wrong_however_small() -> None:
     calls = iter([0.0, 1e-8])
     with pytest.raises(WrongResultError, match="equal calls"):
-        compare(changed(lambda out: out + 3e-7 * (next(calls) > 0)), reference.gather, GIVEN, CPU)
+        compare(changed(lambda out: out + 3e-7 * (next(calls) > 0)), gather, GIVEN, CPU)

@@ -1,0 +1,393 @@
+"""Sums and maxima of rows over the in-edges of each destination, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.compute import kernels, reference
+from gnntrain.compute.buffers import BUFFERS
+from gnntrain.compute.cpu import (
+    NO_NUMBERS,
+    NO_TIES,
+    NO_WEIGHTS,
+    Table,
+    array_of,
+    by_rows,
+    factors_of,
+    numbers_by_edge,
+)
+from gnntrain.compute.examples import Inputs
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.launching import Chunks, Tile, launch_by_edge, launch_by_row, places_of
+from gnntrain.compute.operator import Operator, Sum
+from gnntrain.compute.reference import columns_of, destinations, exact_type, fill_padding
+from gnntrain.compute.rows import Gather
+
+
+class Aggregate(Operator):
+    """`Sum`, and the destinations' own rows.
+
+    Attributes:
+        root: "beside": row(dst_offset + v) stands beside out[v], which is twice as wide; "added":
+            the second half of that row is added to out[v] from `first_loop` on, and the first
+            halves are summed; else "none".
+    """
+
+    features: LazyFeatures
+    total: Sum
+    root: str
+    dtype: torch.dtype
+
+    def fake(self) -> Tensor:
+        width = self.features.num_features
+        across = {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
+        device = self.total.indptr.device
+        return torch.empty(self.total.num_dst, across, dtype=self.dtype, device=device)
+
+    def reference(self) -> Tensor:
+        features, total, root, dtype = self.features, self.total, self.root, self.dtype
+        exact, num_dst = exact_type(features.rows.dtype, dtype), total.num_dst
+        first = total.first_loop
+        width = features.num_features // 2 if root == "added" else features.num_features
+        out = reference.row_sums(features, total, width, exact)
+        scale = reference.row_factors(total, exact)
+        if scale is not None:
+            out *= scale
+
+        def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
+            return Gather(features, start, start + number, dtype).reference()
+
+        start = max(0, total.dst_offset + first)
+        if total.loop is not None:
+            number = min(len(total.loop), num_dst - first)
+            rows = own(start, number, exact)[:, :width]
+            out[first : first + number] += rows * total.loop[:number, None]
+        if root == "added":
+            number = min(len(features), num_dst - first)
+            out[first : first + number] += own(start, number, exact)[:, width:]
+        if root == "beside":
+            return torch.cat([out.to(dtype), own(total.dst_offset, num_dst, dtype)], dim=1)
+        return out.to(dtype)
+
+    def cpu(self) -> Tensor:
+        reduction = Reduction(Table(self.features), self.total, self.root)
+        across = 2 * reduction.width if self.root == "beside" else reduction.width
+        out = BUFFERS.empty((reduction.num_dst, across), self.dtype)
+        by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
+        return out
+
+    def cuda(self) -> Tensor:
+        features, total, adds_own = self.features, self.total, self.root == "added"
+        width = features.num_features // 2 if adds_own else features.num_features
+        weight, loop, out = total.edge_weight, total.loop, self.fake()
+        num_edges = len(features.rows if total.indices is None else total.indices)
+        launch_by_row(
+            "triton_kernels.reduce_rows",
+            out,
+            width,
+            Chunks.of(num_edges, total.max_in_edges),
+            **places_of(features),
+            indptr=total.indptr,
+            indices=total.indices,
+            edges=total.edge_ids,
+            edge_weight=None if weight is None else weight.contiguous(),
+            source_scale=total.source_scale,
+            source_indptr=total.source_indptr,
+            row_scale=total.scale,
+            loop=loop,
+            first_loop=total.first_loop,
+            num_loops=len(loop) if loop is not None else len(features) * adds_own,
+            own=total.dst_offset,
+            HEADS=total.heads,
+            IS_MEAN=total.is_mean,
+            SKIP_OWN=total.skip_own,
+            PUTS_OWN=self.root == "beside",
+            ADDS_OWN=adds_own,
+        )
+        return out
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        edges, dtype, number = given.edges, given.dtype, given.num_rows
+        mean, factors = edges._replace(is_mean=True), given.factors(is_mean=True)
+        heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
+        by_edge = edges._replace(indices=None)
+
+        def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
+            features = LazyFeatures(rows) if isinstance(rows, Tensor) else rows
+            return Aggregate(features, total, root, dtype)
+
+        grad = given.rows(edges.num_dst, 48)
+        return {
+            "mean, own rows": of(given.features(136), mean, "beside"),  # SAGE's first layer
+            "float32 rows": of(given.features(136, torch.float32), mean),
+            "rows in several matrices": of(given.spread(40), mean, "beside"),
+            "sum": of(given.rows(number, 5), edges),
+            "all factors": of(given.rows(number, 47), factors),
+            "heads": of(given.rows(number, 15), heads),
+            "gradient": of(grad, given.transposed(factors)),
+            "gradient with own rows": of(grad, given.transposed(mean), "added"),
+            "rows by edge": of(given.rows(given.num_edges, 3), by_edge),
+        }
+
+
+class Reduction:
+    """`Sum` in the form of Numba's kernel."""
+
+    def __init__(self, table: Table, total: Sum, root: str) -> None:
+        self.num_dst = total.num_dst
+        self.num_edges = len(table.rows if total.indices is None else total.indices)
+        self.width = table.width // 2 if root == "added" else table.width
+        self._table, self._root, self._own = table, root, total.dst_offset
+        weight, source_scale = total.edge_weight, total.source_scale
+        if total.source_indptr is not None:
+            # In the sums' precision: otherwise the kernels would widen every row.
+            exact = torch.promote_types(table.rows.dtype, torch.float32)
+            share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
+            source_scale = share if source_scale is None else share * source_scale
+        self._arguments = (
+            *table.arguments,
+            total.indptr.numpy(),
+            NO_NUMBERS if total.indices is None else total.indices.numpy(),
+            total.indices is None,
+            NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy(),
+            NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
+            factors_of(source_scale),
+            factors_of(total.scale),
+            total.is_mean,
+            total.dst_offset,
+            total.skip_own,
+            factors_of(total.loop),
+            total.first_loop,
+            len(table.rows) if root == "added" else 0,
+        )
+
+    def put(self, start: int, stop: int, out: Tensor) -> None:
+        """Reduce for the destinations `start … stop − 1` into the rows of `out`, on this thread."""
+        is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
+        memory = np.empty(self.width, np.float64 if is_double else np.float32)
+        kernels.reduce_rows(*self._arguments, start, stop, array_of(out), memory)
+        if self._root == "beside":
+            self._table.put(self._own, start, stop, out, column=self.width)
+
+
+class EdgeProducts(Operator):
+    """The gradient of `edge_weight` behind `Aggregate`; attention's scores.
+
+    ⟨rows[src], grad[dst]⟩ by head, times all factors but the weight, of which only the shape and
+    type are read.
+    """
+
+    rows: Tensor
+    grad: Tensor
+    total: Sum
+
+    def fake(self) -> Tensor:
+        assert self.total.edge_weight is not None
+        return torch.empty_like(self.total.edge_weight)
+
+    def reference(self) -> Tensor:
+        rows, grad, total = self.rows, self.grad, self.total
+        weight, src = total.edge_weight, total.indices
+        assert weight is not None
+        assert src is not None
+        exact, dst = exact_type(rows.dtype, weight.dtype), destinations(total.indptr, len(src))
+        out = torch.empty(len(src), total.heads, dtype=exact, device=rows.device)
+        for edges in reference.edge_chunks(len(src), rows.shape[1]):
+            pairs = rows.index_select(0, src[edges]).to(exact)
+            pairs.mul_(grad.index_select(0, dst[edges]))
+            out[edges] = reference.by_head(pairs, total.heads).sum(-1)
+        factors = reference.edge_factors(total._replace(edge_weight=None), src, exact)
+        scale = reference.row_factors(total, exact)
+        if factors is not None:
+            out *= factors
+        if scale is not None:
+            out *= scale.index_select(0, dst)
+        return fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
+
+    def cpu(self) -> Tensor:
+        """The products by head, then the factors of edges."""
+        rows, grad, total = self.rows, self.grad, self.total
+        weight, indices = total.edge_weight, total.indices
+        assert weight is not None
+        assert indices is not None
+        exact = torch.promote_types(torch.promote_types(rows.dtype, grad.dtype), torch.float32)
+        scale, table = reference.row_factors(total, exact), Table(LazyFeatures.of(rows))
+        scaled = array_of((grad if scale is None else grad * scale).to(exact).contiguous())
+        out = numbers_by_edge(torch.empty(0, total.heads, dtype=exact), total.indptr, indices)
+        edges = total.indptr.numpy(), indices.numpy()
+
+        def task(start: int, stop: int) -> None:
+            kernels.edge_products(*table.arguments, scaled, *edges, start, stop, array_of(out))
+
+        by_rows(total.num_dst, len(indices), task)
+        factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
+        if factors is not None:
+            out *= factors
+        return out.view(weight.shape).to(weight.dtype)
+
+    def cuda(self) -> Tensor:
+        total, width, heads = self.total, self.rows.shape[1], self.total.heads
+        assert total.edge_weight is not None
+        assert total.indices is not None
+        out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
+        rows = LazyFeatures.of(self.rows).rows
+        chunks = Chunks.of(len(total.indices), total.max_in_edges)
+        launch_by_edge(
+            "triton_kernels.edge_products",
+            total.num_dst,
+            heads,
+            Tile.of(width // heads, chunks, total.num_dst),
+            width,
+            chunks,
+            out=out,
+            rows=rows,
+            STRIDE=rows.stride(0),
+            grad=self.grad.contiguous(),
+            indptr=total.indptr,
+            indices=total.indices,
+            source_scale=total.source_scale,
+            row_scale=total.scale,
+            own=total.dst_offset,
+            HEADS=heads,
+            IS_MEAN=total.is_mean,
+            SKIP_OWN=total.skip_own,
+        )
+        return out
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        edges, number = given.edges, given.num_rows
+        heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
+        grad = given.rows(edges.num_dst, 48)
+        columns = given.rows(number, 60)[:, 12:]  # read in place
+        factors = given.factors(is_mean=True)
+        return {
+            "all factors": EdgeProducts(given.rows(number, 48), grad, factors),
+            "heads": EdgeProducts(columns, grad, heads),
+        }
+
+
+class AggregateMax(Operator):
+    """The largest number of each column, 0 without in-edges, and how many in-edges brought it
+    (int32; nothing if not asked for). Not a number is the largest."""
+
+    features: LazyFeatures
+    indptr: Tensor
+    indices: Tensor
+    max_in_edges: int | None
+    dtype: torch.dtype
+    count: bool
+
+    def fake(self) -> tuple[Tensor, Tensor]:
+        size = len(self.indptr) - 1, self.features.num_features
+        out = torch.empty(size, dtype=self.dtype, device=self.indptr.device)
+        return out, out.new_empty(size if self.count else (0, 0), dtype=torch.int32)
+
+    def reference(self) -> tuple[Tensor, Tensor]:
+        features, indptr, indices = self.features, self.indptr, self.indices
+        exact, dst = exact_type(features.rows.dtype, self.dtype), destinations(indptr, len(indices))
+        is_empty = (indptr.diff() == 0).unsqueeze(1)
+        out, ties = self.fake()
+        for _, columns in columns_of(features.num_features, len(indices)):
+            values = reference.rows_at(features.columns(columns), indices).to(exact)
+            top = reference.maxima(fill_padding(values, indptr, -torch.inf), dst, indptr)
+            out[:, columns] = top.masked_fill_(is_empty, 0)
+            if self.count:
+                is_top = fill_padding(values == top.index_select(0, dst), indptr)
+                number = torch.zeros_like(top, dtype=torch.int32)
+                ties[:, columns] = number.index_add_(0, dst, is_top.to(torch.int32))
+        return out, ties
+
+    def cpu(self) -> tuple[Tensor, Tensor]:
+        table = Table(self.features)
+        out = BUFFERS.empty((len(self.indptr) - 1, table.width), self.dtype)
+        ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
+        given = *table.arguments, self.indptr.numpy(), self.indices.numpy()
+        number = np.float64 if torch.float64 in (table.rows.dtype, self.dtype) else np.float32
+
+        def task(start: int, stop: int) -> None:
+            counts = ties[start:stop].numpy() if self.count else NO_TIES
+            rows = array_of(out[start:stop]), counts, np.empty(table.width, number)
+            kernels.max_rows(*given, start, stop, *rows)
+
+        by_rows(len(out), len(self.indices), task)
+        return out, ties
+
+    def cuda(self) -> tuple[Tensor, Tensor]:
+        out, ties = self.fake()
+        args: dict[str, Any] = {**places_of(self.features), "indptr": self.indptr}
+        args |= {"indices": self.indices}
+        chunks = Chunks.of(len(self.indices), self.max_in_edges)
+        also = {"ties": ties if self.count else None}
+        launch_by_row("triton_maximum.max_rows", out, out.shape[1], chunks, also, **args)
+        return out, ties
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        rows = LazyFeatures(given.integers(given.num_rows, 21))
+        edges, dtype = given.adjacency, given.dtype
+        return {
+            "ties": AggregateMax(rows, *edges, dtype, True),
+            "selected rows": AggregateMax(given.features(136), *edges, torch.float32, False),
+            "rows in several matrices": AggregateMax(given.spread(40), *edges, dtype, True),
+        }
+
+
+class AggregateMaxBackward(Operator):
+    """The gradient of the rows, over their out-edges: in-edges that share a maximum share its
+    gradient evenly."""
+
+    grad: Tensor
+    rows: Tensor
+    out: Tensor
+    ties: Tensor
+    indptr: Tensor
+    indices: Tensor
+
+    def fake(self) -> Tensor:
+        return torch.empty_like(self.rows)
+
+    def reference(self) -> Tensor:
+        rows, indptr, indices = self.rows, self.indptr, self.indices
+        shares = self.grad.to(exact_type(rows.dtype)) / self.ties.clamp(min=1)
+        found, src = torch.empty_like(rows), destinations(indptr, len(indices))
+        for _, columns in columns_of(rows.shape[1], len(indices)):
+            tops = self.out[:, columns].index_select(0, indices)
+            is_top = tops == rows[:, columns].index_select(0, src)
+            values = shares[:, columns].index_select(0, indices)
+            found[:, columns] = reference.edge_sums(values.where(is_top, 0), indptr)
+        return found
+
+    def cpu(self) -> Tensor:
+        rows = self.rows
+        grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
+        given = array_of(rows), array_of(self.out), self.ties.numpy(), array_of(self.grad)
+        edges = self.indptr.numpy(), self.indices.numpy()
+        number = np.float64 if rows.dtype == torch.float64 else np.float32
+
+        def task(start: int, stop: int) -> None:
+            memory = np.empty(rows.shape[1], number)
+            target = array_of(grad_rows[start:stop])
+            kernels.spread_maximum(*given, *edges, start, stop, target, memory)
+
+        by_rows(len(rows), len(self.indices), task)
+        return grad_rows
+
+    def cuda(self) -> Tensor:
+        grad_rows, chunks = torch.empty_like(self.rows), Chunks.of(len(self.indices))
+        args: dict[str, Any] = {"rows": self.rows, "tops": self.out, "ties": self.ties}
+        args |= {"grad": self.grad, "indptr": self.indptr, "indices": self.indices}
+        width = self.rows.shape[1]
+        launch_by_row("triton_maximum.spread_maximum", grad_rows, width, chunks, **args)
+        return grad_rows
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        rows, grad = given.integers(given.num_rows, 21), given.rows(given.edges.num_dst, 21)
+        top = AggregateMax(LazyFeatures(rows), *given.adjacency, given.dtype, True).reference()
+        return {"ties": AggregateMaxBackward(grad, rows, *top, *given.back()[:2])}

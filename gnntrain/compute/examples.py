@@ -1,0 +1,139 @@
+"""Inputs of the operators' examples: small and awkward blocks, and random rows for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures, addresses_of
+from gnntrain.compute.operator import Sum
+
+_HUB_EDGES = 1500  # more than two chunks of `launching`
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Random inputs for a block, on the CPU.
+
+    Attributes:
+        name: Of the block.
+        edges: Its in-edges, as a sum without factors.
+        num_src: Number of sources, some of which may be no destination's.
+        dtype: Of rows of features and activations.
+    """
+
+    name: str
+    edges: Sum
+    num_src: int
+    dtype: torch.dtype = torch.float32
+    draw: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
+
+    @property
+    def num_edges(self) -> int:
+        assert self.edges.indices is not None
+        return len(self.edges.indices)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the sources, and of the destinations, which are sources too."""
+        return max(self.num_src, self.edges.dst_offset + self.edges.num_dst)
+
+    @property
+    def adjacency(self) -> tuple[Tensor, Tensor, int | None]:
+        """indptr, indices and the most edges of a destination."""
+        assert self.edges.indices is not None
+        return self.edges.indptr, self.edges.indices, self.edges.max_in_edges
+
+    def back(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The out-edges of every source, see `Transpose`."""
+        out: Any = torch.ops.gnntrain.transpose(*self.adjacency[:2], self.num_src)
+        return out  # type: ignore[no-any-return]
+
+    def rows(self, number: int, width: int) -> Tensor:
+        """Normal numbers `[number, width]`."""
+        return self.exact(number, width).to(self.dtype)
+
+    def exact(self, *shape: int) -> Tensor:
+        """The same in the type of factors and attention scores, float32."""
+        return torch.randn(shape, generator=self.draw)
+
+    def integers(self, number: int, width: int) -> Tensor:
+        """Rows of a few distinct numbers, among which maxima tie."""
+        return torch.randint(-2, 3, (number, width), generator=self.draw).to(self.dtype)
+
+    def features(self, width: int, dtype: torch.dtype | None = None) -> LazyFeatures:
+        """Rows for all sources and destinations, of random nodes."""
+        nodes = torch.randint(0, 70, (self.num_rows,), generator=self.draw)
+        rows = self.exact(70, width).to(self.dtype if dtype is None else dtype)
+        return LazyFeatures(rows, nodes)
+
+    def spread(self, width: int) -> LazyFeatures:
+        """The same in several matrices: some cached, the others in two parts."""
+        whole = self.features(width)
+        slots = torch.arange(70, dtype=torch.int32) % 3 - 1
+        slots[slots == 1] = torch.arange(1, 24, dtype=torch.int32)[: int((slots == 1).sum())]
+        held = whole.rows[:40].clone(), whole.rows[40:].clone()
+        parts = addresses_of(held, "cpu")
+        return LazyFeatures(whole.rows[:24].clone(), whole.nodes, slots, parts, 40, held)
+
+    def factors(self, **more: Any) -> Sum:
+        """A sum with every factor that there may be."""
+        sizes = self.num_edges, self.num_src, self.edges.num_dst, self.edges.num_dst
+        names = "edge_weight", "source_scale", "scale", "loop"
+        factors = map(self.exact, sizes)
+        more |= dict(zip(names, factors, strict=True))
+        return self.edges._replace(skip_own=True, **more)
+
+    def transposed(self, total: Sum) -> Sum:
+        """The sum of the gradients of the sources behind a sum."""
+        indptr, indices, edge_ids = self.back()
+        return Sum(
+            indptr,
+            indices,
+            edge_ids=None if total.edge_weight is None else edge_ids,
+            edge_weight=total.edge_weight,
+            source_scale=total.scale,
+            source_indptr=total.indptr if total.is_mean else None,
+            scale=total.source_scale,
+            loop=total.loop,
+            first_loop=total.dst_offset,
+            dst_offset=-total.dst_offset,
+            skip_own=total.skip_own,
+        )
+
+
+def awkward_inputs(
+    dtype: torch.dtype = torch.float32, hub_edges: int = _HUB_EDGES
+) -> Iterator[Inputs]:
+    """Inputs for a block without edges, of one row, with hubs, with destinations not from 0 on,
+    and a padded one."""
+
+    def block(name: str, degrees: Sequence[int] | Tensor, indices: Any, num_src: int) -> Inputs:
+        degrees, indices = torch.as_tensor(degrees), torch.as_tensor(indices, dtype=torch.int64)
+        indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        return Inputs(name, Sum(indptr.int(), indices.int()), num_src, dtype)
+
+    yield block("no edge", [0, 0], [], 3)
+    yield block("one row", [3], [1, 0, 1], 2)
+    draw = torch.Generator().manual_seed(0)
+    indices = torch.randint(0, 9, (9 + hub_edges,), generator=draw)
+    indices[::4], indices[1::4], indices[2::4] = 2, 2, 2  # many out-edges
+    hubs = block("hubs", [3, 0, hub_edges, 1, 5], indices, 9)
+    indptr, indices, _ = hubs.adjacency
+    yield Inputs("hubs", Sum(indptr.long(), indices.long()), 9, dtype)
+    for name, num_dst, offset in (("destinations from 5 on", 5, 5), ("padded", 7, 0)):
+        degrees = torch.randint(0, 9, (num_dst,), generator=draw)
+        indices = torch.randint(0, 24, (int(degrees.sum()),), generator=draw)
+        starts = degrees.cumsum(0) - degrees
+        has_edges = degrees > 0
+        indices[starts[has_edges]] = offset + torch.arange(num_dst)[has_edges]  # self loops
+        if name == "padded":
+            degrees = torch.cat([degrees, degrees.new_zeros(3)])
+            indices = torch.cat([indices, indices.new_zeros(5)])
+        made = block(name, degrees, indices, 28 if name == "padded" else 24)
+        edges = made.edges._replace(dst_offset=offset, max_in_edges=8)
+        yield Inputs(name, edges, made.num_src, dtype)

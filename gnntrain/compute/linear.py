@@ -1,0 +1,243 @@
+"""A layer in one operator: aggregate, product, ReLU and dropout; and dropout alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gnntrain.compute import kernels
+from gnntrain.compute.aggregate import Reduction
+from gnntrain.compute.buffers import BUFFERS
+from gnntrain.compute.cpu import Table, array_of, by_rows, chunks, for_tasks, num_tasks
+from gnntrain.compute.examples import Inputs
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.operator import Operator, Sum
+
+_STEPS = 1 << 16  # of dropout's probability
+
+
+class AggregateLinear(Operator):
+    """(weight ‖ root weight) · (aggregate ‖ own row) + bias, with a dropout probability followed by
+    ReLU and dropout; and, if `keep`, the inputs of the product."""
+
+    is_random = True
+
+    features: LazyFeatures
+    total: Sum
+    weight: Tensor
+    bias: Tensor
+    has_root: bool
+    dropout: float | None
+    keep: bool
+
+    @property
+    def root(self) -> str:
+        return "beside" if self.has_root else "none"
+
+    def fake(self) -> tuple[Tensor, Tensor]:
+        num_dst, weight = self.total.num_dst, self.weight
+        inputs = weight.new_empty(num_dst if self.keep else 0, weight.shape[1])
+        return weight.new_empty(num_dst, weight.shape[0]), inputs
+
+    def reference(self) -> tuple[Tensor, Tensor]:
+        """One aggregate in the type of the weight, and one product."""
+        aggregate: Any = torch.ops.gnntrain.aggregate
+        given = *self.features.arguments(), *self.total
+        inputs = aggregate(*given, self.root, self.weight.dtype)
+        out = torch.addmm(self.bias, inputs, self.weight.t())
+        if self.dropout is not None:
+            out = F.dropout(out.relu_(), self.dropout)
+        return out, inputs if self.keep else inputs.new_empty(0, inputs.shape[1])
+
+    def cpu(self) -> tuple[Tensor, Tensor]:
+        """A layer in one pass: a thread computes all of it for a chunk of rows in its cache.
+
+        Computed by separate operators, block-sized tensors would be written and read several times.
+        """
+        reduction = Reduction(Table(self.features), self.total, self.root)
+        weight, bias, across, keep = self.weight, self.bias, self.weight.t(), self.keep
+        drop = None if self.dropout is None else Drop.draw(self.dropout)
+        num_dst, dtype = reduction.num_dst, weight.dtype
+        inputs = BUFFERS.empty((num_dst if keep else 0, weight.shape[1]), dtype)
+        out = BUFFERS.empty((num_dst, weight.shape[0]), dtype)
+
+        def task(start: int, stop: int) -> None:
+            part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
+            reduction.put(start, stop, part)
+            torch.addmm(bias, part, across, out=out[start:stop])
+            if drop is not None:
+                drop.apply(out, start, stop, relu=True)
+
+        by_rows(num_dst, reduction.num_edges, task)
+        return out, inputs
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        features, mean = given.features(5), given.edges._replace(is_mean=True)
+        weight = given.rows(3, 10)
+        # Far from 0 on either side: no rounding decides what ReLU keeps.
+        bias = torch.tensor([16, -16, 16], dtype=given.dtype)
+        root = features, mean, weight, bias, True, 0.0, True
+        return {
+            "linear": AggregateLinear(features, mean, weight[:, :5], bias, False, None, False),
+            "root, ReLU": AggregateLinear(*root),
+        }
+
+
+class AggregateLinearBackward(Operator):
+    """Gradients of the inputs (nothing if not asked for), of weight and bias (in `dtype`).
+
+    The mask of ReLU and dropout are the positive numbers of the result `out`.
+    """
+
+    grad: Tensor
+    weight: Tensor
+    inputs: Tensor
+    out: Tensor | None
+    dropout: float | None
+    dtype: torch.dtype
+    needs_inputs: bool
+
+    def fake(self) -> tuple[Tensor, Tensor, Tensor]:
+        weight, inputs = self.weight, self.inputs
+        grad_inputs = torch.empty_like(inputs) if self.needs_inputs else inputs.new_empty(0)
+        grad_weight = torch.empty_like(weight, dtype=self.dtype)
+        return grad_inputs, grad_weight, weight.new_empty(len(weight), dtype=self.dtype)
+
+    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
+        grad, weight, inputs = self.grad, self.weight, self.inputs
+        if self.out is not None:
+            grad = torch.ops.aten.threshold_backward(grad, self.out, 0)
+        factor = 1 / (1 - (self.dropout or 0.0))
+        # With beta 0 the first argument gives only the shape.
+        scaled: Any = {"beta": 0, "alpha": factor}
+        grad_inputs = inputs.new_empty(0)
+        if self.needs_inputs:
+            grad_inputs = torch.addmm(inputs, grad, weight, **scaled)
+        grad_weight = torch.addmm(weight, grad.t(), inputs, **scaled).to(self.dtype)
+        return grad_inputs, grad_weight, grad.sum(0, dtype=self.dtype).mul_(factor)
+
+    def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
+        grad, weight, inputs, out = self.grad.contiguous(), self.weight, self.inputs, self.out
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        factor = 1.0 if self.dropout is None else Drop.of(self.dropout).factor
+        count = num_tasks(len(inputs), 0)
+        # A sum for each task: the order of additions does not depend on the threads.
+        weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
+        bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
+        grad_inputs = BUFFERS.empty(inputs.shape if self.needs_inputs else (0,), inputs.dtype)
+
+        def task(number: int, start: int, stop: int) -> None:
+            # A 16-bit product cannot be accumulated in place: one product for the whole task.
+            in_place = exact == weight.dtype
+            for a, b in chunks(start, stop) if in_place else [(start, stop)]:
+                part = grad[a:b]
+                if out is not None:
+                    part = torch.empty_like(part)
+                    kernels.mask_rows(array_of(grad), array_of(out), factor, a, b, array_of(part))
+                if in_place:
+                    weight_sums[number].addmm_(part.t(), inputs[a:b])
+                else:
+                    weight_sums[number] += part.t() @ inputs[a:b]
+                bias_sums[number] += part.sum(0, dtype=exact)
+                if self.needs_inputs:
+                    torch.mm(part, weight, out=grad_inputs[a:b])
+
+        for_tasks(len(inputs), 0, task)
+
+        def total(parts: list[Tensor], like: Tensor) -> Tensor:
+            first = parts[0] if parts else torch.zeros_like(like)
+            for part in parts[1:]:
+                first += part
+            return first.to(self.dtype)
+
+        return grad_inputs, total(weight_sums, weight), total(bias_sums, weight[:, 0])
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        weight, inputs = given.rows(3, 10), given.rows(given.edges.num_dst, 10)
+        grad, out = given.rows(len(inputs), 3), given.integers(len(inputs), 3)
+        more = None, given.dtype, True
+        return {
+            "linear": AggregateLinearBackward(grad, weight, inputs, None, *more),
+            "ReLU": AggregateLinearBackward(grad, weight, inputs, out, *more),
+        }
+
+
+class Dropout(Operator):
+    """Set numbers to 0 with probability p, scale the others up; and the key (int64 `[]`) that says
+    which. By Numba alone: see `models.dropout`."""
+
+    is_random = True
+
+    x: Tensor
+    p: float
+
+    def fake(self) -> tuple[Tensor, Tensor]:
+        out = torch.empty_like(self.x, memory_format=torch.contiguous_format)
+        return out, self.x.new_empty((), dtype=torch.int64)
+
+    def cpu(self) -> tuple[Tensor, Tensor]:
+        drop = Drop.draw(self.p)
+        return drop.applied(self.x), torch.tensor(drop.key)
+
+
+class DropoutBackward(Operator):
+    """The gradient behind `Dropout`."""
+
+    grad: Tensor
+    key: Tensor
+    p: float
+
+    def fake(self) -> Tensor:
+        return torch.empty_like(self.grad, memory_format=torch.contiguous_format)
+
+    def cpu(self) -> Tensor:
+        return Drop.of(self.p, int(self.key)).applied(self.grad)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A dropout mask, as a pure function of its key.
+
+    torch's dropout on a CPU is bound by its generator, which draws one number after the other.
+
+    Attributes:
+        threshold: Of 2^16 equally likely draws, those below it are dropped.
+        key: Key of the mask.
+    """
+
+    threshold: int
+    key: int = 0
+
+    @classmethod
+    def of(cls, p: float, key: int = 0) -> Drop:
+        """Dropout with probability `p`, in steps of 2^-16."""
+        return cls(min(round(p * _STEPS), _STEPS - 1), key)
+
+    @classmethod
+    def draw(cls, p: float) -> Drop:
+        """Dropout with probability `p` and a key from torch's generator."""
+        return cls.of(p, int(torch.randint(2**63 - 1, ())) if p > 0 else 0)
+
+    @property
+    def factor(self) -> float:
+        """The factor of kept numbers, which preserves the mean."""
+        return _STEPS / (_STEPS - self.threshold)
+
+    def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
+        """Apply it to the rows `start … stop − 1` in place, after a ReLU if `relu`."""
+        given = array_of(rows), relu, self.threshold, self.factor, np.uint64(self.key)
+        kernels.activate_rows(*given, start, stop)
+
+    def applied(self, x: Tensor) -> Tensor:
+        """`x` after dropout, `[rows, …]`."""
+        out = BUFFERS.empty(x.shape, x.dtype).copy_(x)
+        rows = out.view(len(out), -1)
+        by_rows(len(rows), 0, lambda a, b: self.apply(rows, a, b))
+        return out

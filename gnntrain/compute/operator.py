@@ -1,0 +1,220 @@
+"""An operator of the models, declared once: `torch.ops.gnntrain.NAME` is the class `Name`.
+
+`Library` rather than `custom_op`, which imports torch._dynamo (2 s) and costs three times as much a
+call. Operators have no gradients: `models.aggregate` and others wrap them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import get_type_hints as hints
+
+import torch
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures
+
+if TYPE_CHECKING:
+    from gnntrain.compute.examples import Inputs
+
+FLOAT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+EXACT_TYPES = frozenset({torch.float32, torch.float64})
+OPERATORS: dict[str, type[Operator]] = {}
+"""By name, in the order of their definition."""
+
+Changed = Annotated[Tensor, "changed in place"]
+
+
+class Sum(NamedTuple):
+    """A weighted sum of rows over the in-edges of each destination: arguments of `aggregate`.
+
+    out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(dst_offset +
+    v), with u the source of the in-edge e; what is None counts as 1, but `loop` as 0.
+
+    Attributes:
+        indptr: int32 or int64 `[num_dst + 1]`.
+        indices: The source of each edge, same dtype, `[num_edges]`; None: edge e has row e.
+        edge_ids: The numbers of the edges in `edge_weight`; None: as they lie.
+        edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
+            `[h·F/H, (h + 1)·F/H)`.
+        source_scale: float `[num_src]`.
+        source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
+        scale: float `[num_dst]`.
+        loop: float; `loop[i]` belongs to destination `first_loop + i`, others have none.
+        first_loop: See `loop`.
+        dst_offset: Source number of destination 0; negative where it is none.
+        max_in_edges: The most edges of a destination, if known.
+        is_mean: Divide the sum by the number of in-edges.
+        skip_own: Leave out edges from a node to itself.
+    """
+
+    indptr: Tensor
+    indices: Tensor | None
+    edge_ids: Tensor | None = None
+    edge_weight: Tensor | None = None
+    source_scale: Tensor | None = None
+    source_indptr: Tensor | None = None
+    scale: Tensor | None = None
+    loop: Tensor | None = None
+    first_loop: int = 0
+    dst_offset: int = 0
+    max_in_edges: int | None = None
+    is_mean: bool = False
+    skip_own: bool = False
+
+    @property
+    def num_dst(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def heads(self) -> int:
+        weight = self.edge_weight
+        return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
+
+
+_SCHEMA_TYPES: dict[Any, str] = {
+    **{Tensor: "Tensor", Tensor | None: "Tensor?", tuple[Tensor, ...]: "Tensor[]"},
+    **{int: "int", int | None: "int?", float: "float", float | None: "float?"},
+    **{bool: "bool", str: "str", torch.dtype: "ScalarType", type(None): "()"},
+}
+_LIBRARY: Any = torch.library.Library("gnntrain", "DEF")  # type: ignore[no-untyped-call]
+
+
+@dataclass_transform()
+class Operator:
+    """Base of the operators: the fields of a class are its arguments, in the schema's order.
+
+    torch's dispatcher takes those of type `LazyFeatures` or `Sum` field by field. It chooses one of
+    the methods by the tensors' device; on a CPU and a GPU the reference computes where there is no
+    kernel. Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on
+    entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
+
+    Attributes:
+        types: The types of the first tensor that are taken, whatever computes.
+        is_random: Compiled code must not repeat random numbers.
+    """
+
+    name: ClassVar[str]
+    types: ClassVar[Collection[torch.dtype]] = FLOAT_TYPES
+    is_random: ClassVar[bool] = False
+    _groups: ClassVar[list[tuple[Any, int, int]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
+        cls.name = name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        fields: list[tuple[str, str]] = []
+        cls._groups = []
+        own = hints(cls, include_extras=True)
+        for field in cls.__annotations__:
+            kind, start = own[field], len(fields)
+            if kind in (LazyFeatures, Sum):
+                fields += [(f, _SCHEMA_TYPES[t]) for f, t in hints(kind).items()]
+            else:
+                is_changed = kind == Changed
+                fields.append((field, f"Tensor({field}!)" if is_changed else _SCHEMA_TYPES[kind]))
+            cls._groups.append((kind if kind in (LazyFeatures, Sum) else None, start, len(fields)))
+        result = hints(cls.fake)["return"]
+        parts = getattr(result, "__args__", None)
+        results = f"({', '.join(['Tensor'] * len(parts))})" if parts else _SCHEMA_TYPES[result]
+        schema = f"{name}({', '.join(f'{kind} {field}' for field, kind in fields)}) -> {results}"
+        tags = (torch.Tag.nondeterministic_seeded,) if cls.is_random else ()
+        _LIBRARY.define(schema, tags=tags)
+        fake = called_flat(cls, cls.fake)
+        torch.library.register_fake(f"gnntrain::{name}", fake, lib=_LIBRARY)
+        OPERATORS[name] = cls
+
+    def fake(self) -> Any:
+        """Empty results: their shapes and types, for `torch.compile`."""
+        raise NotImplementedError
+
+    def reference(self) -> Any:
+        """The results by plain torch operators, for any device; kernels are tested against it."""
+        raise NotImplementedError
+
+    def cpu(self) -> Any:
+        """The results by Numba's kernels."""
+        return self.reference()
+
+    def cuda(self) -> Any:
+        """The results by Triton's kernels, without a wait for the GPU."""
+        return self.reference()
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:  # noqa: ARG004
+        """Calls as models make them, by name; tests and the self-check try the kernels on them."""
+        return {}
+
+    def map(self, function: Callable[[Any], Any]) -> Self:
+        """The same call, after the function for each tensor and type among its arguments."""
+
+        def mapped(value: Any) -> Any:
+            if isinstance(value, LazyFeatures):
+                return value.map(function)
+            if isinstance(value, Sum):
+                return Sum._make(map(mapped, value))
+            return function(value) if isinstance(value, Tensor | torch.dtype) else value
+
+        return type(self)(*map(mapped, vars(self).values()))
+
+    @classmethod
+    def has(cls, kind: str) -> bool:
+        """Whether the class has a "reference", "cpu" or "cuda" of its own."""
+        return getattr(cls, kind) is not getattr(Operator, kind)
+
+
+def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A method in the dispatcher's form.
+
+    The returned function raises `TypeError` if the first tensor's type is not in `types`.
+    """
+    types, groups = operator.types, operator._groups
+
+    def call(*given: Any) -> Any:
+        if given[0].dtype not in types:
+            raise TypeError(f"gnntrain::{operator.name} does not take {given[0].dtype}")
+        return method(
+            operator(
+                *[
+                    given[start] if group is None else group(*given[start:stop])
+                    for group, start, stop in groups
+                ]
+            )
+        )
+
+    return call
+
+
+_registered: dict[str, tuple[Any, tuple[str, Collection[str]]]] = {}  # by dispatch key
+
+
+def register(key: str, kind: str, without: Collection[str] = ()) -> tuple[str, Collection[str]]:
+    """Have the operators' methods called for a dispatch key, in the place of those before.
+
+    Args:
+        key: As "CPU".
+        kind: "cpu", "cuda" or "reference", which computes where there is no other.
+        without: The names of operators whose references are to compute.
+
+    Returns:
+        The kind and the names that were registered before.
+    """
+    replaced, before = _registered.pop(key, (None, ("", ())))
+    if replaced is not None:
+        replaced._destroy()  # torch before 2.8 has no other way
+    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    for name, operator in OPERATORS.items():
+        own = kind if operator.has(kind) and name not in without else "reference"
+        if operator.has(own):
+            library.impl(name, called_flat(operator, getattr(operator, own)), key)
+    _registered[key] = library, (kind, without)
+    return before
+
+
+def is_registered(name: str, key: str) -> bool:
+    """Whether something computes an operator for a dispatch key."""
+    _, (kind, without) = _registered[key]
+    operator = OPERATORS[name]
+    return operator.has("reference") or (operator.has(kind) and name not in without)

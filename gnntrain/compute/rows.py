@@ -1,0 +1,146 @@
+"""Operators on single rows and edges: gather, transpose, a step of Adam."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnntrain.compute import kernels
+from gnntrain.compute.buffers import BUFFERS
+from gnntrain.compute.cpu import Table, array_of, by_rows
+from gnntrain.compute.examples import Inputs
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.launching import Tile, launch, num_parts, places_of
+from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
+from gnntrain.compute.reference import is_plain, rows_at
+
+
+class Gather(Operator):
+    """Rows `start … stop − 1`."""
+
+    features: LazyFeatures
+    start: int
+    stop: int
+    dtype: torch.dtype
+
+    def fake(self) -> Tensor:
+        rows, width = self.stop - self.start, self.features.num_features
+        return self.features.rows.new_empty(rows, width, dtype=self.dtype)
+
+    def reference(self) -> Tensor:
+        features, start, stop = self.features, self.start, self.stop
+        if is_plain(features) and features.nodes is None:
+            return features.rows[start:stop].to(features.device, self.dtype, copy=True)
+        return rows_at(features, torch.arange(start, stop, device=features.device)).to(self.dtype)
+
+    def cpu(self) -> Tensor:
+        table, start = Table(self.features), self.start
+        out = BUFFERS.empty((self.stop - start, table.width), self.dtype)
+        by_rows(len(out), 0, lambda a, b: table.put(start, a, b, out[a:b]))
+        return out
+
+    def cuda(self) -> Tensor:
+        width, number = self.features.num_features, self.stop - self.start
+        out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
+        tile = Tile.of(width)
+        grid = num_parts(number, tile.rows), num_parts(width, tile.block)
+        args = {**places_of(self.features), "first": self.start, "num_rows": number}
+        launch("triton_kernels.gather_rows", grid, tile, width, out=out, **args)
+        return out
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        stop, dtype = given.num_rows, given.dtype
+        return {
+            "selected rows": Gather(given.features(136), stop // 3, stop, torch.float32),
+            "float32 rows": Gather(given.features(136, torch.float32), 0, stop, dtype),
+            "rows in several matrices": Gather(given.spread(40), 0, stop, dtype),
+        }
+
+
+class Transpose(Operator):
+    """The out-edges of every source: indptr, indices (destinations), edge ids (in-edges)."""
+
+    types = frozenset({torch.int32, torch.int64})
+
+    indptr: Tensor
+    indices: Tensor
+    num_src: int
+
+    def fake(self) -> tuple[Tensor, Tensor, Tensor]:
+        indices = self.indices
+        by_edge = torch.empty_like(indices), torch.empty_like(indices)
+        return indices.new_empty(self.num_src + 1), *by_edge
+
+    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The edges of a source keep their order; padding goes behind all others, to the last."""
+        indptr, indices, num_src = self.indptr, self.indices, self.num_src
+        kind, is_short = indices.dtype, indices.dtype == torch.int32
+        numbers = torch.arange(len(indices), dtype=kind, device=indices.device)
+        known = torch.where(numbers < indptr[-1], indices, num_src)
+        sources, edge_ids = torch.sort(known, stable=True)
+        edge_ids = edge_ids.to(kind)
+        starts = torch.arange(num_src + 1, dtype=kind, device=indices.device)
+        starts = torch.searchsorted(sources, starts, out_int32=is_short)
+        ends = torch.searchsorted(indptr[1:-1], edge_ids, right=True, out_int32=is_short)
+        return starts, ends, edge_ids
+
+    def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
+        indptr, indices = self.indptr, self.indices
+        out_indptr = indices.new_zeros(self.num_src + 1)
+        out = out_indptr, torch.empty_like(indices), torch.empty_like(indices)
+        kernels.transpose(indptr.numpy(), indices.numpy(), *(part.numpy() for part in out))
+        for part in out[1:]:
+            part[int(indptr[-1]) :] = 0  # padding, which torch's operators read too
+        return out
+
+
+class AdamRows(Operator):
+    """One step of Adam for the rows `nodes` (int64, each once) of a matrix and its moments.
+
+    g = grad + l2 · w; m ← m + (1 − beta1) (g − m); v ← beta2 · v + (1 − beta2) g²;
+    w ← decay · w − step_size · m / (√v / root + eps).
+    """
+
+    types = EXACT_TYPES
+
+    weight: Changed
+    exp_avg: Changed
+    exp_avg_sq: Changed
+    nodes: Tensor
+    grad: Tensor
+    beta1: float
+    beta2: float
+    decay: float
+    l2: float
+    step_size: float
+    root: float
+    eps: float
+
+    def fake(self) -> None:
+        """The matrices are changed in place."""
+
+    def reference(self) -> None:
+        matrices = self.weight, self.exp_avg, self.exp_avg_sq
+        row, first, second = (matrix.index_select(0, self.nodes) for matrix in matrices)
+        grad = self.grad.to(row.dtype).add(row, alpha=self.l2)
+        first.lerp_(grad, 1 - self.beta1)
+        second.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        root = second.sqrt().div_(self.root).add_(self.eps)
+        row.mul_(self.decay).addcdiv_(first, root, value=-self.step_size)
+        for matrix, changed in zip(matrices, (row, first, second), strict=True):
+            matrix.index_copy_(0, self.nodes, changed)
+
+    def cpu(self) -> None:
+        arrays = array_of(self.weight), array_of(self.exp_avg), array_of(self.exp_avg_sq)
+        places = self.nodes.numpy()
+        gradient = array_of(self.grad.to(self.weight.dtype).contiguous())
+        shares = 1 - self.beta1, self.beta2, 1 - self.beta2  # not subtracted in float32
+        factors = self.decay, self.l2, self.step_size, self.root, self.eps
+        numbers = np.array([*shares, *factors], arrays[0].dtype)
+
+        def task(start: int, stop: int) -> None:
+            kernels.adam_rows(*arrays, places[start:stop], gradient[start:stop], numbers)
+
+        by_rows(len(places), 0, task)

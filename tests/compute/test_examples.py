@@ -1,0 +1,319 @@
+"""The operators' own examples: every registration, in every type, beside the reference."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnntrain.compute import launching, ops, reference
+from gnntrain.compute.aggregate import Aggregate, AggregateMax
+from gnntrain.compute.examples import awkward_inputs
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.launching import Chunks
+from gnntrain.compute.operator import OPERATORS, Operator, Sum
+from gnntrain.compute.selection import KernelChoice, select
+from gnntrain.errors import UserError
+from gnntrain.models.dropout import dropout
+from tests.compute.registrations import each_registration, registered
+from tests.simulated_device import present, watched
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+NAMES = [
+    (name, options)
+    for name, operator in OPERATORS.items()
+    for options in operator.examples(next(awkward_inputs()))
+]
+each_example = pytest.mark.parametrize(("name", "options"), NAMES, ids=map(": ".join, NAMES))
+MARKS = {torch.float64: pytest.mark.slow, torch.float16: pytest.mark.slow}
+CALLS = [
+    pytest.param(*name, dtype, marks=MARKS.get(dtype, ()), id=f"{name[0]}: {name[1]}, {dtype}")
+    for name, dtype in product(NAMES, DTYPES)
+    if dtype in OPERATORS[name[0]].types
+]
+
+
+@contextmanager
+def chunks_of(size: int) -> Iterator[None]:
+    """Small chunks, so that small graphs have rows of many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "_CHUNK_EDGES", size)
+        yield
+
+
+def examples(name: str, options: str, dtype: torch.dtype) -> list[Operator]:
+    """On each block; a hub has a few chunks of 4."""
+    given = awkward_inputs(dtype, 14)
+    return [OPERATORS[name].examples(inputs)[options] for inputs in given]
+
+
+def dispatched(example: Operator) -> list[Tensor]:
+    """What torch's dispatcher has computed."""
+    flat: list[Any] = []
+    for value in vars(example).values():
+        is_lazy = isinstance(value, LazyFeatures)
+        flat += value.arguments() if is_lazy else value if isinstance(value, Sum) else [value]
+    return tensors(getattr(ops, example.name)(*flat))
+
+
+def tensors(results: Any) -> list[Tensor]:
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+def in_float64(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return torch.float64
+    return value.double() if value.is_floating_point() else value
+
+
+@cache
+def expected(
+    name: str, options: str, dtype: torch.dtype
+) -> list[tuple[Operator, list[Tensor], list[Tensor]]]:
+    """Examples with what the reference makes of them, in their type and in float64."""
+    with registered("reference"):
+        return [
+            (one, tensors(one.reference()), tensors(one.map(in_float64).reference()))
+            for one in examples(name, options, dtype)
+        ]
+
+
+def error(got: Tensor, exact: Tensor) -> float:
+    found, exact = got.cpu().double(), exact.double()
+    return float((found - exact).masked_fill(found == exact, 0).abs().max()) if len(got) else 0.0
+
+
+@each_registration
+@pytest.mark.parametrize(("name", "options", "dtype"), CALLS)
+def test_an_operator_errs_no_more_than_its_reference(
+    name: str, options: str, dtype: torch.dtype, device: str
+) -> None:
+    for example, given, exact in expected(name, options, dtype):
+        with chunks_of(4):
+            moved = example.map(lambda v: v.to(device) if isinstance(v, Tensor) else v)
+            found = dispatched(moved)
+        for got, other, best in zip(found, given, exact, strict=True):
+            assert (got.dtype, got.shape) == (other.dtype, other.shape)
+            if not got.is_floating_point():
+                assert torch.equal(got.cpu(), other)
+                continue
+            largest = error(best.nan_to_num(neginf=0), torch.zeros_like(best))
+            unit = torch.finfo(got.dtype).eps * max(1, largest)
+            assert error(other, best) <= 16 * unit
+            # In float64 the reference errs no more than itself.
+            few = 16 if got.dtype == torch.float64 else 2
+            assert error(got, best) <= 2 * error(other, best) + few * unit
+
+
+@each_example
+def test_fake_results_have_the_form_of_real_ones(name: str, options: str) -> None:
+    if "several" in options:
+        pytest.skip("fake matrices have no addresses")
+    for example in examples(name, options, torch.float32):
+        results = dispatched(example)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fakes = dispatched(
+                example.map(lambda v: mode.from_tensor(v) if isinstance(v, Tensor) else v)
+            )
+        for fake, real in zip(fakes, results, strict=True):
+            assert (fake.dtype, fake.shape) == (real.dtype, real.shape)
+
+
+@pytest.fixture
+def gpu() -> Iterator[str]:
+    """A simulated one."""
+    select(KernelChoice("torch"), "sim")
+    with present():
+        yield "sim"
+
+
+@each_example
+def test_no_reference_waits_for_the_device(name: str, options: str, gpu: str) -> None:
+    if "several" in options:
+        pytest.skip("torch's operators do not read rows in several matrices without a wait")
+    for example, given, _ in expected(name, options, torch.float32):
+        moved = example.map(lambda v: v.to(gpu) if isinstance(v, Tensor) else v)
+        with watched() as traffic:
+            found = dispatched(moved)
+        assert not [*traffic.waits, *traffic.copies]
+        for got, wanted in zip(found, given, strict=True):
+            assert got.device.type == gpu
+            torch.testing.assert_close(got.cpu(), wanted, equal_nan=True)
+
+
+@each_example
+@pytest.mark.parametrize("elements", [1, 100])
+def test_results_do_not_depend_on_the_references_chunks(
+    name: str, options: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = expected(name, options, torch.float32)
+    monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(reference, "MAX_COLUMN_ELEMENTS", elements)
+    for example, given, _ in known:
+        for got, wanted in zip(tensors(example.reference()), given, strict=True):
+            torch.testing.assert_close(got, wanted, equal_nan=True)
+
+
+class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """How many numbers the largest tensor held that is no view of a given one."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._given, self.most = given.data_ptr(), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() != self._given:
+                self.most = max(self.most, value.untyped_storage().nbytes() // value.itemsize)
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> None:
+    """Exact inference reduces a chunk of destinations over the rows of all nodes."""
+    rows = torch.randn(50_000, 64).to(dtype)
+    nodes = torch.arange(50_000).flip(0) if named else None
+    edges = torch.tensor([0, 2, 3]), torch.tensor([49_999, 7, 7])
+    features, weight = LazyFeatures(rows, nodes), torch.rand(3, 4)
+    total = Sum(*edges, edge_weight=weight, is_mean=True, dst_offset=5)
+    with Allocated(rows) as record:
+        mean = Aggregate(features, total, "beside", torch.float32).reference()
+        top, _ = AggregateMax(features, *edges, None, torch.float32, True).reference()
+    assert record.most < 1000
+    source = (rows if nodes is None else rows.flip(0)).float()
+    own = source[[49_999, 7]]
+    torch.testing.assert_close(top[0], own.amax(0))
+    by_head = weight[:2].repeat_interleave(16, dim=1)
+    torch.testing.assert_close(mean[0], torch.cat([(own * by_head).mean(0), source[5]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_features_of_no_column_have_sums_and_maxima_of_none(dtype: torch.dtype) -> None:
+    features = LazyFeatures(torch.empty(5, 0, dtype=dtype))
+    edges = torch.tensor([0, 2, 3]), torch.tensor([4, 0, 1])
+    total = Sum(*edges, is_mean=True)
+    assert Aggregate(features, total, "beside", dtype).reference().shape == (2, 0)
+    assert AggregateMax(features, *edges, None, dtype, True).reference()[0].shape == (2, 0)
+
+
+@each_registration
+@pytest.mark.parametrize("name", sorted({name for name, _ in NAMES}))
+def test_other_types_are_refused(name: str, device: str) -> None:
+    operator = OPERATORS[name]
+    (example,) = list(operator.examples(next(awkward_inputs())).values())[:1]
+    short = torch.int16
+
+    def to_short(value: Any) -> Any:
+        return value.to(device, short) if isinstance(value, Tensor) else value
+
+    with pytest.raises(TypeError, match=f"gnntrain::{name} does not take"):
+        dispatched(example.map(to_short))
+
+
+@each_registration
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(0, 3), (13, 7), (5, 3, 9)], ids=str)
+def test_dropout_scales_what_it_keeps_and_its_gradient_alike(
+    shape: tuple[int, ...], dtype: torch.dtype, device: str
+) -> None:
+    torch.manual_seed(0)
+    x = (torch.rand(shape) + 1).to(device, dtype).requires_grad_()
+    out = dropout(x, 0.5)
+    pull = (torch.rand(shape) + 1).to(out)
+    (gradient,) = torch.autograd.grad(out, x, pull)
+    kept = out != 0
+    assert out.numel() == 0 or 0.2 < kept.float().mean() < 0.8
+    assert out.dtype == gradient.dtype == dtype
+    assert torch.equal(out, torch.where(kept, 2 * x, 0))
+    assert torch.equal(gradient, torch.where(kept, 2 * pull, 0))
+
+
+@each_registration
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_changes_the_named_rows_as_torchs_adam_does(
+    kind: type[torch.optim.Adam], dtype: torch.dtype, device: str
+) -> None:
+    torch.manual_seed(0)
+    nodes = torch.tensor([6, 0, 3])
+    weight = torch.randn(9, 5, dtype=dtype)
+    rows = torch.nn.Parameter(weight[nodes])
+    optimizer = kind([rows], lr=0.1, weight_decay=0.2)
+    gradients = torch.randn(2, 3, 5, dtype=dtype)
+    rows.grad = gradients[0]
+    optimizer.step()
+    state = optimizer.state[rows]
+    matrices = [weight, torch.zeros_like(weight), torch.zeros_like(weight)]
+    for matrix, known in zip(matrices, (rows, state["exp_avg"], state["exp_avg_sq"]), strict=True):
+        matrix[nodes] = known.detach()
+    before = [matrix.clone() for matrix in matrices]
+    rows.grad = gradients[1]
+    optimizer.step()
+    decay, l2 = (0.98, 0.0) if kind is torch.optim.AdamW else (1.0, 0.2)
+    step_size, root = 0.1 / (1 - 0.9**2), math.sqrt(1 - 0.999**2)  # of the second step
+    moved = [matrix.to(device) for matrix in matrices]
+    given = nodes.to(device), gradients[1].to(device)
+    ops.adam_rows(*moved, *given, 0.9, 0.999, decay, l2, step_size, root, 1e-8)
+    known = rows, state["exp_avg"], state["exp_avg_sq"]
+    for found, old, new in zip(moved, before, known, strict=True):
+        old[nodes] = new.detach()
+        torch.testing.assert_close(found.cpu(), old)
+
+
+def test_only_rows_that_may_be_long_are_cut() -> None:
+    assert Chunks.of(1_000_000, 25).size == Chunks.of(500).size == 0
+    assert Chunks.of(1_000_000) == Chunks.of(1_000_000, 2000) == Chunks(256, 3906, 1_000_000)
+    hubs = next(given for given in awkward_inputs() if given.name == "hubs")
+    indptr, indices, _ = hubs.adjacency
+    for degrees in (indptr.diff(), indices.bincount()):
+        assert Chunks.of(int(degrees.max())).number > 2
+
+
+def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "gnntrain.compute.triton_kernels", raising=False)
+    monkeypatch.delattr("gnntrain.compute.triton_kernels", raising=False)
+    example: Any = examples("aggregate", "sum", torch.float32)[1]
+    with pytest.raises(UserError, match="needs triton"):
+        example.cuda()
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
+    from tests.absent_gpus import TARGETS, Compiled
+    from tests.compute.compiled_ahead import SAMPLER, launched
+
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.compute.compiled_ahead"],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [Compiled(*values) for values in json.loads(done.stdout)]
+    names = {*SAMPLER, *(name.split(".")[1] for name in launched())}
+    assert {(one.kernel, one.target) for one in found} == set(product(names, TARGETS))
+    assert max(one.registers for one in found) <= 136  # or few programs fit on a GPU at once
+    assert max(one.local for one in found) <= 16  # a number or two
+    assert not any(one.local for one in found if one.kernel in SAMPLER)
