@@ -158,10 +158,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
         {"a": [None] * 4 + [1.0] * 4}, {}, {"missing": "mean"},
         ["value of a", "dataset.ignore=[a]"],
     ),
-    "a label that is not found": (
-        {"kind": LABELS}, {"labels": None}, {"label_column": "kond"},
-        ["label_column=kond", "mean kind?"],
-    ),
     "a label that is not named": ({"kind": LABELS}, {"labels": None}, {}, ["dataset.label_column"]),
     "missing values": (
         {"a": [1, None, *range(6)], "kind": ["x", "y", None, *"xyxyx"]}, {},

@@ -136,7 +136,6 @@ READ: dict[str, Case] = {
     # Ids and classes are what the file says.
     "ids of zeros": with_ids("00", "01", "02", "03"),
     "ids in hexadecimal": with_ids("0x1", "0x2", "1", "2"),
-    "ids beyond 64 bits": with_ids(*(str(2**64 + i) for i in range(4))),
     "ids that are versions": with_ids("1.0", "1", "1.1", "2.0"),
     "ids of a column with gaps": with_ids("1.0", "2.0", "3.0", "4.0"),
     "ids with a decimal comma": (
@@ -597,7 +596,6 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         ["dataset.metric=roc_auc", "accuracy"],
     ),
     "one class": ({"labels": LABELS.replace("b", "a")}, {}, ["only one label"]),
-    "no edges": ({"edges": None}, {}, ["dataset.edges is not given"]),
     "an unknown suffix": ({"edges.foo": EDGES}, {}, ["'.foo'", ".parquet"]),
     # Rows of arrays and Parquet count from 0; without ids none can be left out.
     "a bad row of an array": (
