@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.reference import by_head
@@ -15,17 +15,10 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.attention import relation_shares, sum_softmax
+from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.gat import BlockGATConv, head_width
-from gnntrain.models.hetero import (
-    HeteroConv,
-    HeteroGNN,
-    HeteroScaffold,
-    LayerTypes,
-    Rows,
-    SourceKey,
-    glorot_linear,
-)
 from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
@@ -48,7 +41,7 @@ class RelationGATConv(BlockGATConv):
         return by_head(aggregate(rows, Aggregation(block, weight=alpha)), self.heads), log_sum
 
 
-class BlockRGATConv(HeteroConv):
+class BlockRGATConv(HeteroConv, nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
     W_0 and b are by node type.
@@ -84,20 +77,19 @@ class BlockRGATConv(HeteroConv):
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
-    def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
-        into = self.types.into(node_type)
+    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
         if self.across_relations:
-            return [into] if into else []
-        return [(edge_type,) for edge_type in into]
+            return [edge_types] if edge_types else []
+        return super().stages(edge_types)
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type
 
-    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
-        out: Tensor = self.relations[key].transform(rows)
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
+        out: Tensor = self.relations[key].transform(x)
         return out
 
-    def message(
+    def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
         parts, sums = [], []
