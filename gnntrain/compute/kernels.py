@@ -59,36 +59,16 @@ def fetch_ahead(_: Any, table: Any, place: Any, byte: Any) -> Any:  # noqa: ARG0
     return types.void(table, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def float_of(_: Any, bits: Any) -> Any:  # noqa: ARG001
-    """The float32 with these 32 bits."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def bits_of(_: Any, number: Any) -> Any:  # noqa: ARG001
-    """The 32 bits of a float32."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
-
-
 @jit
 def from_bfloat16(bits: np.uint16) -> np.float32:
     """Widen: a bfloat16 is the upper half of a float32."""
-    return float_of(np.uint32(np.uint32(bits) << np.uint32(16)))  # type: ignore[no-any-return]
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
 @jit
 def to_bfloat16(number: np.float32) -> np.uint16:
     """Round to the nearest bfloat16, ties to even; NaN stays NaN."""
-    bits = bits_of(np.float32(number))
+    bits = np.float32(number).view(np.uint32)
     rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     return np.uint16((np.uint32(0x7FC00000) if is_nan else rounded) >> np.uint32(16))
