@@ -24,7 +24,13 @@ from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import Chunks, Tile, launch_by_edge, launch_by_row, places_of
 from gnntrain.compute.operator import Operator, Sum
-from gnntrain.compute.reference import columns_of, destinations, exact_type, fill_padding
+from gnntrain.compute.reference import (
+    by_head,
+    columns_of,
+    destinations,
+    exact_type,
+    fill_padding,
+)
 from gnntrain.compute.rows import Gather
 
 
@@ -65,7 +71,8 @@ class Aggregate(Operator):
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
             rows = own(start, number, exact)[:, :width]
-            out[first : first + number] += rows * total.loop[:number, None]
+            factor = total.loop[:number].view(number, -1)
+            out[first : first + number] += (by_head(rows, factor.shape[1]) * factor[..., None]).flatten(1)
         if root == "added":
             number = min(len(features), num_dst - first)
             out[first : first + number] += own(start, number, exact)[:, width:]
@@ -103,6 +110,7 @@ class Aggregate(Operator):
             num_loops=len(loop) if loop is not None else len(features) * adds_own,
             own=total.dst_offset,
             HEADS=total.heads,
+            LOOP_HEADS=1 if loop is None or loop.dim() == 1 else loop.shape[1],
             IS_MEAN=total.is_mean,
             SKIP_OWN=total.skip_own,
             PUTS_OWN=self.root == "beside",
@@ -115,6 +123,7 @@ class Aggregate(Operator):
         edges, dtype, number = given.edges, given.dtype, given.num_rows
         mean, factors = edges._replace(is_mean=True), given.factors(is_mean=True)
         heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
+        loops = heads._replace(loop=given.exact(edges.num_dst, 3))
         by_edge = edges._replace(indices=None)
 
         def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
@@ -129,6 +138,7 @@ class Aggregate(Operator):
             "sum": of(given.rows(number, 5), edges),
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
+            "loops by head": of(given.rows(number, 15), loops),
             "gradient": of(grad, given.transposed(factors)),
             "gradient with own rows": of(grad, given.transposed(mean), "added"),
             "rows by edge": of(given.rows(given.num_edges, 3), by_edge),
@@ -161,7 +171,7 @@ class Reduction:
             total.is_mean,
             total.dst_offset,
             total.skip_own,
-            factors_of(total.loop),
+            NO_WEIGHTS if total.loop is None else factors_of(total.loop.view(len(total.loop), -1)),
             total.first_loop,
             len(table.rows) if root == "added" else 0,
         )

@@ -245,7 +245,8 @@ def reduce_rows(
         edge_weight: `[num_edges, H]`: head h weighs the columns `[h·width/H, (h + 1)·width/H)`.
         own: Source number of destination 0: destination v is source `own + v`.
         skip_own: Leave out edges from a node to itself.
-        loop: `loop[i]` belongs to destination `first_loop + i`; others have none.
+        loop: `loop[i]`, a number or one for each head, belongs to destination `first_loop + i`;
+            others have none.
         num_added: So many destinations from `first_loop` on add the second `width` numbers of
             their own row.
         out: Destination `start` goes to its row 0.
@@ -320,7 +321,10 @@ def reduce_rows(
             scale = one
             place = place_of(np.int64(own + v), nodes, stride)
             if i < len(loop):
-                add_row(table, place, number(loop[i]), total, np.uint64(0), width)
+                across = width // loop.shape[1]
+                for h in range(loop.shape[1]):
+                    first_column = np.uint64(h * across)
+                    add_row(table, place, number(loop[i, h]), total, first_column, across)
             if i < num_added:
                 add_row(table, place + np.uint64(width), one, total, np.uint64(0), width)
         put_row(total, scale, out, v - start)
@@ -363,6 +367,115 @@ def edge_products(
                     c = begin + np.uint64(f)
                     total += number_of(table[place + c]) * grad[v, c]
                 out[e, h] = total
+
+
+@partial(jit, any_order=True)
+def attention_gradient(
+    table: Array,
+    stride: int,
+    grad: Array,
+    mean: Array,
+    alpha: Array,
+    weight: Array,
+    loop_alpha: Array,
+    loop_weight: Array,
+    target: Array,
+    slope: float,
+    own: int,
+    indptr: Array,
+    indices: Array,
+    edge_ids: Array,
+    start: int,
+    stop: int,
+    out: Array,
+    edge_grad: Array,
+    loop_grad: Array,
+    memory: Array,
+) -> None:
+    """The gradients behind an attention of the sources `start … stop − 1`, over their out-edges.
+
+    A source's row gets Σ weight · grad[v], and the score of an edge weight · (row(u) · grad[v]) −
+    alpha · mean[v]: the sum over a destination's edges of weight · (row · grad) is `mean` already.
+
+    Args:
+        table, stride: The sources' rows, see `reduce_rows`; with a `target` their parts of the
+            scores follow, a number a head.
+        grad: `[num_dst, width]`.
+        mean: `[num_dst, H]`, the destination's out · grad by head.
+        alpha, weight: `[num_edges, H]`, the softmax, and the same after dropout.
+        loop_alpha, loop_weight: `[num_dst, H]`, those of the destinations' own loops, or empty.
+        target: `[num_dst, H]`, the destinations' parts of the scores, or empty: scores by edge.
+        slope: Of the leaky ReLU of a sum of two parts, below zero.
+        own: Source number of destination 0.
+        indptr, indices, edge_ids: The out-edges, their destinations and numbers as in-edges.
+        out: Source `start` goes to its row 0: `width` numbers, and with a `target` H more.
+        edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
+        memory: `[2, width]`, of the type of the sums.
+    """
+    width, heads, num_dst = memory.shape[1], alpha.shape[1], len(mean)
+    part = width // heads
+    number = memory.dtype.type
+    total, row = memory[0], memory[1]
+    score = np.empty(heads, memory.dtype)
+    by_node, has_loops, scale = len(target) > 0, len(loop_alpha) > 0, number(slope)
+    end: Any = np.int64(indptr[stop])
+    fetched: Any = np.int64(indptr[start])
+    for u in range(start, stop):
+        place = np.uint64(u * stride)
+        for f in range(width):
+            total[f] = number(0)
+            row[f] = number_of(table[place + np.uint64(f)])
+        score[:] = 0
+        last: Any = np.int64(indptr[u + 1])
+        has_own = has_loops and 0 <= u - own < num_dst
+        for i in range(np.int64(indptr[u]), last + has_own):
+            is_loop = i == last
+            v: Any = np.int64(u - own)
+            e: Any = v
+            if not is_loop:
+                reach = min(i + 1 + AHEAD, end)
+                for ahead in range(fetched, reach):
+                    fetch_row(grad, np.uint64(np.int64(indices[ahead]) * width), width)
+                fetched = reach
+                v, e = np.int64(indices[i]), np.int64(edge_ids[i])
+            begin = np.uint64(v * width)
+            for h in range(heads):
+                share = loop_alpha[v, h] if is_loop else alpha[e, h]
+                factor = number(loop_weight[v, h] if is_loop else weight[e, h])
+                product, first = number(0), np.uint64(h * part)
+                for f in range(part):
+                    c = first + np.uint64(f)
+                    given = number_of(grad[begin + c])
+                    product += row[c] * given
+                    total[c] += factor * given
+                change = factor * product - number(share) * number(mean[v, h])
+                if by_node:
+                    both = number_of(table[place + np.uint64(width + h)]) + target[v, h]
+                    change = change if both > 0 else change * scale
+                    score[h] += change
+                if is_loop:
+                    loop_grad[v, h] = change
+                else:
+                    edge_grad[e, h] = change
+        put_row(total, number(1), out, u - start)
+        if by_node:
+            for h in range(heads):
+                out[u - start, width + h] = rounded(score[h], out)
+
+
+@jit
+def products_by_head(
+    left: Array, right: Array, less: Array, start: int, stop: int, out: Array
+) -> None:
+    """left · right by head in the rows `start … stop − 1`, minus `less` unless it is empty."""
+    heads = out.shape[1]
+    part, number = left.shape[1] // heads, out.dtype.type
+    for v in range(start, stop):
+        for h in range(heads):
+            total = number(0)
+            for f in range(h * part, (h + 1) * part):
+                total += number_of(left[v, f]) * number_of(right[v, f])
+            out[v, h] = total - less[v, h] if len(less) > 0 else total
 
 
 @jit

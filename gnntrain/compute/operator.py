@@ -43,7 +43,8 @@ class Sum(NamedTuple):
         source_scale: float `[num_src]`.
         source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
         scale: float `[num_dst]`.
-        loop: float; `loop[i]` belongs to destination `first_loop + i`, others have none.
+        loop: float `[n]`, or `[n, H]` by head; `loop[i]` belongs to destination `first_loop + i`,
+            others have none.
         first_loop: See `loop`.
         dst_offset: Source number of destination 0; negative where it is none.
         max_in_edges: The most edges of a destination, if known.

@@ -68,6 +68,7 @@ def reduce_rows(
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
+    LOOP_HEADS: tl.constexpr,
     IS_MEAN: tl.constexpr,
     SKIP_OWN: tl.constexpr,
     PUTS_OWN: tl.constexpr,
@@ -88,8 +89,8 @@ def reduce_rows(
         edge_weight: `[num_edges, HEADS]`: head h weighs the h-th of `HEADS` equal parts of a row.
         edges: The number of each edge in `edge_weight`; None: as they lie.
         source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
-        loop, first_loop, num_loops: `loop[i]` belongs to destination `first_loop + i`; other
-            destinations have none.
+        loop, first_loop, num_loops: `loop[i]`, of `LOOP_HEADS` numbers, belongs to destination
+            `first_loop + i`; other destinations have none.
         own: Source number of destination 0; negative where it is none.
         IS_MEAN: Divide the sum by the number of in-edges.
         SKIP_OWN: Leave out edges from a node to itself.
@@ -147,7 +148,8 @@ def reduce_rows(
                 )
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
-                    total += tl.load(loop + v - first_loop).to(TOTAL) * row
+                    at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
+                    total += tl.load(loop + at_loop, mask=is_column, other=0).to(TOTAL) * row
                 if ADDS_OWN:
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
                     total += row.to(TOTAL)
