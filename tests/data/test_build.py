@@ -308,3 +308,63 @@ def test_features_too_large_for_their_type_are_refused(
     message = refusal(tmp_path, small_graph(features=features), options)
     assert f"features do not fit in {dtype} (first: " in message
     assert "at node 4, column 2" in message
+
+
+# The digest of the content, which `resume` compares: it stays the same between versions
+
+
+def pinned(**more: Any) -> GraphData:
+    return GraphData.of_arrays(
+        dataset="pinned",
+        num_nodes=6,
+        src=np.array([0, 1, 2, 3, 3, 5]),
+        dst=np.array([1, 2, 0, 3, 4, 0]),
+        labels=np.array([0, 1, 2, 0, 1, -1]),
+        num_classes=3,
+        task="multiclass",
+        splits={"train": np.array([0, 1]), "val": np.array([2]), "test": np.array([3])},
+        features=np.arange(12, dtype=np.float32).reshape(6, 2),
+        **more,
+    )
+
+
+def pinned_typed() -> GraphData:
+    rows, ids = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([b"x", b"y", b"z"])
+    return GraphData(
+        dataset="pinned",
+        nodes={"paper": NodeData(3, rows, ids=ids), "author": NodeData(2)},
+        edges={
+            ("paper", "cites", "paper"): EdgeData(np.array([0, 1, 1]), np.array([1, 2, 0])),
+            ("author", "writes", "paper"): EdgeData(np.array([0, 1]), np.array([2, 1])),
+        },
+        target="paper",
+        labels=np.array([0, 1, 0]),
+        num_classes=2,
+        task="binary",
+        splits={"train": np.array([0]), "val": np.array([1]), "test": np.array([2])},
+        reverse=True,
+    )
+
+
+WEIGHT = np.arange(1, 7, dtype=np.float32)
+PINNED = [
+    (pinned(), {}, "ba0633809ff93fa634d2e6851591266a76b2f9ca"),
+    (
+        pinned(edge_weight=WEIGHT, symmetric=True, node_ids=np.arange(6) * 7),
+        {},
+        "fda7a34f3c4aefd2285cbc0faad43fbfdeda3f62",
+    ),
+    (
+        pinned(class_names=np.array([b"a", b"b", b"c"])),
+        {"feature_dtype": "bfloat16", "to_undirected": True},
+        "9e64a1d0bd0221efa4d4ae231859c25ab9be7d12",
+    ),
+    (pinned_typed(), {}, "a8aefc707a0d98033e386eade6607f35956968ae"),
+]
+
+
+@pytest.mark.parametrize(("data", "options", "digest"), PINNED)
+def test_the_digest_is_that_of_earlier_versions(
+    tmp_path: Path, data: GraphData, options: dict[str, Any], digest: str
+) -> None:
+    assert built(tmp_path, data, PrepareOptions(**options)).content_digest == digest

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from gnntrain.cli import main
+from gnntrain.config import from_dict
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import EdgeData, Nodes
+from gnntrain.data.targets import refuse_other_types
+from gnntrain.errors import UserError
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 
@@ -109,3 +112,26 @@ def test_a_bag_of_words_has_no_far_spread() -> None:
     share = words / words.sum(axis=1, keepdims=True).clip(1)
     for rows in (words, share):
         assert FeatureStatistics.of(Nodes(rows), None).apart(None) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"task": {"target": "papers"}}, ["task.target=papers", "mean paper?"]),
+        ({"task": {"target": "author"}}, ["labels of paper", "task.target=paper"]),
+        ({"model": {"name": "sage"}}, ["model=sage", "rgcn"]),
+        ({"task": {"target": "paper"}}, []),
+        ({}, []),
+    ],
+    ids=str,
+)
+def test_a_target_without_labels_and_a_model_of_one_type_are_refused(
+    keys: dict[str, dict[str, str]], words: list[str]
+) -> None:
+    config = from_dict({"model": {"name": "rgcn"}} | keys)
+    if not words:
+        refuse_other_types(config, hetero_graph())
+        return
+    with pytest.raises(UserError) as caught:
+        refuse_other_types(config, hetero_graph())
+    assert not [word for word in words if word not in str(caught.value)]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import platformdirs
 import pytest
 import torch
@@ -32,6 +31,7 @@ from gnntrain.data.raw_files import STALL_SECONDS, PublishedBuilder, RawLayout
 from gnntrain.data.read.objects import from_pyg
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
+from tests.data.files import features_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 CORA = SHARED / "planetoid" / "Cora" / "raw"
@@ -61,13 +61,6 @@ def download_reddit(monkeypatch: pytest.MonkeyPatch, download: Callable[[Path], 
 
 def edge_set(data: GraphData) -> set[tuple[int, int]]:
     return set(zip(data.edges[EDGE].src.tolist(), data.edges[EDGE].dst.tolist(), strict=True))
-
-
-def features_of(data: GraphData) -> npt.NDArray[np.float32]:
-    features: Any = data.target_nodes.features
-    is_array = isinstance(features, np.ndarray)
-    whole = features if is_array else features.rows(0, data.target_nodes.num_nodes)
-    return np.asarray(whole, np.float32)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -140,7 +133,8 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
     theirs = from_pyg(stock, name)
     assert edge_set(ours) == edge_set(theirs)
     assert len(ours.edges[EDGE].src) == len(theirs.edges[EDGE].src)
-    np.testing.assert_array_equal(features_of(ours), features_of(theirs))
+    ours_and_theirs = (features_of(graph.target_nodes) for graph in (ours, theirs))
+    np.testing.assert_array_equal(*(rows.astype(np.float32) for rows in ours_and_theirs))
     np.testing.assert_array_equal(ours.labels, theirs.labels)
     for split, nodes in theirs.splits.items():
         np.testing.assert_array_equal(ours.splits[split], nodes)

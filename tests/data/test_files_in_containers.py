@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import torch
-from pyarrow import feather, ipc
+from pyarrow import ipc
 from torch_geometric.data import Data, InMemoryDataset
 
 from gnntrain.config import FilesConfig
@@ -210,14 +210,7 @@ def write_stream(frame: pd.DataFrame, path: str) -> None:
         writer.write_table(table)
 
 
-def write_categories(frame: pd.DataFrame, path: str) -> None:
-    if "split" in frame.columns:
-        frame = frame.astype({"split": "category"})
-    feather.write_feather(frame, path, compression="zstd")
-
-
 TABLES: dict[str, tuple[str, Callable[[pd.DataFrame, str], object]]] = {
-    "feather with categories": (".feather", write_categories),
     "Arrow's stream": (".arrow", write_stream),
     "jsonl": (".jsonl", lambda frame, path: frame.to_json(path, orient="records", lines=True)),
 }

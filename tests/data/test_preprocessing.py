@@ -142,17 +142,6 @@ def test_a_column_that_does_not_vary_is_not_divided_by_noise(values: list[float]
     np.testing.assert_allclose(fitted.apply(raw), expected, atol=1e-40)
 
 
-def test_statistics_are_summed_in_double_precision_over_chunks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("gnntrain.data.preprocessing._CHUNK_VALUES", 10)
-    numbers = (1e6 + np.random.default_rng(0).normal(size=(5001, 3))).astype(np.float32)
-    columns = [FeatureColumn(name=name) for name in "abc"]
-    fitted = Preprocessing.fit(columns, RawFeatures(numbers), np.arange(5001), standardize=True)
-    np.testing.assert_allclose(fitted.means or (), numbers.astype(float).mean(axis=0), rtol=1e-14)
-    np.testing.assert_allclose(fitted.stds or (), numbers.astype(float).std(axis=0), rtol=1e-10)
-
-
 @pytest.mark.parametrize(("num_values", "num_rows"), [(1001, 5000), (51, 100), (11, 12)])
 def test_too_many_categories_are_refused(num_values: int, num_rows: int) -> None:
     kinds = [str(row % num_values) for row in range(num_rows)]

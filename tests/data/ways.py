@@ -60,15 +60,6 @@ LABELS: Mapping[str, Sequence[Any]] = {
     "bools": [True, False, False],
     "binary": [1, 0, 0],
 }
-STRAYS: Mapping[str, Callable[[int], Any]] = {
-    **dict.fromkeys(("label", "labels", "class", "y"), lambda node: CLASSES[node] or 0),
-    "train_mask": lambda node: SPLIT_OF[node] == "train",
-    "val_mask": lambda node: int(SPLIT_OF[node] == "val"),
-    "test_mask": lambda node: int(SPLIT_OF[node] == "test"),
-    "Unnamed: 0": lambda node: node,
-    "__index_level_0__": lambda node: node,
-}
-"""Columns that must not become features where something else holds labels, splits and ids."""
 MISSING = ["-1", "", "nan", "NaN", "NA", "N/A", "None", "null", "?"]
 
 
@@ -104,7 +95,6 @@ class Way:
         label: Key of `LABELS`.
         missing: How a missing label is written.
         keys: Whether all columns are named by keys of the configuration.
-        stray: Columns of the nodes' table that are used elsewhere, or by nobody, but no features.
     """
 
     nodes: Text | str = field(default_factory=Text)
@@ -124,7 +114,6 @@ class Way:
     keys: bool = False
     row_seed: int = 0
     column_seed: int = 0
-    stray: Sequence[str] = ()
 
 
 def shuffled(values: Iterable[Any], seed: int) -> list[Any]:
@@ -242,8 +231,12 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
     features = {name: [values[node] for node in order] for name, values in FEATURES.items()}
     if is_table(way.nodes):
         columns = node_columns(order, has_labels=way.labels is None)
-        columns |= features | {name: [STRAYS[name](n) for n in order] for name in way.stray}
-        put("features", way.nodes, columns, **of_labels if way.labels is None else of_nodes)
+        put(
+            "features",
+            way.nodes,
+            columns | features,
+            **of_labels if way.labels is None else of_nodes,
+        )
     else:
         x = np.array(list(features.values()), np.float32).T
         arrays: Any = x if way.nodes == ".npy" else {"x": x, **ids}
@@ -484,15 +477,3 @@ def ways(draw: st.DrawFn) -> Way:
         row_seed=draw(st.integers(0, 3)),
         column_seed=draw(st.integers(0, 3)),
     )
-
-
-@st.composite
-def ways_with_strays(draw: st.DrawFn) -> Way:
-    """Ways whose labels and splits have files of their own; the nodes' table has them, too."""
-    way = draw(ways())
-    if not is_table(way.nodes) or not getattr(way.nodes, "header", True):
-        way = replace(way, nodes=Text(), edges=Text(), labels=None, ids="sparse")
-    split = draw(st.sampled_from(["file table", "file masks", "file ids"]))
-    stray = draw(st.lists(st.sampled_from(list(STRAYS)), min_size=1, max_size=3, unique=True))
-    labels = way.labels if way.labels is not None else Text()
-    return replace(way, labels=labels, split=split, stray=tuple(stray))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.build import write_store
-from gnntrain.data.graph import SPLITS, GraphData, PrepareOptions
+from gnntrain.data.graph import SPLITS
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 
 PartIndex = npt.NDArray[Any]
-
-
-def stored(path: Path, data: GraphData, **options: Any) -> StoredGraph:
-    return write_store(path, data, PrepareOptions(**options), {"dataset": data.dataset})
 
 
 def by_type(store: StoredGraph, part_of: PartIndex) -> dict[str, PartIndex]:

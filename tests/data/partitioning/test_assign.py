@@ -18,8 +18,9 @@ from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign, stream
 from gnntrain.data.store import StoredGraph
 from tests.data.oracles import graphs, small_graph
-from tests.data.partitioning.oracles import cut_edges, stored
+from tests.data.partitioning.oracles import cut_edges
 from tests.examples import examples
+from tests.graphs import stored
 
 
 def communities(num_nodes: int = 4000, degree: int = 10, seed: int = 0) -> GraphData:

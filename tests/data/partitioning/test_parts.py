@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 
 from gnntrain.data.array_folder import digest_of
 from gnntrain.data.graph import NODE, SPLITS, GraphData
-from gnntrain.data.partitioned_graph import Part, PartitionedGraph
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning import build
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 from tests.data.oracles import graphs, small_graph, typed_graphs
-from tests.data.partitioning.oracles import assert_same_graph, cut_edges, stored
+from tests.data.partitioning.oracles import assert_same_graph, cut_edges
 from tests.examples import examples
+from tests.graphs import stored
 from tests.hetero_graphs import random_hetero_data
 
 KNOWN = """schema num_nodes num_edges edge_counts target summary dataset task metric num_classes
@@ -103,17 +104,6 @@ def test_what_is_known_of_a_graph_in_parts_is_what_is_known_of_the_whole(
     else:
         for split in SPLITS:
             assert graph.class_counts(split).tolist() == store.class_counts(split).tolist()
-
-
-def test_a_part_of_a_graph_in_memory_is_its_slices(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store", random_hetero_data())
-    ranges = {"paper": range(10, 30), "author": range(60), "venue": range(7, 7)}
-    part, kind = Part.of(store, ranges), ("paper", "cites", "paper")
-    edges, whole = part.graph.edges[kind], store.edges[kind]
-    assert edges.indices.tolist() == whole.indices[whole.indptr[10] : whole.indptr[30]].tolist()
-    assert part.graph.labels.tolist() == store.labels[10:30].tolist()
-    assert part.originals["paper"].tolist() == list(range(10, 30))
-    assert len(part.graph.edges["paper", "appears_in", "venue"]) == 0
 
 
 def weighted(path: Path, seed: int = 0) -> StoredGraph:
