@@ -196,7 +196,7 @@ class EdgeSoftmaxBackward(Operator):
                 alpha, loops = call.reference()
                 grads = given.exact(*alpha.shape), given.exact(*loops.shape)
                 ends = (None if call.target is None else call.score), call.target
-                edges = call.slope, *given.adjacency
+                edges: Any = (call.slope, *given.adjacency)
                 found[name] = EdgeSoftmaxBackward(*grads, alpha, loops, *ends, *edges)
         return found
 

@@ -162,7 +162,7 @@ class AggregateLinearBackward(Operator):
     def examples(given: Inputs) -> dict[str, Operator]:
         weight, inputs = given.rows(3, 10), given.rows(given.edges.num_dst, 10)
         grad, out = given.rows(len(inputs), 3), given.integers(len(inputs), 3)
-        more = None, torch.float32, True
+        more = None, given.dtype, True
         return {
             "linear": AggregateLinearBackward(grad, weight, inputs, None, *more),
             "ReLU": AggregateLinearBackward(grad, weight, inputs, out, *more),

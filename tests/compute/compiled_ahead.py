@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from gnntrain.compute import cuda, launching
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute import launching
+from gnntrain.compute.examples import Inputs, awkward_inputs
+from gnntrain.compute.ops import OPERATORS
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
-from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.aggregate_linear import AggregateLinear
-from gnntrain.models.attention import dot_score, edge_softmax, pair_score, sum_softmax
 from gnntrain.sampling import gpu, triton_kernels
 from gnntrain.sampling.base import SampleKey
-from gnntrain.sampling.block import Block
 from tests.absent_gpus import AbsentGPUs, Compiled
-from tests.compute.registrations import registered
 from tests.sampling.graphs import random_csc, seeds_of
 
 MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]
@@ -52,7 +49,7 @@ class CompilesInstead:
 
 
 def compile_all() -> set[Compiled]:
-    """All that was compiled, through the calls that launch them."""
+    """All that was compiled, through the operators' examples and a sampler's calls."""
     gpus, found = AbsentGPUs(), set[Compiled]()
     for name in launched():
         place, kernel = name.split(".")
@@ -61,16 +58,12 @@ def compile_all() -> set[Compiled]:
     for kernel in SAMPLER:
         launch = CompilesInstead(getattr(triton_kernels, kernel), gpus, found)
         setattr(triton_kernels, kernel, launch)
-    for aggregation in _aggregations(torch.int32):
-        _aggregate(aggregation, torch.bfloat16)
-    _read_stored()
-    _attend(torch.int32, torch.bfloat16)
-    for dtype in (torch.float32, torch.float16):
-        _fuse(dtype)
-    launching._CHUNK_EDGES = 1  # now all rows are long
-    for aggregation in _aggregations(torch.int64):
-        _aggregate(aggregation, torch.float32)
-    _attend(torch.int64, torch.float32)
+    for inputs in awkward_inputs(hub_edges=14):
+        # All rows of the hub's block are long; its numbers are int64.
+        launching._CHUNK_EDGES = 1 if inputs.name == "hubs" else 256
+        types = {"hubs": (torch.float32,), "padded": (torch.bfloat16, torch.float16)}
+        for dtype in types.get(inputs.name, ()):
+            _call(replace(inputs, dtype=dtype))
     for index in (torch.int32, torch.int64):
         _sample(index)
     return found
@@ -86,70 +79,11 @@ def launched() -> list[str]:
     ]
 
 
-def _block(index: torch.dtype = torch.int32) -> Block:
-    indptr, indices = torch.tensor([0, 1, 3], dtype=index), torch.tensor([0, 2, 1], dtype=index)
-    return Block(indptr, indices, 3)
-
-
-def _aggregations(index: torch.dtype) -> list[Aggregation]:
-    """As SAGE's mean and maximum, GCN's sum and GAT's heads."""
-    block, ones = _block(index), torch.ones(2)
-    weight, heads = torch.ones(3).requires_grad_(), torch.ones(3, 2).requires_grad_()
-    scales: dict[str, Any] = {"source_scale": torch.ones(3), "scale": ones, "loop": ones}
-    return [
-        Aggregation(block, "mean"),
-        Aggregation(block, "max"),
-        Aggregation(block, weight=weight, **scales, skip_loops=True),
-        Aggregation(block, weight=heads),
-    ]
-
-
-def _aggregate(aggregation: Aggregation, dtype: torch.dtype) -> None:
-    rows = torch.ones(3, 602, dtype=dtype, requires_grad=True)
-    torch.autograd.backward(aggregate(rows, aggregation).sum())
-
-
-def _read_stored() -> None:
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        features = LazyFeatures(torch.ones(3, 602, dtype=dtype), torch.arange(3))
-        aggregate(features, _aggregations(torch.int32)[0])
-        features.read(0, 2, torch.bfloat16)
-    # From a cache, and from what is not in it.
-    cached, slots = torch.ones(1, 100), torch.tensor([-1, 0, -1], dtype=torch.int32)
-    parts = torch.zeros(2, dtype=torch.int64)
-    for features in (
-        LazyFeatures(cached, torch.arange(3), slots, parts, 2, (torch.ones(2, 100),) * 2),
-        LazyFeatures(cached, None, slots),
-        LazyFeatures(cached, torch.arange(3), None, parts, 2, (torch.ones(2, 100),) * 2),
-    ):
-        features.read(0, 2)
-        for aggregation in _aggregations(torch.int32):
-            aggregate(features, aggregation)
-
-
-def _attend(index: torch.dtype, dtype: torch.dtype) -> None:
-    block = _block(index)
-    score = torch.ones(3, 2, requires_grad=True)
-    left, right = (torch.ones(rows, 8, dtype=dtype, requires_grad=True) for rows in (3, 2))
-    att = torch.ones(2, 4, requires_grad=True)
-    for out in (
-        edge_softmax(block, score, torch.ones(2, 2))[1],
-        edge_softmax(block, score)[1],
-        dot_score(block, left[:, 4:], right[:, 4:], 2),
-        sum_softmax(block, score, torch.ones(2, 2), torch.ones(2, 2), 0.2)[1],
-        pair_score(block, left, right, att, 0.2),
-    ):
-        torch.autograd.backward(out.sum())
-
-
-def _fuse(dtype: torch.dtype) -> None:
-    rows = torch.ones(3, 100, dtype=dtype, requires_grad=True)
-    weight = torch.ones(8, 100, dtype=dtype)
-    layer = AggregateLinear(
-        Aggregation(_block(), "mean"), weight, weight, torch.ones(8, dtype=dtype)
-    )
-    torch.autograd.backward(layer(rows, None).sum())
-    layer(LazyFeatures(rows.detach().half(), torch.arange(3)), None)
+def _call(inputs: Inputs) -> None:
+    for operator in OPERATORS.values():
+        if operator.has("cuda") and inputs.dtype in operator.types:
+            for example in operator.examples(inputs).values():
+                example.cuda()
 
 
 def _sample(index: torch.dtype) -> None:
@@ -159,11 +93,10 @@ def _sample(index: torch.dtype) -> None:
     indptr, indices = map(torch.from_numpy, random_csc(50, 300))
     tensors: Any = indptr, indices.to(index)
     edges = FusedCSC.cut([EDGE], {NODE: 50}, [300], *tensors)
-    for fan_outs, replace in (((1, 10, 64, 65, -1), False), ((3,), True)):
-        sampler = gpu.GPUSampler(edges, {EDGE: fan_outs}, replace=replace)
+    for fan_outs, has_twins in (((1, 10, 64, 65, -1), False), ((3,), True)):
+        sampler = gpu.GPUSampler(edges, {EDGE: fan_outs}, replace=has_twins)
         sampler.sample(seeds_of([0, 1, 2]), SampleKey(1, 2, 3))
 
 
 if __name__ == "__main__":
-    with registered(cuda, "CPU"):
-        print(json.dumps(sorted(compile_all())))
+    print(json.dumps(sorted(compile_all())))

@@ -13,7 +13,8 @@ RUN = """
 import os, sys
 import torch
 from gnntrain import jit
-from gnntrain.compute import cpu, kernels
+from gnntrain.compute import kernels
+from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.compiling import compile_kernels_beside
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
@@ -31,7 +32,7 @@ if sys.argv[1] == "forked":
 rows = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
 indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
 total = Sum(indptr, indices, is_mean=True)
-print(cpu.aggregate(LazyFeatures(rows), total, "none", torch.float32).tolist())
+print(Aggregate(LazyFeatures(rows), total, "none", torch.float32).cpu().tolist())
 stats = kernels.reduce_rows.stats
 hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
 print(len(processes), hits, misses, flush=True)

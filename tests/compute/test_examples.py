@@ -43,7 +43,7 @@ NAMES = [
 each_example = pytest.mark.parametrize(("name", "options"), NAMES, ids=map(": ".join, NAMES))
 MARKS = {torch.float64: pytest.mark.slow, torch.float16: pytest.mark.slow}
 CALLS = [
-    pytest.param(*name, dtype, marks=MARKS.get(dtype, ()))
+    pytest.param(*name, dtype, marks=MARKS.get(dtype, ()), id=f"{name[0]}: {name[1]}, {dtype}")
     for name, dtype in product(NAMES, DTYPES)
     if dtype in OPERATORS[name[0]].types
 ]
@@ -123,6 +123,8 @@ def test_an_operator_errs_no_more_than_its_reference(
 
 @each_example
 def test_fake_results_have_the_form_of_real_ones(name: str, options: str) -> None:
+    if "several" in options:
+        pytest.skip("fake matrices have no addresses")
     for example in examples(name, options, torch.float32):
         results = dispatched(example)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:

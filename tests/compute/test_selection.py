@@ -12,8 +12,8 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from gnntrain.compute import cuda, reference
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.rows import Gather
 from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
@@ -43,9 +43,8 @@ def computing(choice: KernelChoice, monkeypatch: pytest.MonkeyPatch) -> set[str]
 
         return noted
 
-    for module in (reference, cuda):
-        name = f"{module.__name__.rpartition('.')[2]}.gather"
-        monkeypatch.setattr(module, "gather", noting(name, module.gather))
+    for kind in ("reference", "cuda"):
+        monkeypatch.setattr(Gather, kind, noting(f"{kind}.gather", getattr(Gather, kind)))
     select(choice, "cpu")
     LazyFeatures(torch.ones(3, 2), torch.tensor([2, 0])).read(0, 2)
     return called

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from gnntrain.compute.workers import parallel_for
 
-from gnntrain.compute.cpu import by_rows, num_tasks
+from gnntrain.compute.cpu import by_rows, num_tasks, parallel_for
 
 
 @pytest.fixture(params=[1, 2, 5])
