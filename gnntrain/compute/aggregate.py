@@ -70,9 +70,9 @@ class Aggregate(Operator):
         start = max(0, total.dst_offset + first)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
-            rows = own(start, number, exact)[:, :width]
-            factor = total.loop[:number].view(number, -1)
-            out[first : first + number] += (by_head(rows, factor.shape[1]) * factor[..., None]).flatten(1)
+            factor = total.loop[:number].view(number, -1, 1)
+            rows = by_head(own(start, number, exact)[:, :width], factor.shape[1])
+            out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
             number = min(len(features), num_dst - first)
             out[first : first + number] += own(start, number, exact)[:, width:]

@@ -370,6 +370,45 @@ def edge_products(
 
 
 @partial(jit, any_order=True)
+def add_and_multiply(
+    grad: Array, begin: np.uint64, weight: Array, e: Any, row: Array, total: Array, out: Array
+) -> None:
+    """`total += weight[e] · g` and `out[e] = weight[e] · (row · g)` by head, of one row g."""
+    heads, number = weight.shape[1], total.dtype.type
+    part = len(total) // heads
+    for h in range(heads):
+        factor, product, first = number(weight[e, h]), number(0), np.uint64(h * part)
+        for f in range(part):
+            c = first + np.uint64(f)
+            given = number_of(grad[begin + c])
+            product += row[c] * given
+            total[c] += factor * given
+        out[e, h] = factor * product
+
+
+@jit
+def to_scores(
+    out: Array,
+    e: Any,
+    alpha: Array,
+    mean: Array,
+    v: Any,
+    target: Array,
+    slope: float,
+    parts: Array,
+    score: Array,
+) -> None:
+    """`out[e]`, products by head, becomes the gradient of an edge's scores; see below."""
+    number = score.dtype.type
+    for h in range(len(score)):
+        change = number(out[e, h]) - number(alpha[e, h]) * number(mean[v, h])
+        if len(target) > 0:
+            change = change if parts[h] + target[v, h] > 0 else change * number(slope)
+            score[h] += change
+        out[e, h] = change
+
+
+@partial(jit, any_order=True)
 def attention_gradient(
     table: Array,
     stride: int,
@@ -412,12 +451,12 @@ def attention_gradient(
         edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
         memory: `[2, width]`, of the type of the sums.
     """
-    width, heads, num_dst = memory.shape[1], alpha.shape[1], len(mean)
+    width, heads = memory.shape[1], alpha.shape[1]
     part = width // heads
     number = memory.dtype.type
     total, row = memory[0], memory[1]
-    score = np.empty(heads, memory.dtype)
-    by_node, has_loops, scale = len(target) > 0, len(loop_alpha) > 0, number(slope)
+    score, parts = np.empty(heads, memory.dtype), np.empty(heads, memory.dtype)
+    by_node = len(target) > 0
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for u in range(start, stop):
@@ -425,45 +464,67 @@ def attention_gradient(
         for f in range(width):
             total[f] = number(0)
             row[f] = number_of(table[place + np.uint64(f)])
-        score[:] = 0
+        for h in range(heads):
+            score[h] = number(0)
+            if by_node:
+                parts[h] = number_of(table[place + np.uint64(width + h)])
+        v: Any = np.int64(u - own)
+        i: Any = np.int64(indptr[u])
         last: Any = np.int64(indptr[u + 1])
-        has_own = has_loops and 0 <= u - own < num_dst
-        for i in range(np.int64(indptr[u]), last + has_own):
-            is_loop = i == last
-            v: Any = np.int64(u - own)
-            e: Any = v
-            if not is_loop:
-                reach = min(i + 1 + AHEAD, end)
-                for ahead in range(fetched, reach):
-                    fetch_row(grad, np.uint64(np.int64(indices[ahead]) * width), width)
-                fetched = reach
-                v, e = np.int64(indices[i]), np.int64(edge_ids[i])
-            begin = np.uint64(v * width)
-            for h in range(heads):
-                share = loop_alpha[v, h] if is_loop else alpha[e, h]
-                factor = number(loop_weight[v, h] if is_loop else weight[e, h])
-                product, first = number(0), np.uint64(h * part)
-                for f in range(part):
-                    c = first + np.uint64(f)
-                    given = number_of(grad[begin + c])
-                    product += row[c] * given
-                    total[c] += factor * given
-                change = factor * product - number(share) * number(mean[v, h])
-                if by_node:
-                    both = number_of(table[place + np.uint64(width + h)]) + target[v, h]
-                    change = change if both > 0 else change * scale
-                    score[h] += change
-                if is_loop:
-                    loop_grad[v, h] = change
-                else:
-                    edge_grad[e, h] = change
+        while i < last:
+            group = 4 if i + 4 <= last else 1
+            reach = min(i + group + AHEAD, end)
+            for ahead in range(fetched, reach):
+                v, e = np.int64(indices[ahead]), np.int64(edge_ids[ahead])
+                fetch_row(grad, np.uint64(v * width), width)
+                fetch_ahead(mean, v, 0)
+                fetch_ahead(target, v, 0)
+                fetch_ahead(alpha, e, 0)
+                fetch_ahead(weight, e, 0)
+                fetch_ahead(edge_grad, e, 0)
+            fetched = reach
+            e0 = np.int64(edge_ids[i])
+            b0 = np.uint64(np.int64(indices[i]) * width)
+            if group == 4:  # the total is read and written once for four rows
+                e1, e2 = np.int64(edge_ids[i + 1]), np.int64(edge_ids[i + 2])
+                e3 = np.int64(edge_ids[i + 3])
+                b1 = np.uint64(np.int64(indices[i + 1]) * width)
+                b2 = np.uint64(np.int64(indices[i + 2]) * width)
+                b3 = np.uint64(np.int64(indices[i + 3]) * width)
+                for h in range(heads):
+                    w0, w1 = number(weight[e0, h]), number(weight[e1, h])
+                    w2, w3 = number(weight[e2, h]), number(weight[e3, h])
+                    d0, d1, d2, d3 = number(0), number(0), number(0), number(0)
+                    first = np.uint64(h * part)
+                    for f in range(part):
+                        c = first + np.uint64(f)
+                        g0, g1 = number_of(grad[b0 + c]), number_of(grad[b1 + c])
+                        g2, g3 = number_of(grad[b2 + c]), number_of(grad[b3 + c])
+                        x = row[c]
+                        d0 += x * g0
+                        d1 += x * g1
+                        d2 += x * g2
+                        d3 += x * g3
+                        total[c] += (w0 * g0 + w1 * g1) + (w2 * g2 + w3 * g3)
+                    edge_grad[e0, h], edge_grad[e1, h] = w0 * d0, w1 * d1
+                    edge_grad[e2, h], edge_grad[e3, h] = w2 * d2, w3 * d3
+            else:
+                add_and_multiply(grad, b0, weight, e0, row, total, edge_grad)
+            for j in range(i, i + group):
+                v, e = np.int64(indices[j]), np.int64(edge_ids[j])
+                to_scores(edge_grad, e, alpha, mean, v, target, slope, parts, score)
+            i += group
+        v = np.int64(u - own)
+        if len(loop_alpha) > 0 and 0 <= v < len(mean):
+            add_and_multiply(grad, np.uint64(v * width), loop_weight, v, row, total, loop_grad)
+            to_scores(loop_grad, v, loop_alpha, mean, v, target, slope, parts, score)
         put_row(total, number(1), out, u - start)
         if by_node:
             for h in range(heads):
                 out[u - start, width + h] = rounded(score[h], out)
 
 
-@jit
+@partial(jit, any_order=True)
 def products_by_head(
     left: Array, right: Array, less: Array, start: int, stop: int, out: Array
 ) -> None:
