@@ -74,7 +74,7 @@ class AbsentGPUs:
         sizes = {
             name: size
             for name, value in arguments.items()
-            if isinstance(value, int) and name.islower() and name not in _OPTIONS
+            if type(value) is int and name.islower() and name not in _OPTIONS
         }
         return kernel.warmup(grid=(1,), **{**arguments, **sizes})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +20,7 @@ from gnntrain.compute.cpu import (
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Chunks, Tile, launch_by_edge, launch_by_row, places_of
+from gnntrain.compute.launching import Chunks, Tile, arguments_of, launch_by_edge, launch_by_row
 from gnntrain.compute.operator import Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -88,34 +86,15 @@ class Aggregate(Operator):
         return out
 
     def cuda(self) -> Tensor:
-        features, total, adds_own = self.features, self.total, self.root == "added"
+        total, adds_own, out = self.total, self.root == "added", self.fake()
+        features, args = self.features, arguments_of(self)
         width = features.num_features // 2 if adds_own else features.num_features
-        weight, loop, out = total.edge_weight, total.loop, self.fake()
         num_edges = len(features.rows if total.indices is None else total.indices)
-        launch_by_row(
-            "triton_kernels.reduce_rows",
-            out,
-            width,
-            Chunks.of(num_edges, total.max_in_edges),
-            **places_of(features),
-            indptr=total.indptr,
-            indices=total.indices,
-            edges=total.edge_ids,
-            edge_weight=None if weight is None else weight.contiguous(),
-            source_scale=total.source_scale,
-            source_indptr=total.source_indptr,
-            row_scale=total.scale,
-            loop=loop,
-            first_loop=total.first_loop,
-            num_loops=len(loop) if loop is not None else len(features) * adds_own,
-            own=total.dst_offset,
-            HEADS=total.heads,
-            LOOP_HEADS=1 if loop is None or loop.dim() == 1 else loop.shape[1],
-            IS_MEAN=total.is_mean,
-            SKIP_OWN=total.skip_own,
-            PUTS_OWN=self.root == "beside",
-            ADDS_OWN=adds_own,
-        )
+        args |= {"HEADS": total.heads, "PUTS_OWN": self.root == "beside", "ADDS_OWN": adds_own}
+        args["LOOP_HEADS"] = 1 if total.loop is None or total.loop.dim() == 1 else total.heads
+        args["num_loops"] = len(features) * adds_own if total.loop is None else len(total.loop)
+        chunks = Chunks.of(num_edges, total.max_in_edges)
+        launch_by_row("triton_kernels.reduce_rows", out, width, chunks, **args)
         return out
 
     @staticmethod
@@ -246,27 +225,11 @@ class EdgeProducts(Operator):
         assert total.indices is not None
         out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
         rows = LazyFeatures.of(self.rows).rows
+        args = arguments_of(self) | {"rows": rows, "STRIDE": rows.stride(0), "HEADS": heads}
         chunks = Chunks.of(len(total.indices), total.max_in_edges)
-        launch_by_edge(
-            "triton_kernels.edge_products",
-            total.num_dst,
-            heads,
-            Tile.of(width // heads, chunks, total.num_dst),
-            width,
-            chunks,
-            out=out,
-            rows=rows,
-            STRIDE=rows.stride(0),
-            grad=self.grad.contiguous(),
-            indptr=total.indptr,
-            indices=total.indices,
-            source_scale=total.source_scale,
-            row_scale=total.scale,
-            own=total.dst_offset,
-            HEADS=heads,
-            IS_MEAN=total.is_mean,
-            SKIP_OWN=total.skip_own,
-        )
+        tile = Tile.of(width // heads, chunks, total.num_dst)
+        place = total.num_dst, heads, tile, width, chunks
+        launch_by_edge("triton_kernels.edge_products", *place, out=out, att=None, SLOPE=0, **args)
         return out
 
     @staticmethod
@@ -330,11 +293,9 @@ class AggregateMax(Operator):
 
     def cuda(self) -> tuple[Tensor, Tensor]:
         out, ties = self.fake()
-        args: dict[str, Any] = {**places_of(self.features), "indptr": self.indptr}
-        args |= {"indices": self.indices}
         chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        also = {"ties": ties if self.count else None}
-        launch_by_row("triton_maximum.max_rows", out, out.shape[1], chunks, also, **args)
+        also, args = {"ties": ties if self.count else None}, arguments_of(self)
+        launch_by_row("triton_kernels.max_rows", out, out.shape[1], chunks, also, **args)
         return out, ties
 
     @staticmethod
@@ -390,10 +351,10 @@ class AggregateMaxBackward(Operator):
 
     def cuda(self) -> Tensor:
         grad_rows, chunks = torch.empty_like(self.rows), Chunks.of(len(self.indices))
-        args: dict[str, Any] = {"rows": self.rows, "tops": self.out, "ties": self.ties}
-        args |= {"grad": self.grad, "indptr": self.indptr, "indices": self.indices}
+        args = arguments_of(self) | {"tops": self.out}
+        del args["out"]  # of the forward pass
         width = self.rows.shape[1]
-        launch_by_row("triton_maximum.spread_maximum", grad_rows, width, chunks, **args)
+        launch_by_row("triton_kernels.spread_maximum", grad_rows, width, chunks, **args)
         return grad_rows
 
     @staticmethod

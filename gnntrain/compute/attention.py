@@ -344,12 +344,13 @@ class PairScores(Operator):
     def cuda(self) -> Tensor:
         heads, width = len(self.att), self.left.shape[1]
         out = self.att.new_zeros(len(self.indices), heads)
-        args: dict[str, Any] = {"rows": self.left, "right": self.right, "att": self.att, "out": out}
-        args |= {"SLOPE": self.slope, "HEADS": heads}
+        args: dict[str, Any] = {"rows": self.left, "grad": self.right, "att": self.att, "out": out}
+        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width, "dst_offset": 0}
         args |= {"indptr": self.indptr, "indices": self.indices}
+        args |= dict.fromkeys(("source_scale", "scale")) | {"is_mean": False, "skip_own": False}
         num_dst, chunks = len(self.indptr) - 1, Chunks.of(len(self.indices), self.max_in_edges)
         place = num_dst, heads, Tile.of(width // heads, chunks, num_dst), width, chunks
-        launch_by_edge("triton_pairs.pair_scores", *place, **args)
+        launch_by_edge("triton_kernels.edge_products", *place, **args)
         return out
 
     @staticmethod
@@ -401,13 +402,13 @@ class PairScoresBackward(Operator):
         values = torch.empty_like(right, dtype=exact_type(att.dtype))
         given: dict[str, Any] = {"att": att, "grad": self.grad.contiguous()}
         given |= {"SLOPE": self.slope, "HEADS": len(att)}
-        name, width = "triton_pairs.pair_gradient", right.shape[1]
+        name, width = "triton_kernels.pair_gradient", right.shape[1]
         args = {**given, "indptr": self.indptr, "indices": self.indices}
-        args |= {"rows": left, "mine": right, "edges": None}
+        args |= {"rows": left, "mine": right, "edge_ids": None}
         chunks = Chunks.of(len(self.indices), self.max_in_edges)
         launch_by_row(name, right_grad, width, chunks, {"values": values}, **args)
         args = {**given, "indptr": self.out_indptr, "indices": self.out_indices}
-        args |= {"rows": right, "mine": left, "edges": self.out_edge_ids}
+        args |= {"rows": right, "mine": left, "edge_ids": self.out_edge_ids}
         chunks = Chunks.of(len(self.out_indices))
         launch_by_row(name, left_grad, width, chunks, {"values": None}, **args)
         return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.operator import Operator, Sum
 from gnntrain.compute.reference import exact_type
 from gnntrain.errors import UserError
 
@@ -52,7 +53,7 @@ class Tile(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """The chunks of the edges of long rows, see `triton_tables`.
+    """The chunks of the edges of long rows, see `triton_kernels`.
 
     Attributes:
         size: Edges of a chunk; 0: no row is long.
@@ -147,17 +148,19 @@ def launch(
         tile: A program's tile.
         width: Columns of the rows that it reads.
         out: The tensor that it writes.
-        **arguments: What else it takes.
+        **arguments: By name, what else it takes; others are left out.
     """
     if out.numel() == 0 or 0 in grid:
         return
-    module, kernel = name.split(".")
+    module, _, function = name.partition(".")
     kernels = _kernels(module)
+    kernel = getattr(kernels, function)
+    known = {given: arguments[given] for given in kernel.arg_names if given in arguments}
     number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
     constants = {"WIDTH": width, "TOTAL": number, "ROWS": tile.rows, "BLOCK": tile.block}
     options = {"num_warps": tile.warps, "enable_fp_fusion": True}
     with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        getattr(kernels, kernel)[grid](**arguments, **constants, **options, out=out)
+        kernel[grid](**known, **constants, **options, out=out)
 
 
 def _kernels(module: str) -> ModuleType:
@@ -172,8 +175,24 @@ def _kernels(module: str) -> ModuleType:
         ) from error
 
 
-def places_of(features: LazyFeatures) -> dict[str, Any]:
-    """The arguments of kernels that read features, see `triton_tables.rows_at`."""
+def arguments_of(operator: Operator) -> dict[str, Any]:
+    """An operator's fields, and those of its rows and sum, by the names that kernels give them."""
+    known: dict[str, Any] = {}
+    for name, value in vars(operator).items():
+        if isinstance(value, LazyFeatures):
+            known |= _places_of(value)
+        elif isinstance(value, Sum):
+            known |= value._asdict()
+        else:
+            known[name] = value
+    for name, value in known.items():
+        if isinstance(value, Tensor) and name != "rows":
+            known[name] = value.contiguous()
+    return known
+
+
+def _places_of(features: LazyFeatures) -> dict[str, Any]:
+    """The arguments of kernels that read features, see `triton_kernels.rows_at`."""
     rows, stride = features.rows, features.rows.stride(0)
     begins = [matrix.data_ptr() for matrix in (rows, *features.held)]
     return {

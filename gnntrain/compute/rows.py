@@ -11,7 +11,7 @@ from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import Table, array_of, by_rows
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Tile, launch, num_parts, places_of
+from gnntrain.compute.launching import Tile, arguments_of, launch, num_parts
 from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
 from gnntrain.compute.reference import is_plain, rows_at
 
@@ -45,7 +45,7 @@ class Gather(Operator):
         out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
         tile = Tile.of(width)
         grid = num_parts(number, tile.rows), num_parts(width, tile.block)
-        args = {**places_of(self.features), "first": self.start, "num_rows": number}
+        args = {**arguments_of(self), "num_rows": number}
         launch("triton_kernels.gather_rows", grid, tile, width, out=out, **args)
         return out
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_tables import edges_at, walk_of
+from gnntrain.compute.triton_kernels import edges_at, walk_of
 
 
 @triton.jit  # type: ignore[untyped-decorator]

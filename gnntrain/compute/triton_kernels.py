@@ -1,9 +1,22 @@
-"""The GPU's inner loops over feature rows, in Triton: gather and sum; see `triton_tables`.
+"""The GPU's inner loops over feature rows, in Triton: gather, sum, maximum, scores of edges.
+
+Tables `rows` are `[any, WIDTH]`, in the GPU's memory or in pinned host memory, which the GPU reads
+over the bus; `rows_at` computes where a source's row begins. Other arguments may be None; their
+names are those of the operators' fields. Constants in capitals, flags and None are known at compile
+time and cost nothing; a constant width allows vector loads. Numbers that change from batch to batch
+are not specialised on: Triton would compile again when one is 1 or a multiple of 16.
 
 A program takes one row of the result and `BLOCK` of its columns, and walks over the row's edges
 `ROWS` at a time, so that their loads overlap. Each lane of the tile `[ROWS, BLOCK]` keeps a result
 of its own, and these are combined once, after the last edge. They are of type `TOTAL`: float32, or
 float64 for float64 rows.
+
+Where a row may have very many edges, these are cut into chunks of `CHUNK`: chunk p is the edges
+`p · CHUNK … (p + 1) · CHUNK − 1`. A row of `2 · CHUNK` edges or more leaves the chunks that lie
+wholly in it to programs of their own: the kernel runs twice, first with `OF_CHUNKS`, a program a
+chunk, then a program a row, which adds the chunks' results (`partial_out`) to the sum of the edges
+at the row's two ends. The order of the additions depends on the block alone: equal runs give equal
+numbers. `CHUNK` 0: no row is that long.
 """
 
 from __future__ import annotations
@@ -11,16 +24,147 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnntrain.compute.triton_tables import edges_at, rows_at, sum_of_chunks, walk_of
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton is not typed
+def rows_at(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    source: tl.tensor,
+    mask: tl.tensor,
+    STRIDE: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> tl.tensor:
+    """Pointers to the rows of some sources.
+
+    Rows of `parts` are reached by their addresses: on an AMD GPU an offset from a small tensor has
+    32 bits.
+
+    Args:
+        nodes: The node of a source; None: the source's own number.
+        slots: The row in `rows` of a node, negative where it is not there; None: the node's own
+            number, or, where there are `parts`, all nodes are in these.
+        parts: Addresses of matrices that hold `PART_ROWS` nodes each, one after the other.
+        mask: Which sources there are; nothing is read for others.
+        STRIDE: Numbers from one row to the next.
+        ALIGN: Divides the addresses of all rows, in bytes.
+    """
+    if nodes is not None:
+        source = tl.load(nodes + source, mask=mask, other=0)
+    node = source.to(tl.int64)
+    row = node
+    if slots is not None:
+        row = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
+    matrix = rows
+    if parts is not None:
+        is_far = mask
+        if slots is not None:
+            is_far = mask & (row < 0)
+        part = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
+        matrix = tl.where(is_far, part, rows.to(tl.int64)).to(rows.dtype)
+        row = tl.where(is_far, node % PART_ROWS, row)
+    row_at = matrix + row * STRIDE
+    if parts is not None:
+        row_at = tl.multiple_of(row_at, ALIGN)
+    return row_at
 
 
-@triton.jit(do_not_specialize=["first", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
+def span_of(indptr: tl.tensor, v: tl.tensor, CHUNK: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """The in-edges of a destination: the first, the end; and the first and end of its chunks."""
+    first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
+    begin, end = last, last
+    if CHUNK > 0:
+        is_long = last - first >= 2 * CHUNK
+        begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
+        end = tl.where(is_long, last // CHUNK * CHUNK, last)
+    return first, last, begin, end
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def edges_at(
+    start: tl.tensor, begin: tl.tensor, end: tl.tensor, ROWS: tl.constexpr, CHUNK: tl.constexpr
+) -> tl.tensor:
+    """The next `ROWS` edges of a walk that has come to `start`, past the chunks `begin … end`.
+
+    The walk runs up to the row's last edge less `end - begin`.
+    """
+    edge = start + tl.arange(0, ROWS)
+    if CHUNK > 0:
+        edge += tl.where(edge >= begin, end - begin, 0)
+    return edge
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def row_of_chunk(
+    indptr: tl.tensor, num_rows: tl.tensor, chunk: tl.tensor, CHUNK: tl.constexpr
+) -> tuple[tl.tensor, ...]:
+    """The row that leaves a chunk to its own program (or −1), and the chunk's edges."""
+    begin = chunk.to(indptr.dtype.element_ty) * CHUNK
+    low, high = num_rows * 0, num_rows + 1
+    while high - low > 1:  # the last row that starts at or before the chunk
+        middle = low + (high - low) // 2
+        is_before = tl.load(indptr + middle) <= begin
+        low = tl.where(is_before, middle, low)
+        high = tl.where(is_before, high, middle)
+    is_row = low < num_rows
+    first = tl.load(indptr + low)
+    last = tl.load(indptr + low + 1, mask=is_row, other=0)
+    is_inside = is_row & (last - first >= 2 * CHUNK) & (begin + CHUNK <= last)
+    return tl.where(is_inside, low, -1), begin, begin + CHUNK
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def walk_of(
+    indptr: tl.tensor, num_rows: tl.tensor, OF_CHUNKS: tl.constexpr, CHUNK: tl.constexpr
+) -> tuple[tl.tensor, ...]:
+    """The edges of this program: its row, first edge, end, and the first and end of its chunks.
+
+    With `OF_CHUNKS` they are its chunk, or none where that does not lie wholly in a long row (row 0
+    then stands for a row); else a row's edges without its chunks.
+    """
+    if OF_CHUNKS:
+        v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
+        last = tl.where(v >= 0, last, first)
+        v = tl.maximum(v, 0)
+        begin, end = last, last
+    else:
+        v = tl.program_id(0)
+        first, last, begin, end = span_of(indptr, v, CHUNK)
+    return v, first, last, begin, end
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def sum_of_chunks(
+    partial: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """`[BLOCK]`: the sum of `partial`, `[num_chunks, WIDTH]`, over the chunks `begin … end`."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    totals = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(begin // CHUNK, end // CHUNK, ROWS):
+        chunk = start + tl.arange(0, ROWS)
+        mask = (chunk < end // CHUNK)[:, None] & (columns < WIDTH)[None, :]
+        at = chunk.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        totals += tl.load(partial + at, mask=mask, other=0)
+    return tl.sum(totals, axis=0)
+
+
+@triton.jit(do_not_specialize=["start", "num_rows"])  # type: ignore[untyped-decorator]
 def gather_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
     slots: tl.tensor,
     parts: tl.tensor,
-    first: tl.tensor,
+    start: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
@@ -31,10 +175,10 @@ def gather_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Copy the rows of the sources `first … first + num_rows − 1` to `out`, in its type."""
+    """Copy the rows of the sources `start … start + num_rows − 1` to `out`, in its type."""
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_row, source = number < num_rows, number + first
+    is_row, source = number < num_rows, number + start
     row_at = rows_at(rows, nodes, slots, parts, source, is_row, STRIDE, PART_ROWS, ALIGN)
     mask = is_row[:, None] & (columns < WIDTH)[None, :]
     row = tl.load(row_at[:, None] + columns[None, :], mask=mask)
@@ -43,7 +187,7 @@ def gather_rows(
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["first_loop", "num_loops", "own", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["first_loop", "num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
@@ -51,15 +195,15 @@ def reduce_rows(
     parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
-    edges: tl.tensor,
+    edge_ids: tl.tensor,
     edge_weight: tl.tensor,
     source_scale: tl.tensor,
     source_indptr: tl.tensor,
-    row_scale: tl.tensor,
+    scale: tl.tensor,
     loop: tl.tensor,
     first_loop: tl.tensor,
     num_loops: tl.tensor,
-    own: tl.tensor,
+    dst_offset: tl.tensor,
     num_rows: tl.tensor,
     partial_out: tl.tensor,
     out: tl.tensor,
@@ -69,8 +213,8 @@ def reduce_rows(
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     LOOP_HEADS: tl.constexpr,
-    IS_MEAN: tl.constexpr,
-    SKIP_OWN: tl.constexpr,
+    is_mean: tl.constexpr,
+    skip_own: tl.constexpr,
     PUTS_OWN: tl.constexpr,
     ADDS_OWN: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
@@ -81,25 +225,17 @@ def reduce_rows(
 ) -> None:
     """Weighted sums of the rows of every destination's in-neighbours.
 
-    out[v] = row_scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(own + v)
-    where e runs over the in-edges of v and u is the source of e; of a chunk only Σ_e.
+    See `Sum`; of a chunk only Σ_e.
 
     Args:
-        indices: The source of each edge; None: edge e comes from source e.
-        edge_weight: `[num_edges, HEADS]`: head h weighs the h-th of `HEADS` equal parts of a row.
-        edges: The number of each edge in `edge_weight`; None: as they lie.
-        source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
-        loop, first_loop, num_loops: `loop[i]`, of `LOOP_HEADS` numbers, belongs to destination
-            `first_loop + i`; other destinations have none.
-        own: Source number of destination 0; negative where it is none.
-        IS_MEAN: Divide the sum by the number of in-edges.
-        SKIP_OWN: Leave out edges from a node to itself.
-        PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(own + v).
-        ADDS_OWN: Add the numbers `WIDTH … 2 · WIDTH − 1` of row(own + v) where v has a loop.
+        num_loops: So many destinations from `first_loop` on have a loop.
+        PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(dst_offset + v).
+        ADDS_OWN: Add the numbers `WIDTH … 2 · WIDTH − 1` of row(dst_offset + v) where v has a loop.
     """
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
     v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    own = dst_offset + v
     totals = tl.zeros([ROWS, BLOCK], TOTAL)
     for start in range(first, last - (end - begin), ROWS):
         edge = edges_at(start, begin, end, ROWS, CHUNK)
@@ -107,8 +243,8 @@ def reduce_rows(
         source = edge
         if indices is not None:
             source = tl.load(indices + edge, mask=is_edge, other=0)
-        if SKIP_OWN:
-            is_edge = is_edge & (source != own + v)
+        if skip_own:
+            is_edge = is_edge & (source != own)
         weight = tl.full([ROWS], 1, TOTAL)
         if source_scale is not None:
             weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
@@ -121,8 +257,8 @@ def reduce_rows(
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=0)
         row = weight[:, None] * row.to(TOTAL)
         if edge_weight is not None:
-            if edges is not None:
-                edge = tl.load(edges + edge, mask=is_edge, other=0)
+            if edge_ids is not None:
+                edge = tl.load(edge_ids + edge, mask=is_edge, other=0)
             if HEADS == 1:
                 factor = tl.load(edge_weight + edge, mask=is_edge, other=0)[:, None]
             else:
@@ -136,16 +272,14 @@ def reduce_rows(
     if not OF_CHUNKS:
         if CHUNK > 0:
             total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
-        if IS_MEAN:
+        if is_mean:
             total /= tl.maximum(last - first, 1).to(TOTAL)
-        if row_scale is not None:
-            total *= tl.load(row_scale + v).to(TOTAL)
+        if scale is not None:
+            total *= tl.load(scale + v).to(TOTAL)
         is_row = v >= 0
         if (loop is not None) or ADDS_OWN:  # noqa: SIM102  # decided when the kernel is compiled
             if (v >= first_loop) & (v < first_loop + num_loops):
-                own_at = rows_at(
-                    rows, nodes, slots, parts, own + v, is_row, STRIDE, PART_ROWS, ALIGN
-                )
+                own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
                     at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
@@ -154,39 +288,45 @@ def reduce_rows(
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
                     total += row.to(TOTAL)
         if PUTS_OWN:
-            own_at = rows_at(rows, nodes, slots, parts, own + v, is_row, STRIDE, PART_ROWS, ALIGN)
+            own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
             row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
             tl.store(out + at + WIDTH, row.to(out.dtype.element_ty), mask=is_column)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 
-@triton.jit(do_not_specialize=["own", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
 def edge_products(
     rows: tl.tensor,
     grad: tl.tensor,
+    att: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     source_scale: tl.tensor,
-    row_scale: tl.tensor,
-    own: tl.tensor,
+    scale: tl.tensor,
+    dst_offset: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
-    IS_MEAN: tl.constexpr,
-    SKIP_OWN: tl.constexpr,
+    SLOPE: tl.constexpr,
+    is_mean: tl.constexpr,
+    skip_own: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of `edge_weight` behind `reduce_rows`.
+    """The gradient of `edge_weight` behind `reduce_rows`; or scores, which have no factors.
+
+    A program takes a row, or a chunk, and a head. The vector of an edge is never stored.
 
     Args:
         rows: The sources' `[num_src, WIDTH]`, one every `STRIDE` numbers.
         grad: The destinations' `[num_dst, WIDTH]`.
+        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + grad[v], SLOPE) over the head's
+            part of the columns; None: Σ rows[u] · grad[v].
         out: `[num_edges, HEADS]`; edges of no destination stay as they are.
     """
     head = tl.program_id(1)
@@ -204,16 +344,219 @@ def edge_products(
             columns += head * part
             given = tl.load(grad + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
             at = source.to(tl.int64)[:, None] * STRIDE + columns[None, :]
-            row = tl.load(rows + at, mask=is_edge[:, None] & is_column[None, :], other=0)
-            products += given.to(TOTAL)[None, :] * row.to(TOTAL)
+            row = tl.load(rows + at, mask=is_edge[:, None] & is_column[None, :], other=0).to(TOTAL)
+            given = given.to(TOTAL)[None, :]
+            if att is None:
+                products += given * row
+            else:
+                factor = tl.load(att + columns, mask=is_column, other=0).to(TOTAL)[None, :]
+                pair = row + given
+                products += factor * tl.where(pair > 0, pair, pair * SLOPE)
         total = tl.sum(products, axis=1)
-        if IS_MEAN:
+        if is_mean:
             total /= count.to(TOTAL)
-        if row_scale is not None:
-            total *= tl.load(row_scale + v).to(TOTAL)
+        if scale is not None:
+            total *= tl.load(scale + v).to(TOTAL)
         if source_scale is not None:
             total *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if SKIP_OWN:
-            total = tl.where(source == own + v, 0, total)
+        if skip_own:
+            total = tl.where(source == dst_offset + v, 0, total)
         at = edge.to(tl.int64) * HEADS + head
         tl.store(out + at, total.to(out.dtype.element_ty), mask=is_edge)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def higher_of(
+    tops: tl.tensor, counts: tl.tensor, row: tl.tensor, count: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """The larger numbers and their counts; NaN is the largest."""
+    is_higher = (row > tops) | (row != row)
+    counts = tl.where(is_higher, 0, counts) + tl.where(row >= tops, count, 0)
+    return tl.where(is_higher, row, tops), counts
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """The largest number of each column and its count."""
+    is_nan = tl.max((tops != tops).to(tl.int32), axis=0) > 0
+    top = tl.max(tops, axis=0)
+    count = tl.sum(tl.where(tops == top[None, :], counts, 0), axis=0)
+    return tl.where(is_nan, float("nan"), top), count
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def max_rows(
+    rows: tl.tensor,
+    nodes: tl.tensor,
+    slots: tl.tensor,
+    parts: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
+    partial_ties: tl.tensor,
+    out: tl.tensor,
+    ties: tl.tensor,
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PART_ROWS: tl.constexpr,
+    ALIGN: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The largest numbers of every destination's in-neighbours; 0 without any, NaN is the largest.
+
+    Args:
+        partial_out, partial_ties: The chunks' results.
+        ties: As `out`: the number of in-edges with the largest number.
+    """
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column = columns < WIDTH
+    _v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    tops = tl.full([ROWS, BLOCK], float("-inf"), TOTAL)
+    counts = tl.zeros([ROWS, BLOCK], tl.int32)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        is_edge = edge < last
+        source = tl.load(indices + edge, mask=is_edge, other=0)
+        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        mask = is_edge[:, None] & is_column[None, :]
+        row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=float("-inf"))
+        tops, counts = higher_of(tops, counts, row.to(TOTAL), mask.to(tl.int32))
+    if CHUNK > 0 and not OF_CHUNKS:
+        for start in range(begin // CHUNK, end // CHUNK, ROWS):
+            chunk = start + tl.arange(0, ROWS)
+            mask = (chunk < end // CHUNK)[:, None] & is_column[None, :]
+            at = chunk.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+            row = tl.load(partial_out + at, mask=mask, other=float("-inf"))
+            count = mask.to(tl.int32)
+            if ties is not None:
+                count = tl.load(partial_ties + at, mask=mask, other=0).to(tl.int32)
+            tops, counts = higher_of(tops, counts, row, count)
+    top, count = top_of(tops, counts)
+    top = tl.where(last > first, top, 0)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    tl.store(out + at, top.to(out.dtype.element_ty), mask=is_column)
+    if ties is not None:
+        tl.store(ties + at, count, mask=is_column)
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def spread_maximum(
+    rows: tl.tensor,
+    tops: tl.tensor,
+    ties: tl.tensor,
+    grad: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
+    out: tl.tensor,
+    WIDTH: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The gradient behind `max_rows`: in-edges that share a maximum share it evenly.
+
+    Args:
+        rows: The sources' `[num_src, WIDTH]`.
+        tops, ties, grad: The destinations' maxima, their counts, and their gradient.
+        indptr, indices: The out-edges of every source.
+    """
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column = columns < WIDTH
+    u, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    row = tl.load(rows + u.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
+    totals = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        v = tl.load(indices + edge, mask=edge < last, other=0).to(tl.int64)
+        mask = (edge < last)[:, None] & is_column[None, :]
+        at = v[:, None] * WIDTH + columns[None, :]
+        is_top = mask & (tl.load(tops + at, mask=mask, other=0) == row[None, :])
+        given = tl.load(grad + at, mask=is_top, other=0).to(TOTAL)
+        totals += given / tl.load(ties + at, mask=is_top, other=1).to(TOTAL)
+    total = tl.sum(totals, axis=0)
+    if CHUNK > 0 and not OF_CHUNKS:
+        total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def pair_gradient(
+    rows: tl.tensor,
+    mine: tl.tensor,
+    att: tl.tensor,
+    grad: tl.tensor,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    edge_ids: tl.tensor,
+    num_rows: tl.tensor,
+    partial_out: tl.tensor,
+    partial_values: tl.tensor,
+    out: tl.tensor,
+    values: tl.tensor,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    SLOPE: tl.constexpr,
+    OF_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    TOTAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The gradient of one side behind scores of `edge_products`.
+
+    out[r] = att · Σ_e grad[e] · leaky_relu′(row(other) + mine[r]), of a chunk only Σ_e, where e
+    runs over the edges of r and connects it with the row `other`;
+    values[r] = Σ_e grad[e] · leaky_relu(row(other) + mine[r]).
+
+    Args:
+        rows: The other side, `[any, WIDTH]`.
+        mine: This side, `[num_rows, WIDTH]`.
+        grad: The scores' gradient, `[num_edges, HEADS]`.
+        indptr, indices: By row of this side, the rows of the other.
+        edge_ids: The number of each edge in `grad`; None: as they lie.
+        partial_out, partial_values: The chunks' results.
+        out: The gradient of `mine`.
+        values: Each row's term of the gradient of `att`; None: not needed.
+    """
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column = columns < WIDTH
+    head = columns // (WIDTH // HEADS)
+    r, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
+    own = tl.load(mine + r.to(tl.int64) * WIDTH + columns, mask=is_column, other=0).to(TOTAL)
+    slopes = tl.zeros([ROWS, BLOCK], TOTAL)
+    products = tl.zeros([ROWS, BLOCK], TOTAL)
+    for start in range(first, last - (end - begin), ROWS):
+        edge = edges_at(start, begin, end, ROWS, CHUNK)
+        is_edge = edge < last
+        other = tl.load(indices + edge, mask=is_edge, other=0)
+        if edge_ids is not None:
+            edge = tl.load(edge_ids + edge, mask=is_edge, other=0)
+        mask = is_edge[:, None] & is_column[None, :]
+        at = other.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        pair = tl.load(rows + at, mask=mask, other=0).to(TOTAL) + own[None, :]
+        at = edge.to(tl.int64)[:, None] * HEADS + head[None, :]
+        given = tl.load(grad + at, mask=mask, other=0).to(TOTAL)
+        given = tl.where(pair > 0, given, given * SLOPE)
+        slopes += given
+        products += given * pair
+    slope, value = tl.sum(slopes, axis=0), tl.sum(products, axis=0)
+    if not OF_CHUNKS:
+        if CHUNK > 0:
+            slope += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+            if values is not None:
+                value += sum_of_chunks(partial_values, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
+        slope *= tl.load(att + columns, mask=is_column, other=0).to(TOTAL)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + columns
+    tl.store(out + at, slope.to(out.dtype.element_ty), mask=is_column)
+    if values is not None:
+        tl.store(values + at, value, mask=is_column)

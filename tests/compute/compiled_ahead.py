@@ -25,7 +25,7 @@ from gnntrain.sampling.base import SampleKey
 from tests.absent_gpus import AbsentGPUs, Compiled
 from tests.sampling.graphs import random_csc, seeds_of
 
-MODULES = ["triton_kernels", "triton_maximum", "triton_attention", "triton_pairs"]
+MODULES = ["triton_kernels", "triton_attention"]
 SAMPLER = ["register_seeds", "count_edges", "draw_by_row", "draw_by_edge", "draw_with_twins"]
 SAMPLER += ["claim", "mark", "number", "forget"]
 
@@ -35,6 +35,7 @@ class CompilesInstead:
 
     def __init__(self, kernel: Any, gpus: AbsentGPUs, found: set[Compiled]) -> None:
         self._kernel, self._gpus, self._found = kernel, gpus, found
+        self.arg_names = kernel.arg_names
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self._compile

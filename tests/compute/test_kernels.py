@@ -51,17 +51,6 @@ def test_floats_round_to_16_bits_as_torch_rounds_them(bits: Any, dtype: torch.dt
     np.testing.assert_array_equal(as_floats(out, dtype).numpy(), expected)
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 7])
-def test_rows_are_gathered_by_node_into_their_columns(num_rows: int) -> None:
-    rng = np.random.default_rng(0)
-    table = rng.random((9, 3)).astype(np.float32)
-    nodes = rng.integers(0, 9, num_rows + 2)
-    out = np.zeros((num_rows, 5), np.float32)
-    kernels.gather_rows(table.reshape(-1), 3, nodes, 2, 0, num_rows, out, 2, 3)
-    np.testing.assert_array_equal(out[:, 2:], table[nodes[2:]])
-    assert not out[:, :2].any()
-
-
 def activated(rows: np.ndarray, *, relu: bool, threshold: int, key: int = 5) -> np.ndarray:
     out = rows.copy()
     factor = (1 << 16) / ((1 << 16) - threshold)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.sampling.block import Block
@@ -50,18 +49,6 @@ def test_large_blocks_aggregate_as_on_the_cpu(reduce: Reduce, index: torch.dtype
         torch.testing.assert_close(results[1][1].cpu(), results[0][1], atol=1e-6, rtol=1e-6)
 
 
-def test_weighted_sums_are_those_of_the_cpu() -> None:
-    block = big_block(torch.int32)
-    x, weight = torch.randn(20_000, 96).double(), torch.rand(300_000, 4).double()
-    results = []
-    for device in ("cpu", "cuda"):
-        inputs = [part.to(device).requires_grad_() for part in (x, weight)]
-        out = aggregate(inputs[0], Aggregation(block.to(device), weight=inputs[1]))
-        results.append([out.detach(), *torch.autograd.grad(out.sum(), inputs)])
-    for cpu, cuda in zip(*results, strict=True):
-        assert_near(cuda, cpu)
-
-
 @pytest.mark.parametrize("kind", [SAGE, GCN, GAT, GATv2, GIN])
 def test_models_compute_as_on_the_cpu(kind: Callable[..., GNN]) -> None:
     torch.manual_seed(0)
@@ -76,14 +63,6 @@ def test_models_compute_as_on_the_cpu(kind: Callable[..., GNN]) -> None:
         results.append([part.detach().cpu() for part in (out, *gradients)])
     for cpu, cuda in zip(*results, strict=True):
         torch.testing.assert_close(cuda, cpu, atol=1e-3, rtol=1e-3)
-
-
-def test_pinned_rows_are_read_over_the_bus() -> None:
-    block, rows = big_block(torch.int32), torch.randn(30_000, 100).bfloat16()
-    nodes = torch.randperm(30_000)[:20_000]
-    given = Aggregation(block.to("cuda"), "mean")
-    pinned = aggregate(LazyFeatures(rows.pin_memory(), nodes.cuda()), given)
-    assert torch.equal(pinned, aggregate(LazyFeatures(rows.cuda(), nodes.cuda()), given))
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
@@ -134,16 +113,3 @@ def test_equal_steps_on_padded_blocks_are_equal_and_wait_for_nothing(
     for first, second in zip(steps[1], steps[2], strict=True):
         assert first.isfinite().all()
         assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_nothing_waits_for_the_gpu(reduce: Reduce) -> None:
-    block = big_block(torch.int32).to("cuda")
-    x = torch.randn(20_000, 100, device="cuda", requires_grad=True)
-    torch.autograd.backward(aggregate(x, Aggregation(block, reduce)).sum())  # compiles
-    block = replace(block, derived={})
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        torch.autograd.backward(aggregate(x, Aggregation(block, reduce)).sum())
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

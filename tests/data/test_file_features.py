@@ -158,10 +158,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
         {"a": [None] * 4 + [1.0] * 4}, {}, {"missing": "mean"},
         ["value of a", "dataset.ignore=[a]"],
     ),
-    "a label that is not found": (
-        {"kind": LABELS}, {"labels": None}, {"label_column": "kond"},
-        ["label_column=kond", "mean kind?"],
-    ),
     "a label that is not named": ({"kind": LABELS}, {"labels": None}, {}, ["dataset.label_column"]),
     "missing values": (
         {"a": [1, None, *range(6)], "kind": ["x", "y", None, *"xyxyx"]}, {},
@@ -286,20 +282,6 @@ def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
     (warning,) = (text for text in caplog.messages if "float32" in text)
     names = {"csv": "t", "npz": "2", "parquet": "t, list_1"}
     assert f"float32: {names[suffix]}." in warning
-
-
-def test_arrays_are_filled_and_scaled_by_place(tmp_path: Path) -> None:
-    matrix = np.arange(24, dtype=np.float64).reshape(8, 3)
-    matrix[[1, 6], [0, 2]] = np.nan
-    keys = paths(tmp_path, {"x": matrix, "id": np.array(IDS)}, "npz")
-    options: dict[str, Any] = {**keys, "standardize": True}
-    assert "column 0 is 'nan'" in refusal(options)
-    filled = pd.DataFrame(matrix).fillna(pd.DataFrame(matrix[:4]).mean()).to_numpy()
-    scaled = (filled - filled[:4].mean(axis=0)) / filled[:4].std(axis=0)
-    expected = np.insert(scaled, [1, 3], np.isnan(matrix)[:, [0, 2]], axis=1)
-    found = told(build({**options, "missing": "indicator"}))
-    np.testing.assert_allclose(found["features"], expected, rtol=1e-6)
-    assert found["names"] == []
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

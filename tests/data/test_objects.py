@@ -19,7 +19,7 @@ from gnntrain.data.graph import GraphData
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
-from tests.data.files import check, check_typed, features_of, told
+from tests.data.files import check, features_of, told
 from tests.data.oracles import Rows
 from tests.graphs import random_graph
 from tests.hetero_graphs import random_hetero_data
@@ -193,6 +193,39 @@ READ: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         )
         for kind in "US" for mark in ("", "NA", "-1")
     },
+    # Typed graphs.
+    "a HeteroData": (
+        typed(), {},
+        {"target": "paper", "labels": [0, 1, 2, -1], "splits": [[0, 1], [2], []],
+         "ids": {"paper": [0, 1, 2, 3], "author": ["ada", "bob"], "venue": [0, 1, 2, 3, 4]},
+         "features": {"author": [[1, 2, 3], [3, 4, 5]], "venue": [[]] * 5},
+         "edges": {"author/writes/paper": [("ada", 0), ("bob", 0), ("bob", 3)],
+                   "paper/cites/paper": [(3, 0), (2, 1)], "paper/in/venue": [(0, 4), (1, 2)]},
+         "left_out": ["venue.note", "author/writes/paper.edge_attr"]},
+    ),
+    "a type that only edges name": (
+        typed(venue={"note": None}), {}, {"features": {"venue": [[]] * 5}},
+    ),
+    "a sparse adjacency between types": (
+        typed(venue={"num_nodes": 5},
+              **{"in": {"edge_index": None, "adj_t": torch.sparse_coo_tensor(
+                  torch.tensor([[4, 2], [0, 1]]), torch.ones(2), (5, 4))}}),
+        {}, {"edges": {"paper/in/venue": [(1, 2), (0, 4)]}},
+    ),
+    "the target of several with labels": (
+        typed(author={"y": torch.tensor([1, 0])}), {"target": "author"}, {"labels": [1, 0]},
+    ),
+    "to predict on, without labels": (
+        typed(paper={"y": None}), {"labelled": False, "target": "paper"}, {"target": "paper"},
+    ),
+    "OGB's typed data set": (
+        OGBDataset(
+            {"edge_index_dict": {WRITES: EDGES.numpy()},
+             "node_feat_dict": {"paper": OGB["node_feat"]},
+             "num_nodes_dict": {"paper": 4, "author": 5}},
+            {"paper": OGB_LABELS}, {name: {"paper": ids} for name, ids in OGB_SPLIT.items()}),
+        {}, {**OF_OGB, "target": "paper", "ids": {"author": [0, 1, 2, 3, 4]}},
+    ),
 }  # fmt: skip
 
 
@@ -306,48 +339,6 @@ def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
 def predicted(given: object, trained: GraphData) -> GraphData:
     made_by = trained.target_nodes.preprocessing
     return graph_of_object(given, FilesConfig(), labelled=False, preprocessing=made_by)
-
-
-TYPED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "a HeteroData": (
-        typed(), {},
-        {"target": "paper", "labels": [0, 1, 2, -1], "splits": [[0, 1], [2], []],
-         "ids": {"paper": [0, 1, 2, 3], "author": ["ada", "bob"], "venue": [0, 1, 2, 3, 4]},
-         "features": {"author": [[1, 2, 3], [3, 4, 5]], "venue": [[]] * 5},
-         "edges": {"author/writes/paper": [("ada", 0), ("bob", 0), ("bob", 3)],
-                   "paper/cites/paper": [(3, 0), (2, 1)], "paper/in/venue": [(0, 4), (1, 2)]},
-         "left_out": ["venue.note", "author/writes/paper.edge_attr"]},
-    ),
-    "a type that only edges name": (
-        typed(venue={"note": None}), {}, {"features": {"venue": [[]] * 5}},
-    ),
-    "a sparse adjacency between types": (
-        typed(venue={"num_nodes": 5},
-              **{"in": {"edge_index": None, "adj_t": torch.sparse_coo_tensor(
-                  torch.tensor([[4, 2], [0, 1]]), torch.ones(2), (5, 4))}}),
-        {}, {"edges": {"paper/in/venue": [(1, 2), (0, 4)]}},
-    ),
-    "the target of several with labels": (
-        typed(author={"y": torch.tensor([1, 0])}), {"target": "author"}, {"labels": [1, 0]},
-    ),
-    "to predict on, without labels": (
-        typed(paper={"y": None}), {"labelled": False, "target": "paper"}, {"target": "paper"},
-    ),
-    "OGB's typed data set": (
-        OGBDataset(
-            {"edge_index_dict": {WRITES: EDGES.numpy()},
-             "node_feat_dict": {"paper": OGB["node_feat"]},
-             "num_nodes_dict": {"paper": 4, "author": 5}},
-            {"paper": OGB_LABELS}, {name: {"paper": ids} for name, ids in OGB_SPLIT.items()}),
-        {}, {**OF_OGB, "target": "paper", "ids": {"author": [0, 1, 2, 3, 4]}},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TYPED)
-def test_a_typed_object_is_read(name: str) -> None:
-    data, keys, expected = TYPED[name]
-    check_typed(read(data, **keys), expected)
 
 
 FORMS: list[Callable[[HeteroData, Path], object]] = [

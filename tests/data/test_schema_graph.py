@@ -21,7 +21,7 @@ from gnntrain.data.graph import EdgeType, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.planning.size import expected_bytes
 from tests.data import files
-from tests.data.files import check_typed, features_of, save, typed_edges
+from tests.data.files import check, features_of, save, typed_edges
 from tests.examples import examples
 
 AUTHORS = "author_id,h,area,split\na1,1,ml,train\na2,2,db,val\na3,3,ml,test\n007,4,db,train\n"
@@ -108,12 +108,6 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
          "edges": {**EDGES, "paper/in/venue": {"files": "in.parquet"}}},
         {"ids": {"paper": [10, 20, 30, 40], "venue": ["b", "é"]},
          "edges": {"paper/in/venue": [(20, "é"), (40, "b")]}},
-    ),
-    "labels and splits in files": (
-        {"l": "who,kind,area\na3,x,ml\na1,y,db\na2,y,db\n", "s": "id,fold\na1,train\na3,val\n"},
-        changed(author={**LABELLED, "label": {"file": "l.csv", "id": "who", "column": "kind"},
-                        "split": {"file": "s.csv"}}),
-        {"labels": [1, 1, 0, -1], "splits": [[0], [2], []]},
     ),
     "labels and ids of splits in several files": (
         {"l1": "id,area\na1,ml\na2,db\n", "l2": "id,area\na3,ml\n007,db\n", "t1": "id\na1\n",
@@ -220,7 +214,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", READ)
 def test_a_schema_is_read(tmp_path: Path, name: str) -> None:
     contents, schema, expected = READ[name]
-    check_typed(build(tmp_path, contents, schema), expected)
+    check(build(tmp_path, contents, schema), expected)
 
 
 NODES_OF_TYPES = {"a": {"files": "a.csv", "label": "y"}, "b": {"files": "b.csv"}}
@@ -327,7 +321,7 @@ def test_features_of_each_type_are_prepared_by_its_own_keys_and_stored(tmp_path:
     }
     schema = {**changed(paper=paper), "reverse": True}
     data = build(tmp_path, {"papers": papers}, schema)
-    check_typed(data, {"names": {"paper": ["kind=long", "kind=short", "pages", "pages_missing"]}})
+    check(data, {"names": {"paper": ["kind=long", "kind=short", "pages", "pages_missing"]}})
     graph = write_store(tmp_path / "store", data, PrepareOptions(), {})
     # A type without a split has the statistics of all its rows.
     pages = 1.5**0.5
@@ -342,9 +336,7 @@ def test_features_of_each_type_are_prepared_by_its_own_keys_and_stored(tmp_path:
 def test_task_target_chooses_among_several_labelled_types(tmp_path: Path) -> None:
     schema = changed(paper={"label": "year"})
     data = build(tmp_path, {}, schema, "paper", task="multiclass")
-    check_typed(
-        data, {"target": "paper", "names": {"paper": []}, "classes": ["2001", "2002", "2003"]}
-    )
+    check(data, {"target": "paper", "names": {"paper": []}, "classes": [2001, 2002, 2003]})
     assert "area" not in (data.nodes["author"].feature_names or ())
     assert "author" in files.refusal({"schema": write(tmp_path, {}, schema)}, target="autor")
     dataset = {"name": "files", "schema": "g.yaml"}
@@ -383,28 +375,6 @@ def test_another_graph_is_prepared_as_the_trained_one(
     assert "pages" in files.refusal(keys, **known)
     plain = {"features": str(new / "papers.csv"), "edges": str(new / "writes.csv")}
     assert "typed graph" in files.refusal(plain, **known)
-
-
-def test_the_identity_changes_with_the_schema_the_files_and_the_target(tmp_path: Path) -> None:
-    def identity(
-        schema: object = SCHEMA, target: str | None = None, writes: str = WRITES, **keys: Any
-    ) -> str:
-        path = write(tmp_path, {"writes": writes}, schema)
-        config = FilesConfig.model_validate({"schema": path, **keys}).for_target(target)
-        found = str(builder_for(config).identity())
-        Path(path).write_text("# a comment\n" + Path(path).read_text())
-        assert str(builder_for(config).identity()) == found
-        return found
-
-    found = {
-        identity(),
-        identity({**SCHEMA, "reverse": True}),
-        identity(target="paper"),
-        identity(standardize=True),
-        identity(split=1),
-        identity(writes=WRITES + "a1,20\n"),
-    }
-    assert len(found) == 6
 
 
 # The files of a schema.
@@ -526,7 +496,7 @@ def test_every_way_of_writing_gives_the_same_graph(
     folder = tmp_path_factory.mktemp("ways")
     data = build(folder, {}, way(graph, folder, suffix, cut))
     nodes, edges, labels = graph
-    check_typed(
+    check(
         data,
         {
             "ids": {name: [key for key, _ in of_type] for name, of_type in nodes.items()},

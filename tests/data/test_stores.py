@@ -19,12 +19,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnntrain.config import FilesConfig
 from gnntrain.data import array_folder, build, stores
-from gnntrain.data.build import needed_bytes, open_or_build, store_name, write_store
+from gnntrain.data.build import OpenedStore, needed_bytes, open_or_build, store_name, write_store
 from gnntrain.data.graph import JSON, GraphData, PrepareOptions
+from gnntrain.data.read.files import FilesBuilder
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.stores import StoreInUse, find_stores, locked, remove_store
 from gnntrain.errors import RunError, UserError
+from gnntrain.run_store import prepare_store
+from tests.data.files import EDGES, write
 from tests.data.oracles import Rows, small_graph
 from tests.graphs import stored
 
@@ -258,3 +262,123 @@ def test_a_store_is_kept_while_it_is_built_verified_or_open(
         remove_store(found)
     remove_store(found)
     assert not path.exists()
+
+
+# Whichever way a user's files change, the graph is that of today's; equal ones are not read
+
+OTHER = EDGES.replace("10,20", "10,30")  # of the same size
+INDPTR_OF_OTHER = [0, 1, 1, 3, 3]
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> Path:
+    """A table of edges that has lain here for a day."""
+    return aged(Path(write(tmp_path)["edges"]))
+
+
+def aged(path: Path, seconds: float = 86400.0) -> Path:
+    os.utime(path, (time.time() - seconds,) * 2)
+    return path
+
+
+def opened_files(folder: Path) -> OpenedStore:
+    keys = {**paths(folder), "store_dir": str(folder / "stores")}
+    return prepare_store(FilesConfig.model_validate(keys))
+
+
+def paths(folder: Path) -> dict[str, str]:
+    return {role: f"{folder}/{role}.csv" for role in ("features", "labels", "edges", "split")}
+
+
+def stores_of(folder: Path) -> list[Path]:
+    return [path for path in (folder / "stores").iterdir() if path.is_dir()]
+
+
+def rewritten(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def replaced(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+@pytest.mark.parametrize("change", [rewritten, replaced])
+def test_other_content_of_equal_size_and_time_is_another_graph(
+    tmp_path: Path, edges: Path, change: Callable[[Path, str], None]
+) -> None:
+    before, times = opened_files(tmp_path).store, edges.stat()
+    change(edges, OTHER)
+    os.utime(edges, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = opened_files(tmp_path)
+    assert after.built
+    assert after.store.indptr.tolist() == INDPTR_OF_OTHER
+    assert before.path.is_dir(), "a run of yesterday goes on with yesterday's graph"
+    change(edges, EDGES)  # the same content, copied or touched
+    again = opened_files(tmp_path)
+    assert (again.built, again.store.path) == (False, before.path)
+
+
+def test_a_second_start_does_not_read_the_files(tmp_path: Path) -> None:
+    files = write(tmp_path)
+    table = Path(files["features"])
+    table.write_text(table.read_text() + "\n" * (1 << 24))
+    opened_files(tmp_path)
+    time.sleep(2.1)  # until then, the file may change with the same times
+    opened_files(tmp_path)
+    before = num_read()
+    assert not opened_files(tmp_path).built
+    assert num_read() - before < 1 << 22
+
+
+def num_read() -> int:
+    """Bytes that this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_damaged_index_is_as_none(tmp_path: Path, edges: Path) -> None:
+    before = opened_files(tmp_path).store.path
+    for content in ("", "[1]", "null", f'{{"{edges}": 7}}', f'{{"{edges}": [1, 2]}}', "\0"):
+        (tmp_path / "stores" / ".files.json").write_text(content)
+        again = opened_files(tmp_path)
+        assert (again.built, again.store.path) == (False, before)
+
+
+@pytest.mark.parametrize("first", [EDGES, EDGES + "10,50\n"], ids=["good", "of no node"])
+def test_a_file_replaced_while_it_is_read_is_read_anew(
+    tmp_path: Path, edges: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    edges.write_text(first)
+    replacing(monkeypatch, lambda number: replaced(edges, OTHER) if number == 1 else None)
+    found = opened_files(tmp_path).store
+    assert found.indptr.tolist() == INDPTR_OF_OTHER
+    monkeypatch.undo()
+    again = opened_files(tmp_path)
+    assert (again.built, again.store.path) == (False, found.path)
+    assert stores_of(tmp_path) == [found.path], "nothing is left of the first reading"
+
+
+def replacing(monkeypatch: pytest.MonkeyPatch, change: Callable[[int], None]) -> list[int]:
+    """Call `change` with 1, 2, … whenever the files of a graph have just been read."""
+    numbers: list[int] = []
+    build = FilesBuilder.build
+
+    def read_then_change(self: FilesBuilder) -> GraphData:
+        numbers.append(len(numbers) + 1)
+        try:
+            return build(self)
+        finally:
+            change(numbers[-1])
+
+    monkeypatch.setattr(FilesBuilder, "build", read_then_change)
+    return numbers
+
+
+def test_files_that_never_rest_are_told(
+    tmp_path: Path, edges: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replacing(monkeypatch, lambda number: replaced(edges, EDGES + "20,40\n" * number))
+    with pytest.raises(UserError, match="changed 3 times while they were read"):
+        opened_files(tmp_path)
+    assert not stores_of(tmp_path)

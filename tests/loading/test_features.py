@@ -151,16 +151,11 @@ def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
 
 
 class Runtime:
-    """In the place of CUDA's runtime.
-
-    Attributes:
-        room: Bytes that it registers at most.
-        registered: The size of what it has registered, by address.
-    """
+    """In the place of CUDA's runtime."""
 
     def __init__(self, room: int = 1 << 40) -> None:
-        self.room = room
-        self.registered: dict[int, int] = {}
+        self.room = room  # bytes that it registers at most
+        self.registered: dict[int, int] = {}  # sizes by address
 
     def register_host_memory(self, address: int, size: int) -> None:
         assert address % mmap.PAGESIZE == 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import torch
 
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import Graph
-from gnntrain.errors import UserError
 from gnntrain.sampling.block import BlockNeeds
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import (
@@ -90,19 +88,3 @@ def test_the_whole_graph_lies_once_on_the_device_if_half_its_memory_holds_it(
         made = builder(graph, ALL, sim, sampler=full)
         assert made.graph_on_device is None
         assert {source.select().device.type for source in made.features.values()} == {"cpu"}
-
-
-def test_what_needs_a_kernel_that_this_run_has_not_is_refused(
-    tmp_path: Path, sim: torch.device
-) -> None:
-    graph = graph_of("one type", tmp_path / "store")
-    refused: list[dict[str, Any]] = [
-        {"features": {"placement": "pinned"}},
-        {"features": {"placement": "sharded"}},
-        {"sampler": {"fan_outs": [3, 2], "topology": "resident"}},
-        {"sampler": {"fan_outs": [3, 2], "topology": "pinned"}},
-        {"sampler": {"fan_outs": [3, 2], "backend": "triton"}},
-    ]
-    for keys in refused:
-        with pytest.raises(UserError):
-            builder(graph, ALL, sim, **keys).training_loader()

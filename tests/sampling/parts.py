@@ -20,17 +20,12 @@ Answer = Callable[[Sequence[AnyArray]], list[AnyArray]]
 
 @dataclass
 class InProcess:
-    """Calls owners in this process; what crosses is copied, as it would be over a network.
+    """Calls owners in this process; what crosses is copied, as it would be over a network."""
 
-    Attributes:
-        answers: By the name of the call, then by owner.
-        asked: What was asked so far: name, owner, bytes asked, bytes answered.
-        num_calls: In a call any owners are asked at once.
-    """
-
-    answers: dict[str, list[Answer]]
+    answers: dict[str, list[Answer]]  # by the name of the call, then by owner
+    # Name, owner, bytes asked, bytes answered.
     asked: list[tuple[str, int, int, int]] = field(default_factory=list)
-    num_calls: int = 0
+    num_calls: int = 0  # in a call any owners are asked at once
 
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
@@ -52,17 +47,11 @@ def _received(array: AnyArray) -> AnyArray:
 
 @dataclass(frozen=True)
 class Partition:
-    """A renumbering of the nodes of a type by which each part is a range.
+    """A renumbering of the nodes of a type by which each part is a range."""
 
-    Attributes:
-        owners: Who holds which new ids.
-        originals: int64 `[num_nodes]`, the original id of each new one.
-        new: int64 `[num_nodes]`, the new id of each original one.
-    """
-
-    owners: NodeOwners
-    originals: Int64Array
-    new: Int64Array
+    owners: NodeOwners  # who holds which new ids
+    originals: Int64Array  # [num_nodes], the original id of each new one
+    new: Int64Array  # [num_nodes], the new id of each original one
 
     @classmethod
     def of(cls, part_of: Sequence[int], num_parts: int) -> Partition:

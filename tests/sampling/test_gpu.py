@@ -16,7 +16,7 @@ from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.errors import RunError, UserError
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Sample
-from tests.compute.devices import INTERPRETS, NEEDS_GPU, on_each_device
+from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
 from tests.sampling.graphs import (
     CSC,
@@ -30,13 +30,10 @@ from tests.sampling.graphs import (
 )
 
 pytest.importorskip("triton", reason="triton is not installed")
-from triton import JITFunction
-
-from gnntrain.sampling import gpu, triton_kernels
+from gnntrain.sampling import gpu
 from gnntrain.sampling.gpu import GPUSampler
 
 on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
-interpreted = pytest.mark.skipif(not INTERPRETS, reason="the kernels are compiled as it is")
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
@@ -211,15 +208,6 @@ def test_mistakes_are_told(device: str, on_device: bool) -> None:
     indptr, indices = (torch.from_numpy(array).to(device) for array in graph)
     with pytest.raises(UserError, match="over nothing"):
         sampler_on(indptr[:0], indices, [3])
-
-
-@interpreted
-def test_without_a_gpu_and_uninterpreted_there_is_one_clear_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(triton_kernels, "claim", JITFunction(triton_kernels.claim.fn))
-    with pytest.raises(UserError, match="needs a GPU"):
-        gpu_sampler(random_csc(50, 300), [3], "cpu")
 
 
 @on_each_device

@@ -248,11 +248,3 @@ def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_wr
     wait_for(tmp_path / "last.pt")
     writer.close()
     assert written == [("best.pt", 1), ("last.pt", 1), ("best.pt", 2), ("last.pt", 2)]
-
-
-def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
-    for name in (".last.pt.0123456789abcdef", ".best.pt.fedcba9876543210"):
-        (tmp_path / name).touch()
-    save_checkpoint(tmp_path / "last.pt", {"epoch": 1})
-    CheckpointWriter(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]

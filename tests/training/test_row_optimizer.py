@@ -171,10 +171,3 @@ def test_ranks_update_equally_by_the_mean_of_their_gradients(tmp_path: Path) -> 
     other = EmbeddingTable(4, 3).weight
     assert torch.equal(first[1][:3], other[:3])
     torch.testing.assert_close(first[1][3], other[3] - 0.1)
-
-
-def test_sgd_without_momentum_holds_no_second_table() -> None:
-    table, ours = made(optimizer="sgd", momentum=0.0)
-    take_step(table, ours, torch.tensor([1, 4]), torch.ones(2, 3))
-    (state,) = ours.state_dict()["state"].values()
-    assert sum(value.numel() for value in state.values()) == 1

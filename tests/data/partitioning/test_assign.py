@@ -17,8 +17,7 @@ from gnntrain.data.partitioned_graph import Method
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign, stream
 from gnntrain.data.store import StoredGraph
-from tests.data.oracles import graphs, small_graph
-from tests.data.partitioning.oracles import cut_edges
+from tests.data.oracles import cut_edges, graphs, small_graph
 from tests.examples import examples
 from tests.graphs import stored
 

@@ -23,8 +23,7 @@ from gnntrain.data.partitioning.assign import MAX_PARTS, PartIndex, assign
 from gnntrain.data.partitioning.build import partition, union_of
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
-from tests.data.oracles import small_graph, typed_graphs
-from tests.data.partitioning.oracles import assert_same_graph
+from tests.data.oracles import assert_same_graph, small_graph, typed_graphs
 from tests.disks import full_disk
 from tests.examples import examples
 from tests.graphs import stored

@@ -24,8 +24,7 @@ from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
-from tests.data.oracles import graphs, small_graph, typed_graphs
-from tests.data.partitioning.oracles import assert_same_graph, cut_edges
+from tests.data.oracles import assert_same_graph, cut_edges, graphs, small_graph, typed_graphs
 from tests.examples import examples
 from tests.graphs import stored
 from tests.hetero_graphs import random_hetero_data

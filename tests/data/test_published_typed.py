@@ -1,5 +1,8 @@
+"""Published typed graphs that are read here: RDF entities, and HeCo's DBLP."""
+
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import GraphData
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
+from tests.data.files import features_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 COLUMNS = {"aifb": ("person", "label_affiliation"), "mutag": ("bond", "label_mutagenic")}
@@ -91,3 +95,52 @@ def test_a_line_that_is_no_triple_is_told_by_its_number(tmp_path: Path, line: st
 def test_a_labelled_node_that_is_not_in_the_graph_is_a_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="p3"):
         build_from(tmp_path, raw_layouts.AIFB_TRIPLES.replace("p3", "p4"))
+
+
+def test_a_download_of_heco_is_put_in_place_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = raw_layouts.write_heco_dblp(tmp_path / "there")
+
+    def urlopen(url: str) -> io.BytesIO:
+        return io.BytesIO((tmp_path / "there" / url.rpartition("/")[2]).read_bytes())
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    build("heco_dblp", tmp_path / "data", 60)
+    monkeypatch.setattr("urllib.request.urlopen", None)
+    data = build("heco_dblp", tmp_path / "data", 60)
+    sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
+    assert sizes == {"author": 6, "paper": 5, "term": 4, "conference": 3}
+    for name, file in (("author", "a_feat"), ("paper", "p_feat"), ("term", "t_feat")):
+        np.testing.assert_array_equal(features_of(data.nodes[name]), written[file])
+    assert data.nodes["conference"].features is None
+    relations = {
+        ("paper", "has_term", "term"): written["pt"],
+        ("paper", "published_in", "conference"): written["pc"],
+        ("author", "writes", "paper"): written["pa"][:, ::-1],
+    }
+    assert set(data.edges) == set(relations)
+    for edge_type, pairs in relations.items():
+        np.testing.assert_array_equal(np.stack([*data.edges[edge_type]], axis=1), pairs)
+    assert (data.target, data.num_classes, data.reverse) == ("author", 4, True)
+    np.testing.assert_array_equal(data.labels, written["labels"])
+    assert data.splits["train"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(not (SHARED / "heco").is_dir(), reason="HeCo's raw files are not here")
+@pytest.mark.parametrize("split", [20, 40, 60])
+def test_hecos_dblp_has_its_published_size(split: int) -> None:
+    data = build("heco_dblp", SHARED, split)
+    sizes = {name: (nodes.num_nodes, nodes.num_features) for name, nodes in data.nodes.items()}
+    papers, terms = (14_328, 4231), (7723, 50)
+    assert sizes == {"author": (4057, 334), "paper": papers, "term": terms, "conference": (20, 0)}
+    assert [len(src) for src, _ in data.edges.values()] == [19_645, 85_810, 14_328]
+    assert np.bincount(data.labels[data.splits["train"]]).tolist() == [split] * 4
+    assert [len(data.splits[name]) for name in ("val", "test")] == [1000, 1000]
+
+
+def test_a_broken_matrix_of_heco_is_a_users_error(tmp_path: Path) -> None:
+    raw_layouts.write_heco_dblp(tmp_path / "dblp")
+    np.savez(tmp_path / "dblp" / "p_feat.npz", data=np.ones(3))
+    with pytest.raises(UserError, match=r"p_feat\.npz"):
+        build("heco_dblp", tmp_path, 60)
