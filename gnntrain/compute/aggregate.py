@@ -68,8 +68,8 @@ class Aggregate(Operator):
         start = max(0, total.dst_offset + first)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
-            factor = total.loop[:number].view(number, -1, 1)
-            rows = by_head(own(start, number, exact)[:, :width], factor.shape[1])
+            factor = total.loop[:number].view(number, total.loop_heads, 1)
+            rows = by_head(own(start, number, exact)[:, :width], total.loop_heads)
             out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
             number = min(len(features), num_dst - first)
@@ -91,7 +91,7 @@ class Aggregate(Operator):
         width = features.num_features // 2 if adds_own else features.num_features
         num_edges = len(features.rows if total.indices is None else total.indices)
         args |= {"HEADS": total.heads, "PUTS_OWN": self.root == "beside", "ADDS_OWN": adds_own}
-        args["LOOP_HEADS"] = 1 if total.loop is None or total.loop.dim() == 1 else total.heads
+        args["LOOP_HEADS"] = total.loop_heads
         args["num_loops"] = len(features) * adds_own if total.loop is None else len(total.loop)
         chunks = Chunks.of(num_edges, total.max_in_edges)
         launch_by_row("triton_kernels.reduce_rows", out, width, chunks, **args)
@@ -132,7 +132,7 @@ class Reduction:
         self.num_edges = len(table.rows if total.indices is None else total.indices)
         self.width = table.width // 2 if root == "added" else table.width
         self._table, self._root, self._own = table, root, total.dst_offset
-        weight, source_scale = total.edge_weight, total.source_scale
+        weight, source_scale, loop = total.edge_weight, total.source_scale, total.loop
         if total.source_indptr is not None:
             # In the sums' precision: otherwise the kernels would widen every row.
             exact = torch.promote_types(table.rows.dtype, torch.float32)
@@ -150,7 +150,7 @@ class Reduction:
             total.is_mean,
             total.dst_offset,
             total.skip_own,
-            NO_WEIGHTS if total.loop is None else factors_of(total.loop.view(len(total.loop), -1)),
+            NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
             total.first_loop,
             len(table.rows) if root == "added" else 0,
         )

@@ -251,12 +251,12 @@ class AttentionBackward(Operator):
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
         by_edge = numbers_by_edge(alpha, indptr, indices)
         by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
-        loops = (_rows_or_none(part, alpha) for part in (self.loop_alpha, self.loop_weight))
+        loops = _rows_or_none(self.loop_alpha, alpha), _rows_or_none(self.loop_weight, alpha)
         shares = array_of(alpha), array_of(self.weight), *loops
         scores = _rows_or_none(target, alpha), self.slope, self.dst_offset
-        back = self.out_indptr, self.out_indices, self.out_edge_ids
+        back = self.out_indptr.numpy(), self.out_indices.numpy(), self.out_edge_ids.numpy()
         first = table.data, table.stride, array_of(grad).reshape(-1), means
-        arguments: list[Any] = [*first, *shares, *scores, *(part.numpy() for part in back)]
+        arguments = *first, *shares, *scores, *back
         changes = array_of(by_edge), array_of(by_loop)
         number = np.float64 if torch.float64 in (grad.dtype, self.rows.dtype) else np.float32
 

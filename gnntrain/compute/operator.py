@@ -75,6 +75,10 @@ class Sum(NamedTuple):
         weight = self.edge_weight
         return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
 
+    @property
+    def loop_heads(self) -> int:
+        return self.loop.shape[1] if self.loop is not None and self.loop.dim() == 2 else 1
+
 
 _SCHEMA_TYPES: dict[Any, str] = {
     **{Tensor: "Tensor", Tensor | None: "Tensor?", tuple[Tensor, ...]: "Tensor[]"},
