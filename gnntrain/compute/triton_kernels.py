@@ -212,6 +212,7 @@ def reduce_rows(
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
+    LOOP_HEADS: tl.constexpr,
     is_mean: tl.constexpr,
     skip_own: tl.constexpr,
     PUTS_OWN: tl.constexpr,
@@ -281,7 +282,8 @@ def reduce_rows(
                 own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
-                    total += tl.load(loop + v - first_loop).to(TOTAL) * row
+                    at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
+                    total += tl.load(loop + at_loop, mask=is_column, other=0).to(TOTAL) * row
                 if ADDS_OWN:
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
                     total += row.to(TOTAL)
@@ -710,58 +712,3 @@ def softmax_weights(
         at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
         mask = (edge < last)[:, None] & is_head[None, :]
         tl.store(alpha + at, tl.exp(score - top[None, :]) / total[None, :], mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def softmax_gradient(
-    rows: tl.tensor,
-    grad: tl.tensor,
-    loop_alpha: tl.tensor,
-    loop_grad: tl.tensor,
-    sums: tl.tensor,
-    source: tl.tensor,
-    target: tl.tensor,
-    indptr: tl.tensor,
-    indices: tl.tensor,
-    num_rows: tl.tensor,
-    score_grad: tl.tensor,
-    out: tl.tensor,
-    WIDTH: tl.constexpr,
-    SLOPE: tl.constexpr,
-    OF_CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The gradient of the scores behind `softmax_weights`: weight · (gradient − their mean).
-
-    Args:
-        rows, grad: The edges' weights and their gradients.
-        loop_alpha, loop_grad: The loops'.
-        sums: `[num_dst, WIDTH]`, Σ weight · gradient over the in-edges.
-        source, target, SLOPE: Whose leaky ReLU the scores were, see `scores_of`, or None:
-            `score_grad` is then the gradient of what went into it.
-        score_grad, out: The gradients of the edges' scores, and of the loops'.
-    """
-    heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_head = heads < WIDTH
-    v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
-    own_at = v.to(tl.int64) * WIDTH + heads
-    loop = tl.load(loop_alpha + own_at, mask=is_head, other=0).to(TOTAL)
-    given = tl.load(loop_grad + own_at, mask=is_head, other=0).to(TOTAL)
-    mean = tl.load(sums + own_at, mask=is_head, other=0) + loop * given
-    if not OF_CHUNKS:
-        tl.store(out + own_at, loop * (given - mean), mask=is_head)
-    for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, CHUNK)
-        mask = (edge < last)[:, None] & is_head[None, :]
-        at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
-        share = tl.load(rows + at, mask=mask, other=0)
-        share *= tl.load(grad + at, mask=mask, other=0) - mean[None, :]
-        if target is not None:
-            given = tl.load(target + own_at, mask=is_head, other=0)
-            u = tl.load(indices + edge, mask=edge < last, other=0).to(tl.int64)
-            score = tl.load(source + u[:, None] * WIDTH + heads[None, :], mask=mask, other=0)
-            share = tl.where(score + given[None, :] > 0, share, share * SLOPE)
-        tl.store(score_grad + at, share, mask=mask)
