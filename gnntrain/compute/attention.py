@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import attention_kernels, kernels
+from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import Array, Table, array_of, by_rows, numbers_by_edge
@@ -93,7 +93,7 @@ class EdgeSoftmax(Operator):
         outs = array_of(alpha), array_of(second)
 
         def task(start: int, stop: int) -> None:
-            attention_kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
+            kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
 
         by_rows(len(second), len(indices), task)
         return alpha, second
