@@ -1,11 +1,10 @@
 """The models, computed on blocks. `model=gat` is the class `GAT` in `gat.py`."""
 
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, HeteroGNN
 from gnntrain.models.gat import GAT
 from gnntrain.models.gatv2 import GATv2
 from gnntrain.models.gcn import GCN
 from gnntrain.models.gin import GIN
-from gnntrain.models.hetero import HeteroGNN
 from gnntrain.models.mlp import MLP
 from gnntrain.models.plugin import AnyModel, PlainModel
 from gnntrain.models.registry import build_model

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.nn.module_dict import ModuleDict
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.models.aggregate_linear import AggregateLinear, autocast_type
-from gnntrain.models.conv import BlockConv
+from gnntrain.data.graph import EDGE, NODE, GraphSchema, NodeType
+from gnntrain.models.conv import (
+    HeteroConv,
+    InputRows,
+    LayerTypes,
+    LinearConv,
+    Rows,
+    first_rows,
+    in_memory,
+)
 from gnntrain.models.dropout import Dropout
+from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.plain import with_residuals
+from gnntrain.models.pyg_hetero import typed_pyg_model
 from gnntrain.models.pyg_model import PyGModel
-from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
@@ -31,13 +42,8 @@ _PYG_NORMS: dict[Norm, dict[str, Any]] = {
     "layer": {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}},
 }
 
-MakeConv = Callable[[int, int, bool], nn.Module]
-"""(width in, width out, whether it gives the model's outputs) → convolution."""
 
-
-class Scaffold(TypedDict, total=False):
-    """The options that every model takes, see `GNN`."""
-
+class _Options(TypedDict, total=False):
     hidden_channels: int
     num_layers: int
     dropout: float
@@ -45,63 +51,85 @@ class Scaffold(TypedDict, total=False):
     norm: Norm
     activation: Activation
     residual: bool
+
+
+class Scaffold(_Options, total=False):
+    """The options that every model of one type of nodes and edges takes, see `HeteroGNN`."""
+
     jk: JumpingKnowledge
 
 
-class GNN(nn.Module):
-    """A stack of graph convolutions, computed block by block or layer by layer.
+class HeteroScaffold(_Options, total=False):
+    """The options that every model of typed graphs takes, see `HeteroGNN`."""
 
-    A layer is a convolution (`BlockConv`), then norm, activation, residual and dropout (`update`).
-    `start(x)` prepares the rows of the first layer. Jumping knowledge is computed layer by layer:
-    `jk_update` adds the rows of a layer to a state, and `readout` turns the last state into
-    outputs. Exact inference for all N nodes is then
+    project_inputs: bool
+    embedding_channels: int | None
 
-        h, state = start(x), none
+
+class HeteroGNN(nn.Module):
+    """A stack of convolutions of typed graphs, computed block by block or layer by layer.
+
+    Layer i computes the rows of the node types that reach the target type in the layers after it
+    (`node_types_after(i)`): a convolution (`HeteroConv`), then norm, activation, residual and
+    dropout (`update`), each with the parameters of the node type. There are parameters for these
+    types alone, so that every step uses all of them. Jumping knowledge is computed layer by layer:
+    `jk_update` adds the target's rows to a state, and `readout` turns the last state into outputs.
+    Exact inference for all nodes of all types is
+
+        for each node type t in node_types_after(-1):              # by chunks of rows
+            h[t] = start(t, features of t, or the rows of tables[t])
         for each layer i and its convolution:
-            z = conv.transform(h)                                  # by chunks of rows
-            for each range [a, b) of destinations, its block with num_src = N, dst_offset = a:
-                new[a:b] = propagate(i, block, z, h[a:b], z[a:b])
-                state[a:b] = jk_update(i, state[a:b], new[a:b])
+            for each node type t in node_types_after(i):
+                own = h[t][:, columns(t)]
+                for each stage and its edge types, each with a source z[e]:   # `HeteroConv.source`
+                    for each range [a, b) of destinations:
+                        total[a:b] += on_blocks(blocks, z, own[a:b])
+                new[t] = update(i, t, finish(t, total, own), h[t])
             h = new
-        outputs = readout(state)                                   # by chunks of rows
-
-    The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
-    (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
-    the same architecture, see `pyg_model`.
+            state = jk_update(i, state, h[target])
+        outputs = readout(state)
 
     Args:
         make_conv: Makes a layer's convolution.
-        in_channels: Width of the input rows.
+        schema: The types of the graph.
         out_channels: Width of the outputs (logits).
         hidden_channels: Width between layers.
         num_layers: Number of convolutions, at least 1.
         dropout: Probability, after every layer but the one that gives the outputs.
-        input_dropout: Probability, on the input rows.
+        input_dropout: Probability, on features and rows of embedding tables.
         norm: "batch" or "layer" normalisation after every convolution but the one that gives the
             outputs.
         activation: Applied after the normalisation.
         residual: Add a layer's input to its output after the activation, through a linear map
             where the widths differ.
-        jk: Jumping knowledge (Xu et al., 2018): "cat" or "max" over the rows of all layers, which
-            are then all `hidden_channels` wide, and a linear map `lin` to the outputs.
+        jk: Jumping knowledge (Xu et al., 2018): "cat" or "max" over the target's rows of all
+            layers, then all `hidden_channels` wide, and a linear map `lin` to the outputs.
+        project_inputs: Map the features of each type to `hidden_channels` by a linear layer and
+            the activation, before the first convolution; else that takes the widths as they are.
+        embedding_channels: Width of the embedding tables; None: `hidden_channels`.
+        one_hot: The first layer's input of types without features is one-hot, see `LayerTypes`;
+            gives the number of matrices for a number of edge types out of a type. None: their input
+            are embeddings.
 
     Attributes:
         config_defaults: Shared options with another default for this model.
         uses_graph: Whether the model reads edges; also used by the checks of a configuration.
-        is_hetero: Whether it computes on the blocks of typed graphs; likewise.
+        is_hetero: Whether it computes on the blocks of typed graphs; likewise, and therefore
+            repeated in a model's own class.
+        tables: The embedding table of each type without features.
+        num_inputs: By node type, the width of the rows that `start` takes.
         jk_channels: Width of the state of `jk_update`; 0: no state.
-        act_and_norm: `activation` and `norm` as arguments of PyG's models: `act`, `norm` and
-            `norm_kwargs`.
+        act_and_norm: `activation` and `norm` as arguments of PyG's models.
     """
 
-    config_defaults: ClassVar[Scaffold] = {}
+    config_defaults: ClassVar[Any] = {}
     uses_graph: ClassVar[bool] = True
-    is_hetero: ClassVar[bool] = False
+    is_hetero: ClassVar[bool] = True
 
     def __init__(
         self,
-        make_conv: MakeConv,
-        in_channels: int,
+        make_conv: Callable[[LayerTypes], Any],
+        schema: GraphSchema,
         out_channels: int,
         *,
         hidden_channels: int = 128,
@@ -112,116 +140,161 @@ class GNN(nn.Module):
         activation: Activation = "relu",
         residual: bool = False,
         jk: JumpingKnowledge = "none",
+        project_inputs: bool = True,
+        embedding_channels: int | None = None,
+        one_hot: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.hidden_channels, self.num_layers, self.jk = hidden_channels, num_layers, jk
+        self.schema, self.out_channels, self.jk = schema, out_channels, jk
+        self.hidden_channels, self.num_layers = hidden_channels, num_layers
         self.jk_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
-        self.act_and_norm = act_and_norm(activation, norm)
-        last = out_channels if jk == "none" else hidden_channels
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), last]
-
+        act = None if activation == "none" else activation
+        self.act_and_norm = {"act": act, **_PYG_NORMS[norm]}
+        # The node types that layers read: of the inputs, then after each layer.
+        needed = [{schema.target}]
+        for _ in range(num_layers):
+            sources = {edge[0] for edge in schema.edge_types if edge[2] in needed[0]}
+            needed.insert(0, needed[0] | sources)
+        self._needed = [tuple(t for t in schema.node_types if t in types) for types in needed]
+        self.num_inputs: dict[NodeType, int] = {}
+        self.one_hot = one_hot is not None
+        self.tables, self.projections = ModuleDict(), ModuleDict()
+        for node_type in self.node_types_after(-1):
+            width, parts = schema.num_features[node_type], 1
+            has_features = width > 0
+            if one_hot is not None and not has_features:
+                after = self.node_types_after(0)
+                edges = [e for e in schema.edge_types if e[0] == node_type and e[2] in after]
+                parts = one_hot(len(edges)) + (node_type in after)
+                width = parts * (hidden_channels if num_layers > 1 else out_channels)
+            elif not has_features:
+                width = embedding_channels or hidden_channels
+            self.num_inputs[node_type] = width
+            if not has_features:
+                table = EmbeddingTable(schema.num_nodes[node_type], width, parts)
+                self.tables[node_type] = table
+            is_fit = not has_features and (self.one_hot or width == hidden_channels)
+            if project_inputs and not is_fit:
+                self.projections[node_type] = nn.Linear(width, hidden_channels)
         self.convs, self.norms, self.residuals = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for i, (before, after) in enumerate(pairwise(widths)):
-            is_output = self._is_output(i)
-            self.convs.append(make_conv(before, after, is_output))
-            self.norms.append(nn.Identity() if is_output else make_norm(norm, after))
-            if residual:
-                same = before == after
-                self.residuals.append(nn.Identity() if same else nn.Linear(before, after))
-        self.act = make_activation(activation)
+        for i in range(num_layers):
+            types = self._layer_types(i)
+            width = types.out_channels
+            self.convs.append(make_conv(types))
+            if not types.is_output:
+                kind, options = _PYG_NORMS[norm]["norm"], _PYG_NORMS[norm].get("norm_kwargs", {})
+                norms = {
+                    t: normalization_resolver(kind, width, **options) for t in types.node_types
+                }
+                norms = {t: made or nn.Identity() for t, made in norms.items()}
+                self.norms.append(self._registered(norms))
+            if residual:  # the first convolution has that of one-hot inputs
+                linears: dict[NodeType, nn.Module] = {
+                    t: nn.Identity() if before == width else nn.Linear(before, width)
+                    for t, before in types.in_channels.items()
+                    if t in types.node_types and t not in types.one_hot
+                }
+                self.residuals.append(self._registered(linears))
+        self.act = activation_resolver(act) if act is not None else nn.Identity()
         self.dropout, self.input_dropout = Dropout(dropout), Dropout(input_dropout)
         if jk != "none":
-            num_parts = num_layers if jk == "cat" else 1
-            self.lin = nn.Linear(num_parts * hidden_channels, out_channels)
+            self.lin = nn.Linear((num_layers if jk == "cat" else 1) * hidden_channels, out_channels)
 
-    def forward(self, x: Tensor | LazyFeatures, blocks: Sequence[Block]) -> Tensor:
-        """Compute the outputs of the seeds, the destinations of the last block.
+    def forward(
+        self,
+        x: Mapping[NodeType, Rows],
+        n_id: Mapping[NodeType, Tensor],
+        blocks: Sequence[Hop],
+    ) -> Tensor:
+        """Compute the outputs of the seeds, the destinations of the target type in the last block.
 
         Args:
-            x: float `[blocks[0].num_src, in_channels]`, or lazy features.
-            blocks: One a layer, the innermost first; the destinations of each are the sources of
-                the next (`dst_offset` 0).
+            x: Features of each node type that has some, `[blocks[0].num_src[t], num_features[t]]`.
+            n_id: int64 by node type, ids within the type: which rows of the embedding tables. A
+                type that is missing here has all its nodes in the batch, in order.
+            blocks: One a layer, the innermost first.
 
         Returns:
-            float `[blocks[-1].num_dst, out_channels]`.
+            float `[num_seeds, out_channels]`.
         """
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
-        h = x if isinstance(x, LazyFeatures) and self.needs.rows else self.start(in_memory(x))
+        target = self.schema.target
+        h: Mapping[NodeType, InputRows] = {
+            t: self._input(t, x, n_id.get(t)) for t in self.node_types_after(-1)
+        }
         state: Tensor | None = None
         for i, block in enumerate(blocks):
-            rows = h = self.layer(i, h, block)
-            state = self.jk_update(i, state, rows[: blocks[-1].num_dst])
+            h = out = self.layer(i, h, block)
+            state = self.jk_update(i, state, out[target][: blocks[-1].num_dst[target]])
         assert state is not None
         return self.readout(state)
 
     @property
     def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads.
+        """The fields of a mini-batch that the model reads."""
+        needs = [self.conv(i).needs for i in range(self.num_layers)]
+        return BlockNeeds(rows=True, degree=any(need.degree for need in needs))
 
-        The first layer takes lazy features only if `start` would not change them.
+    def node_types_after(self, i: int) -> tuple[NodeType, ...]:
+        """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
+        return self._needed[i + 1]
+
+    def is_projected(self, node_type: NodeType) -> bool:
+        """Whether `start` maps the rows of a type to another width."""
+        return node_type in self.projections
+
+    def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
+        """The first layer's input for nodes of one type, of their features or table's rows: in the
+        weights' type (not under autocast)."""
+        if not torch.is_autocast_enabled(rows.device.type):
+            rows = rows.to(next(self.parameters()).dtype)
+        rows = self.input_dropout(rows)
+        if self.is_projected(node_type):
+            rows = self.act(self.projections[node_type](rows))
+        return rows
+
+    def layer(self, i: int, h: Mapping[NodeType, InputRows], block: Hop) -> dict[NodeType, Tensor]:
+        """Layer `i`'s output for the destinations of `block`.
+
+        Args:
+            i: The layer.
+            h: The rows of the sources, by the node types that the layer reads.
+            block: The destinations of each type are its first sources.
         """
-        is_changed = self.training and self.input_dropout.p > 0
-        needs, dtype = self.conv(0).needs, next(self.parameters()).dtype
-        return replace(needs, rows=needs.rows and dtype == torch.float32 and not is_changed)
+        conv, node_types = self.conv(i), self.node_types_after(i)
+        is_plain = isinstance(self.act, nn.ReLU) and self.act_and_norm["norm"] is None
+        if isinstance(conv, LinearConv) and is_plain and not (self.residuals or self.is_output(i)):
+            return conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
+        outputs = conv.on_hop(h, block, node_types)
+        return {t: self.update(i, t, out, h[t]) for t, out in outputs.items()}
 
-    def layer(self, i: int, h: Tensor | LazyFeatures, block: Block) -> Tensor:
-        """Layer `i`'s output for the destinations of `block`, from the rows `h` of its sources."""
-        conv = self.conv(i)
-        linear = conv.linear(block)
-        # `transform` narrows the aggregated rows, but multiplies the rows of all sources.
-        pays_off = conv.has_transform and block.num_src <= 2 * block.num_dst
-        if linear is not None and (isinstance(h, LazyFeatures) or not pays_off):
-            return self._linear_layer(i, linear, h, block)
-        if not conv.has_transform:
-            h_dst = _destinations(h, block)
-            return self.propagate(i, block, h, h_dst, h_dst)
-        h = self.start(in_memory(h)) if isinstance(h, LazyFeatures) else h
-        z = conv.transform(h)
-        return self.propagate(i, block, z, _destinations(h, block), _destinations(z, block))
-
-    def propagate(
-        self, i: int, block: Block, z: Tensor | LazyFeatures, h_dst: Tensor, z_dst: Tensor
-    ) -> Tensor:
-        """Layer `i`'s output; the arguments are those of `BlockConv.propagate_block`."""
-        return self.update(i, self.conv(i).propagate_block(block, z, h_dst, z_dst), h_dst)
-
-    def _linear_layer(
-        self, i: int, linear: AggregateLinear, h: Tensor | LazyFeatures, block: Block
-    ) -> Tensor:
-        is_plain = isinstance(self.norms[i], nn.Identity) and isinstance(self.act, nn.ReLU)
-        if is_plain and not self.residuals and not self._is_output(i):
-            return linear(h, self.dropout.p if self.training else 0.0)
-        out = linear(h, None)
-        return self.update(i, out, _destinations(h, block) if self.residuals else out)
-
-    def start(self, x: Tensor) -> Tensor:
-        """The first layer's input: `x` after dropout, in the weights' type (not under autocast)."""
-        if not torch.is_autocast_enabled(x.device.type):
-            x = x.to(next(self.parameters()).dtype)
-        dropped: Tensor = self.input_dropout(x)
-        return dropped
-
-    def conv(self, i: int) -> BlockConv:
+    def conv(self, i: int) -> HeteroConv:
         """Layer `i`'s convolution."""
         conv = self.convs[i]
-        assert isinstance(conv, BlockConv)
+        assert isinstance(conv, HeteroConv)
         return conv
 
-    def update(self, i: int, out: Tensor, h_dst: Tensor) -> Tensor:
+    def is_output(self, i: int) -> bool:
+        """Whether layer `i` gives the model's outputs."""
+        return i == self.num_layers - 1 and self.jk == "none"
+
+    def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: InputRows) -> Tensor:
         """Norm, activation, residual and dropout: layer `i`'s output.
 
         Args:
             i: The layer.
+            node_type: The type of the destinations.
             out: Output of its convolution.
-            h_dst: The layer's input for the destinations.
+            h_dst: The layer's input for the destinations, perhaps for further nodes after them.
         """
-        is_output = self._is_output(i)
+        is_output = self.is_output(i)
         if not is_output:
-            out = self.act(self.norms[i](out))
-        if self.residuals:
-            out = out + self.residuals[i](h_dst)
+            out = self.act(_by_type(self.norms[i], node_type)(out))
+        if self.residuals and not self._is_one_hot(i, node_type):
+            assert not isinstance(h_dst, LearntRows)  # see `_input`
+            own = first_rows(h_dst, len(out))
+            out = out + _by_type(self.residuals[i], node_type)(own)
         return out if is_output else self.dropout(out)
 
     def jk_update(self, i: int, state: Tensor | None, h: Tensor) -> Tensor:
@@ -251,21 +324,135 @@ class GNN(nn.Module):
 
     @property
     def embedding_channels(self) -> int:
-        """Width of the rows that enter the last layer: the last convolution, or `lin` with `jk`."""
+        """Width of the target's rows that enter the last layer: the last convolution, or `lin`."""
         if self.jk == "none":
-            return self.in_channels if self.num_layers == 1 else self.hidden_channels
-        return self.hidden_channels * (self.num_layers if self.jk == "cat" else 1)
+            return self._layer_types(self.num_layers - 1).in_channels[self.schema.target]
+        return self.lin.in_features
 
     def pyg_model(self) -> PyGModel | None:
         """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
 
         A subclass does not inherit it, since its additions would be missing. It may call
-        `basic_gnn`.
+        `basic_gnn`, or of typed graphs `typed_pyg_model`.
 
         Raises:
             UserError: PyG has no such model with these options.
         """
         return None
+
+    @torch.no_grad()
+    def typed_pyg_model(self) -> PyGModel:
+        """The model as plain PyG, by `HeteroConv.pyg_layer`."""
+        return typed_pyg_model(self)
+
+    def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:
+        made: nn.Module = ModuleDict(modules)
+        return made
+
+    def _is_unchanged(self, node_type: NodeType) -> bool:
+        """Whether `start` leaves the rows of a type as they are, if they are float32."""
+        is_exact = next(self.parameters()).dtype == torch.float32
+        is_dropped = self.training and self.input_dropout.p > 0
+        return is_exact and not (is_dropped or self.is_projected(node_type))
+
+    def _input(
+        self, node_type: NodeType, x: Mapping[NodeType, Rows], nodes: Tensor | None
+    ) -> InputRows:
+        """The first layer's input for nodes of one type; not copied if `start` does not change it
+        and no residual reads it."""
+        is_dropped = self.training and self.input_dropout.p > 0
+        if node_type in self.tables:
+            table = self.tables[node_type]
+            unread = not (is_dropped or self.is_projected(node_type) or self.residuals)
+            return LearntRows(table, nodes) if unread else self.start(node_type, table(nodes))
+        rows, t = x[node_type], node_type
+        if isinstance(rows, LazyFeatures) and self.conv(0).needs.rows and self._is_unchanged(t):
+            return rows
+        return self.start(node_type, in_memory(rows))
+
+    def _layer_types(self, i: int) -> LayerTypes:
+        node_types, is_output = self.node_types_after(i), self.is_output(i)
+        widths = {
+            t: self.num_inputs[t] if i == 0 and not self.is_projected(t) else self.hidden_channels
+            for t in self.node_types_after(i - 1)
+        }
+        edge_types = tuple(edge for edge in self.schema.edge_types if edge[2] in node_types)
+        out_channels = self.out_channels if is_output else self.hidden_channels
+        one_hot = tuple(t for t in widths if self._is_one_hot(i, t))
+        return LayerTypes(widths, out_channels, node_types, edge_types, is_output, one_hot)
+
+    def _is_one_hot(self, i: int, node_type: NodeType) -> bool:
+        """Whether layer `i`'s input of a type is one-hot, see `LayerTypes`."""
+        return i == 0 and self.one_hot and node_type in self.tables
+
+
+class GNN(HeteroGNN):
+    """A `HeteroGNN` of one type of nodes and edges.
+
+    The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
+    (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
+    the same architecture, see `pyg_model`.
+
+    Args:
+        make_conv: (width in, width out, whether it gives the model's outputs) → convolution, a
+            `BlockConv` or `LinearConv`.
+        in_channels: Width of the input rows.
+        out_channels: Width of the outputs (logits).
+        **scaffold: See `HeteroGNN`.
+    """
+
+    is_hetero = False
+
+    def __init__(
+        self,
+        make_conv: Callable[[int, int, bool], nn.Module],
+        in_channels: int,
+        out_channels: int,
+        **scaffold: Unpack[Scaffold],
+    ) -> None:
+        def make(types: LayerTypes) -> nn.Module:
+            return make_conv(types.in_channels[NODE], types.out_channels, types.is_output)
+
+        schema = GraphSchema({NODE: 0}, {NODE: in_channels}, (EDGE,), NODE)
+        super().__init__(make, schema, out_channels, project_inputs=False, **scaffold)
+        self.in_channels = in_channels
+
+    def on(self, schema: GraphSchema) -> HeteroGNN:
+        """The same model, of the same parameters, with the names of the graph's types."""
+        model = copy(self)
+        model.schema, model._needed = schema, [(schema.target,)] * (self.num_layers + 1)
+        model.num_inputs = {schema.target: self.in_channels}
+        return model
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor | LazyFeatures, blocks: Sequence[Block]
+    ) -> Tensor:
+        """Compute the outputs of the seeds, the destinations of the last block.
+
+        Args:
+            x: float `[blocks[0].num_src, in_channels]`, or lazy features.
+            blocks: One a layer, the innermost first; the destinations of each are the sources of
+                the next (`dst_offset` 0).
+
+        Returns:
+            float `[blocks[-1].num_dst, out_channels]`.
+        """
+        hops = [
+            Hop({EDGE: block}, {NODE: block.num_dst}, {NODE: block.num_src}) for block in blocks
+        ]
+        return super().forward({NODE: x}, {}, hops)
+
+    @property
+    def needs(self) -> BlockNeeds:
+        """The fields of a mini-batch that the model reads.
+
+        The first layer takes lazy features only if `start` would not change them.
+        """
+        needs = self.conv(0).needs
+        return replace(needs, rows=needs.rows and self._is_unchanged(NODE))
+
+    def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:
+        return modules[NODE]
 
     def basic_gnn(self, name: str, **arguments: Any) -> PyGModel:
         """PyG's `BasicGNN` of this name, with the options of this class and further arguments."""
@@ -283,39 +470,6 @@ class GNN(nn.Module):
             return made
         return replace(made, call=f"with_residuals({name})", copied=[with_residuals])
 
-    def _is_output(self, i: int) -> bool:
-        return i == self.num_layers - 1 and self.jk == "none"
 
-
-def act_and_norm(activation: Activation, norm: Norm) -> dict[str, Any]:
-    """The arguments of PyG's models for an activation and a normalisation."""
-    return {"act": None if activation == "none" else activation, **_PYG_NORMS[norm]}
-
-
-def make_norm(norm: Norm, channels: int) -> nn.Module:
-    """The normalisation of rows of this width."""
-    options = _PYG_NORMS[norm]
-    kind, keywords = options["norm"], options.get("norm_kwargs", {})
-    made: nn.Module | None = normalization_resolver(kind, channels, **keywords)
-    return nn.Identity() if made is None else made
-
-
-def make_activation(activation: Activation) -> nn.Module:
-    """The activation of this name."""
-    made: nn.Module = activation_resolver(activation) if activation != "none" else nn.Identity()
-    return made
-
-
-def in_memory(x: Tensor | LazyFeatures) -> Tensor:
-    """The rows as a tensor."""
-    if isinstance(x, LazyFeatures):  # in autocast's type, to which a product would convert them
-        return x.whole(autocast_type(x.device, torch.float32))
-    return x
-
-
-def _destinations(rows: Tensor | LazyFeatures, block: Block) -> Tensor:
-    """The rows of the block's destinations among those of its sources."""
-    start, stop = block.dst_offset, block.dst_offset + block.num_dst
-    if isinstance(rows, Tensor) and block.num_dst == len(rows):  # a slice's gradient is a copy
-        return rows
-    return rows.read(start, stop) if isinstance(rows, LazyFeatures) else rows[start:stop]
+def _by_type(modules: nn.Module, node_type: NodeType) -> Any:
+    return modules[node_type] if isinstance(modules, ModuleDict) else modules

@@ -1,41 +1,193 @@
-"""Convolutions of PyG, computed on blocks."""
+"""Convolutions on blocks: of typed graphs, and of one relation."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import Linear
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.models.aggregate_linear import AggregateLinear
-from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.data.graph import EDGE, EdgeType, NodeType
+from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
+from gnntrain.models.dropout import dropout as drop
+from gnntrain.models.embedding import LearntRows
+from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
+from gnntrain.sampling.block import Block, BlockNeeds, Hop
+
+if TYPE_CHECKING:
+    from gnntrain.models.pyg_hetero import PyGLayer
+
+Rows = Tensor | LazyFeatures
+"""Rows of nodes, in memory or read in place."""
+
+InputRows = Rows | LearntRows
+"""The rows that a layer of a mini-batch reads."""
+
+SourceKey = NodeType | EdgeType
+"""Which transformed rows an edge type aggregates: those of its source type, or its own."""
 
 
-class BlockConv:
-    """A mixin: computes a convolution of PyG on blocks, with its parameters and options.
+@dataclass(frozen=True)
+class LayerTypes:
+    """The types and widths of one layer.
 
-    `conv(x, edge_index)` is still PyG's own message passing. On blocks a convolution has two
-    stages: `transform`, by row, and `propagate_block`, over edges. Inference for all nodes passes
-    chunks of rows through the first and chunks of destinations through the second.
-
-    A subclass must not have the name of its base: PyG looks up a class's source by name.
+    Attributes:
+        in_channels: Width of the layer's input, by the node types that it reads.
+        out_channels: Width of its output.
+        node_types: The node types whose rows it computes.
+        edge_types: The edge types into these, in the graph's order.
+        is_output: Whether it gives the model's outputs.
+        one_hot: The node types whose input is one-hot. Such an input times a matrix is a row of the
+            matrix: the node's row in the table holds, side by side, those of all the matrices.
     """
 
-    @property
-    def needs(self) -> BlockNeeds:
-        """The fields of a block that it reads; `rows`: whether it takes lazy features."""
-        return BlockNeeds()
+    in_channels: Mapping[NodeType, int]
+    out_channels: int
+    node_types: tuple[NodeType, ...]
+    edge_types: tuple[EdgeType, ...]
+    is_output: bool
+    one_hot: tuple[NodeType, ...] = ()
 
-    @property
-    def has_transform(self) -> bool:
-        """Whether `transform` is not the identity.
+    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
+        """The edge types whose destinations are of `node_type`."""
+        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
 
-        If the product may come before or after a linear aggregation, it comes before if that
-        narrows the rows to aggregate.
+
+class HeteroConv:
+    """A mixin: one layer's rows of each node type from those of its in-neighbours.
+
+    Destinations of one type are computed in *stages*. A stage is a group of edge types whose
+    messages are computed together: all of them where a softmax covers all in-neighbours (HGT), one
+    edge type at a time where the messages need source rows of its own (R-GAT). The rows of the
+    stages are added.
+
+    Attributes:
+        needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
+        aggregates_input: Whether `on_blocks` takes the layer's input also where `source` names
+            transformed rows: the product then follows a linear aggregation.
+        sources_hold_dst: Whether `on_blocks` reads the destinations' rows among the sources'.
+        reads_own: Whether `on_blocks` or `finish` reads `h_dst`.
+    """
+
+    needs: BlockNeeds = BlockNeeds(rows=True)
+    aggregates_input: bool = False
+    sources_hold_dst: ClassVar[bool] = False
+    reads_own: bool = True
+
+    def columns(self, key: SourceKey) -> slice:  # noqa: ARG002
+        """Which columns of the layer's input an edge type reads of its sources, or a node type of
+        its destinations' own rows (`h_dst`)."""
+        return slice(None)
+
+    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
+        """The edge types into one node type, by stage."""
+        return [(edge_type,) for edge_type in edge_types]
+
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        """Which transformed rows the edge type aggregates: those of its source type (shared with
+        others), its own, or None: the layer's input, see `columns`."""
+        raise NotImplementedError
+
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
+        """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
+        rows have its `columns`."""
+        raise NotImplementedError
+
+    def on_blocks(
+        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
+    ) -> Tensor:
+        """The rows of one stage for some destinations.
+
+        Args:
+            blocks: The in-edges, by the edge types of the stage.
+            sources: The rows that each edge type aggregates, see `source`.
+            h_dst: `[num_dst, …]`, the layer's input for the destinations, see `columns`.
+
+        Returns:
+            `[num_dst, …]`, to be added to those of other stages.
         """
-        return False
+        raise NotImplementedError
 
-    def transform(self, x: Tensor) -> Tensor:
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        """The convolution's output for destinations of one type.
+
+        Args:
+            node_type: Their type.
+            total: The sum of the stages; None: no edge leads to this type.
+            h_dst: See `on_blocks`.
+        """
+        raise NotImplementedError
+
+    def on_hop(
+        self, h: Mapping[NodeType, InputRows], hop: Hop, node_types: Sequence[NodeType]
+    ) -> dict[NodeType, Tensor]:
+        """The outputs for all destinations of some types of a mini-batch.
+
+        Args:
+            h: The layer's input for the sources, by the node types that it reads.
+            hop: The destinations of each type are its first sources.
+            node_types: The types.
+        """
+        inputs = {t: r.table(r.nodes) if isinstance(r, LearntRows) else r for t, r in h.items()}
+        transformed: dict[SourceKey, Tensor] = {}
+
+        def source(edge_type: EdgeType) -> Rows:
+            rows = _columns(inputs[edge_type[0]], self.columns(edge_type))
+            edges, key = hop.edges[edge_type], self.source(edge_type)
+            # The transform narrows the rows, but multiplies those of all sources.
+            if key is None or (self.aggregates_input and edges.num_src > 2 * edges.num_dst):
+                return rows
+            if key not in transformed:
+                transformed[key] = self.transform(in_memory(rows), key)
+            return transformed[key]
+
+        out = {}
+        for t in node_types:
+            h_dst = first_rows(_columns(inputs[t], self.columns(t)), hop.num_dst[t])
+            total = None
+            for stage in self.stages([*hop.into(t)]):
+                blocks = {edge: hop.edges[edge] for edge in stage}
+                part = self.on_blocks(blocks, {edge: source(edge) for edge in stage}, h_dst)
+                total = part if total is None else total + part
+            out[t] = self.finish(t, total, h_dst)
+        return out
+
+    def pyg_layer(self) -> PyGLayer:
+        """The same layer by PyG, for `gnntrain export`.
+
+        Raises:
+            UserError: PyG has no such layer.
+        """
+        raise NotImplementedError
+
+
+class BlockConv(HeteroConv):
+    """A mixin: computes a convolution of PyG, with its parameters and options, on the blocks of one
+    relation.
+
+    `conv(x, edge_index)` is still PyG's own message passing. On blocks it has two stages:
+    `transform`, by row, and `propagate_block`, over edges. A subclass must not have the name of its
+    base: PyG looks up a class's source by name.
+
+    Attributes:
+        has_transform: Whether `transform` is not the identity.
+    """
+
+    needs = BlockNeeds()
+    has_transform: ClassVar[bool] = False
+    sources_hold_dst = True
+
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        return edge_type if self.has_transform else None
+
+    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:
         """The rows to aggregate, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
-        return x
+        raise NotImplementedError
 
     def propagate_block(
         self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
@@ -53,9 +205,177 @@ class BlockConv:
         """
         raise NotImplementedError
 
-    def linear(self, block: Block) -> AggregateLinear | None:  # noqa: ARG002
-        """The convolution as one product with the aggregate of its input; None if not possible.
+    def on_blocks(
+        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
+    ) -> Tensor:
+        (block,), (z,) = blocks.values(), sources.values()
+        z_dst = first_rows(z, block.num_dst, block.dst_offset) if self.has_transform else h_dst
+        return self.propagate_block(block, z, h_dst, z_dst)
 
-        This multiplies a row for each destination, `transform` a row for each source.
-        """
-        return None
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
+        assert total is not None
+        return total
+
+
+class Root(NamedTuple):
+    """The linear map of a destination's own row: weight `[out, in]` (of one relation perhaps None)
+    and bias `[out]`."""
+
+    weight: Any
+    bias: Tensor
+
+
+class LinearConv(HeteroConv):
+    """A mixin: Σ_r W_r · (reduction of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
+
+    Attributes:
+        types: The types and widths of the layer; of one relation `in_channels`, `out_channels`.
+        reduce: The reduction. Of a sum, sampled in-neighbours give an unbiased estimate.
+        is_one_relation: Whether it is a convolution of PyG, of the nodes of one type.
+    """
+
+    types: LayerTypes
+    in_channels: int
+    out_channels: int
+    reduce: Reduce
+    is_one_relation: ClassVar[bool] = False
+
+    def relation_weight(self, edge_type: EdgeType) -> Tensor:
+        """W_r, `[out, in]`, for the columns that the edge type reads."""
+        raise NotImplementedError
+
+    def root(self, node_type: NodeType) -> Root:
+        """W_0 and b for destinations of a type, for the columns that it reads."""
+        raise NotImplementedError
+
+    def widths(self, edge_type: EdgeType) -> tuple[int, int]:
+        """Of the rows that W_r multiplies, and of the products."""
+        if self.is_one_relation:
+            return self.in_channels, self.out_channels
+        columns = range(self.types.in_channels[edge_type[0]])[self.columns(edge_type)]
+        return len(columns), self.types.out_channels
+
+    def aggregation(self, block: Block) -> Aggregation:
+        """The reduction over a block."""
+        scale = sampling_scale(block) if self.reduce == "sum" else None
+        return Aggregation(block, self.reduce, scale=scale)
+
+    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
+        """The products of W_r and the rows."""
+        return F.linear(rows, self.relation_weight(edge_type))
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the layer is a linear map of the aggregates."""
+        return self.reduce != "max"
+
+    @property
+    def gives_layer(self) -> bool:
+        """Whether `on_blocks` is the whole layer, in one operator."""
+        is_fused = self.is_one_relation and self.is_linear
+        return is_fused and self.source(EDGE) is None
+
+    needs = property(lambda self: BlockNeeds(rows=True, degree=self.reduce == "sum"))
+    aggregates_input = property(lambda self: self.is_linear)
+    reads_own = property(lambda self: not self.gives_layer)
+
+    def on_hop(
+        self,
+        h: Mapping[NodeType, InputRows],
+        hop: Hop,
+        node_types: Sequence[NodeType],
+        dropout: float | None = None,
+    ) -> dict[NodeType, Tensor]:
+        """See `HeteroConv`; with a `dropout` probability ReLU and dropout follow."""
+        is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
+        if self.is_one_relation:  # which reads lazy rows in place
+            is_whole &= not any(isinstance(rows, LazyFeatures) for rows in h.values())
+        if not self.is_linear or (is_whole and any(map(self.source, hop.edges))):
+            outputs = super().on_hop(h, hop, node_types)
+        else:
+            rows = [
+                r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
+            ]
+            parts = [self._part(t, hop.into(t), [*h], hop.num_dst[t]) for t in node_types]
+            sums = linear_sums(rows, parts, dropout if self.is_one_relation else None)
+            outputs = dict(zip(node_types, sums, strict=True))
+            dropout = None if self.is_one_relation else dropout
+        if dropout is None:
+            return outputs
+        return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
+
+    def _part(
+        self,
+        node_type: NodeType,
+        blocks: Mapping[EdgeType, Block],
+        inputs: Sequence[NodeType],
+        num_dst: int,
+    ) -> LinearSum:
+        terms = [
+            LinearTerm(
+                inputs.index(edge[0]),
+                self.aggregation(block),
+                self.relation_weight(edge),
+                self.columns(edge),
+            )
+            for edge, block in blocks.items()
+        ]
+        own = inputs.index(node_type)
+        return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
+
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        before, after = self.widths(edge_type)
+        return edge_type if self.reduce != "max" and before > after else None
+
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
+        assert isinstance(key, tuple)
+        return self.linear(key, x)
+
+    def on_blocks(
+        self,
+        blocks: Mapping[EdgeType, Block],
+        sources: Mapping[EdgeType, Rows],
+        h_dst: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        ((edge_type, block),) = blocks.items()
+        if self.gives_layer:
+            node_type = edge_type[2]
+            part = self._part(node_type, blocks, [node_type], block.num_dst)
+            return linear_sums([*sources.values()], [part])[0]
+        rows = aggregate(sources[edge_type], self.aggregation(block))
+        is_transformed = rows.shape[1] != self.widths(edge_type)[0]
+        return rows if is_transformed else self.linear(edge_type, rows)
+
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        if total is not None and self.gives_layer:
+            return total
+        weight, bias = self.root(node_type)
+        own = bias if weight is None else F.linear(h_dst, weight, bias)
+        return own if total is None else total + own
+
+
+def glorot_linear(before: int, after: int) -> nn.Module:
+    """A linear layer with Glorot-uniform weights and a bias of zeros."""
+    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
+    return made
+
+
+def in_memory(x: Rows) -> Tensor:
+    """The rows as a tensor."""
+    if isinstance(x, LazyFeatures):  # in autocast's type, to which a product would convert them
+        return x.whole(autocast_type(x.device, torch.float32))
+    return x
+
+
+def first_rows(rows: Rows, number: int, start: int = 0) -> Tensor:
+    """The rows `start … start + number − 1`."""
+    if isinstance(rows, LazyFeatures):
+        return rows.read(start, start + number)
+    # The gradient of a slice is a copy.
+    return rows if number == len(rows) else rows[start : start + number]
+
+
+def _columns(rows: Rows, which: slice) -> Rows:
+    if which == slice(None):
+        return rows
+    return rows.columns(which) if isinstance(rows, LazyFeatures) else rows[:, which]

@@ -16,7 +16,7 @@ from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv
+from gnntrain.models.conv import BlockConv, SourceKey
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
@@ -26,7 +26,7 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
 
     has_transform = True
 
-    def transform(self, x: Tensor) -> Tensor:
+    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:  # noqa: ARG002
         """W x, and then a column a head: a source's part of the score, a_src · W x.
 
         `[rows, F]` → `[rows, H·C + H]`: one product with (W ‖ a_src W) gives both.

@@ -9,7 +9,7 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.reference import by_head
 from gnntrain.models.attention import attend, pair_score
-from gnntrain.models.conv import BlockConv
+from gnntrain.models.conv import BlockConv, SourceKey
 from gnntrain.models.gat import GAT
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
@@ -20,7 +20,7 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
 
     has_transform = True
 
-    def transform(self, x: Tensor) -> Tensor:
+    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:  # noqa: ARG002
         z: Tensor = self.lin_l(x)
         return z
 

@@ -10,13 +10,13 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
-from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes
+from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.conv import LayerTypes, LinearConv, Root
 from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
-from gnntrain.models.relation_sum import RelationSumConv, Root
 
 
-class BlockHeteroSAGEConv(RelationSumConv):
+class BlockHeteroSAGEConv(LinearConv, nn.Module):
     """Sum or mean over the relations r of lin_l_r(aggregate of x_u) + lin_r_r(x_v).
 
     The parameters are those of PyG's `HeteroConv` of a `SAGEConv` for each relation. A node type
@@ -29,7 +29,8 @@ class BlockHeteroSAGEConv(RelationSumConv):
     """
 
     def __init__(self, types: LayerTypes, aggregator: Reduce, is_mean: bool) -> None:
-        super().__init__(types, aggregator)
+        super().__init__()
+        self.types, self.reduce = types, aggregator
         widths, after = types.in_channels, types.out_channels
         self.is_mean = is_mean
         self.convs = ModuleDict(

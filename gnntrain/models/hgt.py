@@ -16,21 +16,15 @@ from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, dot_score, relation_shares
+from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
 from gnntrain.models.gat import head_width
-from gnntrain.models.hetero import (
-    HeteroConv,
-    HeteroGNN,
-    HeteroScaffold,
-    LayerTypes,
-    Rows,
-    SourceKey,
-)
 from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
-class BlockHGTConv(HeteroConv):
+class BlockHGTConv(HeteroConv, nn.Module):
     """PyG's `HGTConv` on blocks; in the output layer a linear map to the outputs follows.
 
     By head, for an edge of relation r from u to v, with keys k_u, values v_u and queries q_v:
@@ -80,19 +74,18 @@ class BlockHGTConv(HeteroConv):
         is_output = types.is_output
         self.lin = nn.Linear(hidden_channels, types.out_channels) if is_output else nn.Identity()
 
-    def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
-        into = self.types.into(node_type)
-        return [into] if into else []
+    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
+        return [edge_types] if edge_types else []
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type[0]
 
-    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Keys and values side by side, `[n, 2·H·D]`."""
-        out: Tensor = self.kv_lin[key](rows)
+        out: Tensor = self.kv_lin[key](x)
         return out
 
-    def message(
+    def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
         queries = self._queries(tuple(blocks), h_dst)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv
@@ -20,14 +21,12 @@ from gnntrain.sampling.block import Block
 class BlockLinear(BlockConv, nn.Linear):
     """W x_v + b: it reads no edge."""
 
-    def propagate_block(
-        self,
-        block: Block,  # noqa: ARG002
-        z: Tensor | LazyFeatures,  # noqa: ARG002
-        x_dst: Tensor,
-        z_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
-        return self(x_dst)  # type: ignore[no-any-return]  # torch's modules return Any
+    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:  # noqa: ARG002
+        return []
+
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
+        out: Tensor = self(h_dst)
+        return out
 
 
 class MLP(GNN):
@@ -47,11 +46,15 @@ class MLP(GNN):
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
-    def forward(self, x: Tensor | LazyFeatures, blocks: Sequence[Block] = ()) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, x: Tensor | LazyFeatures, blocks: Sequence[Block] = ()
+    ) -> Tensor:
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
         num_seeds = blocks[-1].num_dst if blocks else len(x)
         seeds = x.read(0, num_seeds) if isinstance(x, LazyFeatures) else x[:num_seeds]
-        return super().forward(seeds, [edgeless(len(seeds))] * self.num_layers)
+        indptr = torch.zeros(len(seeds) + 1, dtype=torch.int64)
+        no_edges = Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=len(seeds))
+        return super().forward(seeds, [no_edges] * self.num_layers)
 
     def pyg_model(self) -> PyGModel:
         if self.residuals:
@@ -68,9 +71,3 @@ def _not_in_pyg(key: str, value: str) -> UserError:
         f"PyG has no MLP with model.{key}={value}.",
         f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
     )
-
-
-def edgeless(num_nodes: int) -> Block:
-    """The block of nodes that have no edge."""
-    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-    return Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=num_nodes)

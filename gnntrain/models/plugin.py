@@ -13,9 +13,8 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, HeteroGNN
 from gnntrain.models.embedding import EmbeddingTable
-from gnntrain.models.hetero import HeteroGNN
 from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema
 from gnntrain.sampling.block import BlockNeeds
 

@@ -15,7 +15,7 @@ from gnntrain.models.plain import TypedLayers, WithTables
 from gnntrain.models.pyg_model import PyGModel
 
 if TYPE_CHECKING:
-    from gnntrain.models.hetero import HeteroGNN
+    from gnntrain.models.base import HeteroGNN
     from gnntrain.models.plugin import PlainHeteroModel
 
 _INPUTS = ("x_dict", "edge_index_dict")

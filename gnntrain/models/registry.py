@@ -10,8 +10,7 @@ from gnntrain.config.models import model_names, model_section, model_source
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import GraphSchema
 from gnntrain.errors import UserError
-from gnntrain.models.base import GNN
-from gnntrain.models.hetero import HeteroGNN
+from gnntrain.models.base import GNN, HeteroGNN
 from gnntrain.models.plugin import AnyModel, build_plugin
 from gnntrain.plugins import MODELS, plugin_names
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.reference import by_head
@@ -14,26 +14,15 @@ from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
+from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
 from gnntrain.models.gat import BlockGATConv, head_width
-from gnntrain.models.hetero import (
-    HeteroConv,
-    HeteroGNN,
-    HeteroScaffold,
-    LayerTypes,
-    Rows,
-    SourceKey,
-    glorot_linear,
-)
 from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
-class RelationGATConv(BlockGATConv):
-    """Σ α_uv W x_u over the in-neighbours u of one relation, without loops and bias."""
-
-
-class BlockRGATConv(HeteroConv):
+class BlockRGATConv(HeteroConv, nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
     W_0 and b are by node type.
@@ -65,24 +54,23 @@ class BlockRGATConv(HeteroConv):
             source, target = before[edge_type[0]], before[edge_type[2]]
             width = source if source == target else (source, target)
             fixed = {"concat": concat, "add_self_loops": False, "bias": False}
-            self.relations[edge_type] = RelationGATConv(width, out_channels, **fixed, **options)
+            self.relations[edge_type] = BlockGATConv(width, out_channels, **fixed, **options)
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
-    def stages(self, node_type: NodeType) -> Sequence[Sequence[EdgeType]]:
-        into = self.types.into(node_type)
+    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
         if self.across_relations:
-            return [into] if into else []
-        return [(edge_type,) for edge_type in into]
+            return [edge_types] if edge_types else []
+        return super().stages(edge_types)
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type
 
-    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
-        out: Tensor = self.relations[key].transform(rows)
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
+        out: Tensor = self.relations[key].transform(x)
         return out
 
-    def message(
+    def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
         parts, sums = [], []

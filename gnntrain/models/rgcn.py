@@ -16,13 +16,13 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.hetero import HeteroGNN, HeteroScaffold, LayerTypes, SourceKey, glorot_linear
+from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.conv import LayerTypes, LinearConv, Root, SourceKey, glorot_linear
 from gnntrain.models.pyg_hetero import PyGLayer
 from gnntrain.models.pyg_model import PyGModel
-from gnntrain.models.relation_sum import RelationSumConv, Root
 
 
-class BlockRGCNConv(RelationSumConv):
+class BlockRGCNConv(LinearConv, nn.Module):
     """Σ_r W_r · (mean of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
 
     W_0 and b are those of the node type of v. A layer's W_r are matrices of their own (`weight`),
@@ -49,7 +49,8 @@ class BlockRGCNConv(RelationSumConv):
     def __init__(
         self, types: LayerTypes, num_bases: int | None = None, num_blocks: int | None = None
     ) -> None:
-        super().__init__(types, "mean")
+        super().__init__()
+        self.types, self.reduce = types, "mean"
         self.weight, self.blocks = ParameterDict(), ParameterDict()
         self.has_bases = num_bases is not None and len(types.edge_types) > 0
         self._comp_rows = {name: row for row, name in enumerate(sorted(types.edge_types))}

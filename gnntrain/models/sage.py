@@ -9,52 +9,29 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
-from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
-from gnntrain.models.aggregate_linear import AggregateLinear
+from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv
+from gnntrain.models.conv import LinearConv, Root
 from gnntrain.models.pyg_model import PyGModel
-from gnntrain.sampling.block import Block, BlockNeeds
 
 
-class BlockSAGEConv(BlockConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
+class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
     """lin_l(aggregate of x_u over the in-neighbours u) + lin_r(x_v)."""
 
-    @property
-    def needs(self) -> BlockNeeds:
-        return BlockNeeds(rows=True, degree=self.aggr == "sum")
+    is_one_relation = sources_hold_dst = True
+    reduce = property(lambda self: self.aggr)
+    is_linear = property(lambda self: self.aggr != "max" and not self.normalize)
 
-    @property
-    def has_transform(self) -> bool:
-        return self.aggr != "max" and bool(self.in_channels > self.out_channels)
+    def relation_weight(self, edge_type: EdgeType) -> Tensor:  # noqa: ARG002
+        weight: Tensor = self.lin_l.weight
+        return weight
 
-    def transform(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.lin_l.weight) if self.has_transform else x
+    def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
+        return Root(self.lin_r.weight if self.root_weight else None, self.lin_l.bias)
 
-    def linear(self, block: Block) -> AggregateLinear | None:
-        if self.aggr == "max" or self.normalize:
-            return None
-        root_weight = self.lin_r.weight if self.root_weight else None
-        lin_l = self.lin_l
-        return AggregateLinear(self._aggregation(block), lin_l.weight, root_weight, lin_l.bias)
-
-    def propagate_block(
-        self,
-        block: Block,
-        z: Tensor | LazyFeatures,
-        x_dst: Tensor,
-        z_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
-        rows = aggregate(z, self._aggregation(block))
-        out: Tensor = rows + self.lin_l.bias if self.has_transform else self.lin_l(rows)
-        if self.root_weight:
-            out = out + self.lin_r(x_dst)
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
+        out = super().finish(node_type, total, h_dst)
         return F.normalize(out, dim=-1) if self.normalize else out
-
-    def _aggregation(self, block: Block) -> Aggregation:
-        scale = sampling_scale(block) if self.aggr == "sum" else None
-        return Aggregation(block, self.aggr, scale=scale)
 
 
 class SAGE(GNN):

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.devices import is_gpu, set_current
 from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN, AnyModel, HeteroGNN
-from gnntrain.models.hetero import HeteroConv, SourceKey
-from gnntrain.models.mlp import edgeless
+from gnntrain.models.conv import HeteroConv, SourceKey
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
 from gnntrain.training.evaluation import Evaluator, Inferred, SplitMetrics, exact_metrics
@@ -29,106 +28,29 @@ Stages = Sequence[Sequence[EdgeType]]
 """Stages of one node type, see `HeteroConv.stages`."""
 
 
-class OneTypeModel:
-    """A `GNN` with the interface of a `HeteroGNN`: a model of one node type and one edge type.
+class _Jumping(NamedTuple):
+    """Jumping knowledge: the states of the target's nodes, and where they are kept the rows of all
+    layers side by side."""
 
-    All layers of a model without edges are computed as one, unless their outputs are kept. Of
-    jumping knowledge it holds the states and, where it is kept, the input of `lin`.
-    """
+    model: HeteroGNN
+    states: Tensor
+    embeddings: Tensor | None
 
-    def __init__(self, model: GNN, schema: GraphSchema, embed: bool) -> None:
-        self.model, self.schema = model, schema
-        self.is_fused = not model.uses_graph and not embed
-        self.num_layers = 1 if self.is_fused else model.num_layers
-        self.has_states = model.jk_channels > 0 and not self.is_fused
-        self.states: Tensor | None = None
-        self.embeddings: Tensor | None = None
-        self.needs, self.tables = model.needs, dict[NodeType, torch.nn.Module]()
-        self.hidden_channels, self.out_channels = model.hidden_channels, model.out_channels
-        self.num_inputs = {schema.target: model.in_channels}
-
-    def node_types_after(self, i: int) -> tuple[NodeType, ...]:
-        del i
-        return (self.schema.target,)
-
-    def is_projected(self, node_type: NodeType) -> bool:
-        del node_type
-        return False
-
-    def conv(self, i: int) -> OneTypeConv:
-        return OneTypeConv(self, i)
-
-    def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: Tensor) -> Tensor:
-        del node_type, h_dst  # `GNN.layer` includes its update
-        is_last = i == self.num_layers - 1 and not self.has_states and not self.is_fused
-        return self.model.readout(out) if is_last else out
-
-    def jump(self, i: int, h: Tensor, nodes: slice) -> Tensor:
+    def add(self, i: int, h: Tensor, nodes: slice) -> Tensor:
         """Add layer `i`'s output to the states; of the last layer the model's outputs, else `h`."""
-        assert self.states is not None
         before = self.states[nodes]
         state = self.model.jk_update(i, None if i == 0 else before.to(h.device), h)
         before.copy_(state)
         if self.embeddings is not None and self.model.jk == "cat":
             self.embeddings[nodes, i * h.shape[1] : (i + 1) * h.shape[1]] = h
-        return self.model.readout(state) if i == self.num_layers - 1 else h
-
-
-class OneTypeConv(HeteroConv):
-    """A layer of a `GNN`; a message is the layer's whole output."""
-
-    sources_hold_dst = True
-
-    def __init__(self, typed: OneTypeModel, i: int) -> None:
-        super().__init__()
-        self._model, self._i, self._is_fused = typed.model, i, typed.is_fused
-        self._conv, (self._edge_type,) = typed.model.conv(i), typed.schema.edge_types
-        self.takes_lazy = i == 0 and typed.needs.rows
-        self.reads_own = self._conv.has_transform or not typed.model.uses_graph
-
-    def stages(self, node_type: NodeType) -> Stages:
-        del node_type
-        return [(self._edge_type,)] if self._model.uses_graph else []
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        return edge_type if self._conv.has_transform else None
-
-    def transform(self, key: SourceKey, rows: Tensor) -> Tensor:
-        del key
-        return self._conv.transform(self._started(rows))
-
-    def message(
-        self,
-        blocks: Mapping[EdgeType, Block],
-        sources: Mapping[EdgeType, Tensor | LazyFeatures],
-        h_dst: Tensor,
-    ) -> Tensor:
-        block, rows = blocks[self._edge_type], sources[self._edge_type]
-        if not self._conv.has_transform:
-            rows = self._started(rows) if isinstance(rows, Tensor) else rows
-            return self._model.layer(self._i, rows, block)
-        assert isinstance(rows, Tensor)  # of `transform`
-        z_dst = rows[block.dst_offset : block.dst_offset + block.num_dst]
-        return self._model.propagate(self._i, block, rows, self._started(h_dst), z_dst)
-
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        del node_type
-        if total is not None:
-            return total
-        model, block = self._model, edgeless(len(h_dst)).to(h_dst.device)
-        if self._is_fused:
-            return GNN.forward(model, h_dst, [block] * model.num_layers)
-        return model.layer(self._i, self._started(h_dst), block)
-
-    def _started(self, rows: Tensor) -> Tensor:
-        return self._model.start(rows) if self._i == 0 else rows
+        return self.model.readout(state) if i == self.model.num_layers - 1 else h
 
 
 @dataclass(slots=True)
 class Layer:
     """A layer that is being computed."""
 
-    model: HeteroGNN | OneTypeModel
+    model: HeteroGNN
     i: int
     conv: HeteroConv
     node_types: tuple[NodeType, ...]
@@ -224,30 +146,26 @@ class LayerwiseEvaluator(Evaluator):
         """The model's outputs for the machine's nodes of the target type, float32
         `[n, num_outputs]`; and for `embed` the rows of all nodes of that type that enter the last
         layer. Valid until the next call; `Interrupted` as `evaluate` is. Collective."""
-        assert isinstance(model, GNN | HeteroGNN)
-        schema, buffers = self.access.schema, self.access.buffers
-        typed = OneTypeModel(model, schema, embed) if isinstance(model, GNN) else model
+        assert isinstance(model, HeteroGNN)
+        buffers, target = self.access.buffers, self.access.schema.target
         try:
             with evaluating(model):
-                layers = layers_of(typed, self._context.device)
-                buffers.begin(self._needed(typed, layers, embed))
-                if isinstance(typed, OneTypeModel) and typed.has_states:
-                    jk, target = typed.model.jk, schema.target
-                    typed.states = self._matrix(target, "states", typed.model.jk_channels)
-                    width = typed.model.embedding_channels
-                    if embed:  # the maximum is the state itself
-                        typed.embeddings = (
-                            typed.states
-                            if jk == "max"
-                            else self._matrix(target, "embeddings", width)
-                        )
-                return self._by_layer(typed, layers, embed)
+                model = model.on(self.access.schema) if isinstance(model, GNN) else model
+                layers = layers_of(model, self._context.device)
+                buffers.begin(self._needed(model, layers, embed))
+                if model.jk == "none":
+                    return self._by_layer(model, layers, None, embed)
+                states = rows = self._matrix(target, "states", model.jk_channels)
+                if model.jk == "cat" and embed:  # the maximum is the state itself
+                    rows = self._matrix(target, "embeddings", model.embedding_channels)
+                jumping = _Jumping(model, states, rows if embed else None)
+                return self._by_layer(model, layers, jumping, embed)
         finally:
             buffers.release("states")
             self.access.end()
 
     def _by_layer(
-        self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool
+        self, model: HeteroGNN, layers: Sequence[Layer], jumping: _Jumping | None, embed: bool
     ) -> tuple[Tensor, Rows | None]:
         inputs = {t: self._start(model, t) for t in model.node_types_after(-1)}
         for layer in layers:
@@ -256,7 +174,7 @@ class LayerwiseEvaluator(Evaluator):
             is_reused = len(layer.node_types) == 1 and layer.i + 2 < len(layers)
             for t in layer.node_types:
                 name = "logits" if layer is layers[-1] else f"h{layer.i % 2}/{t}"
-                out = self._output(layer, t, name)
+                out = self._output(layer, t, name, jumping)
                 if t == layer.node_types[-1]:  # what the layer reads is read
                     self._drop_transformed(layer, tuple(layer.transformed))
                     for each in inputs:
@@ -267,11 +185,11 @@ class LayerwiseEvaluator(Evaluator):
             if layer is not layers[-1]:
                 inputs = outputs
         target = model.schema.target
-        if isinstance(model, OneTypeModel) and model.embeddings is not None:
-            return out, self.access.publish(target, "embeddings", model.embeddings)
+        if jumping is not None and jumping.embeddings is not None:
+            return out, self.access.publish(target, "embeddings", jumping.embeddings)
         return out, inputs[target] if embed else None
 
-    def _start(self, model: HeteroGNN | OneTypeModel, node_type: NodeType) -> Rows:
+    def _start(self, model: HeteroGNN, node_type: NodeType) -> Rows:
         """The first layer's input for all nodes of a type."""
         rows: Rows
         if node_type in model.tables:
@@ -282,7 +200,6 @@ class LayerwiseEvaluator(Evaluator):
             rows = self.access.features[node_type]
         if not model.is_projected(node_type):
             return rows
-        assert isinstance(model, HeteroGNN)
         name, hidden = f"h1/{node_type}", model.hidden_channels
         matrix = self._matrix(node_type, name, hidden)
         for a, b in self._chunks(node_type, max(model.num_inputs[node_type], hidden)):
@@ -290,7 +207,9 @@ class LayerwiseEvaluator(Evaluator):
             matrix[self._rows_of(node_type, a, b)] = model.start(node_type, read)
         return self.access.publish(node_type, name, matrix)
 
-    def _output(self, layer: Layer, node_type: NodeType, name: str) -> Tensor:
+    def _output(
+        self, layer: Layer, node_type: NodeType, name: str, jumping: _Jumping | None
+    ) -> Tensor:
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
         conv, model, passes = layer.conv, layer.model, layer.passes[node_type]
         out = self._matrix(node_type, name, layer.out_channels)
@@ -300,7 +219,7 @@ class LayerwiseEvaluator(Evaluator):
         for number, stages in enumerate(passes):
             for view in self._views(layer, node_type, stages):
                 messages = (
-                    conv.message(
+                    conv.on_blocks(
                         {edge: view.blocks[edge] for edge in stage},
                         {edge: view.sources[edge] for edge in stage},
                         view.h_dst,
@@ -318,9 +237,7 @@ class LayerwiseEvaluator(Evaluator):
                         continue
                 rows = conv.finish(node_type, total, view.h_dst)
                 rows = model.update(layer.i, node_type, rows, view.h_dst)
-                if isinstance(model, OneTypeModel) and model.has_states:
-                    rows = model.jump(layer.i, rows, nodes)
-                out[nodes] = rows
+                out[nodes] = rows if jumping is None else jumping.add(layer.i, rows, nodes)
             of_edges = [key for key in layer.transformed if isinstance(key, tuple)]
             self._drop_transformed(layer, of_edges)
         del totals
@@ -331,6 +248,7 @@ class LayerwiseEvaluator(Evaluator):
         """The chunks of the nodes of a type; where other machines are asked for rows, each is made
         while the one before is computed."""
         conv, h_dst = layer.conv, layer.input(node_type, node_type)
+        reads_own = conv.reads_own or len(layer.model.residuals) > 0
         sources: dict[EdgeType, Rows] = {}
         for edge in chain(*stages):
             sources[edge] = self.access.cached(edge[0], self._source(layer, edge))
@@ -340,7 +258,7 @@ class LayerwiseEvaluator(Evaluator):
             blocks, rows = {}, {}
             for edge, source in sources.items():
                 blocks[edge], rows[edge] = self._in_edges_and_rows(layer, edge, source, *chunk)
-            own = self._read(node_type, h_dst, *chunk) if conv.reads_own else _UNREAD
+            own = self._read(node_type, h_dst, *chunk) if reads_own else _UNREAD
             return View(*chunk, blocks, rows, own)
 
         is_local = all(isinstance(rows, Tensor | LazyFeatures) for rows in sources.values())
@@ -357,7 +275,7 @@ class LayerwiseEvaluator(Evaluator):
             rows, matrix = layer.input(node_type, key), self._matrix(node_type, name, width)
             for a, b in self._chunks(node_type, layer.widest):
                 read = self._read(node_type, rows, a, b)
-                matrix[self._rows_of(node_type, a, b)] = layer.conv.transform(key, read)
+                matrix[self._rows_of(node_type, a, b)] = layer.conv.transform(read, key)
             layer.transformed[key] = self.access.publish(node_type, name, matrix)
         return layer.transformed[key]
 
@@ -368,10 +286,8 @@ class LayerwiseEvaluator(Evaluator):
         where the device does not read all rows in place, those of the chunk, each once."""
         access, conv, needs = self.access, layer.conv, layer.model.needs
         block = access.in_edges(edge_type, a, b, needs)
-        if isinstance(rows, Tensor | LazyFeatures):
-            can_read = isinstance(rows, Tensor) or conv.takes_lazy
-            if can_read and self._is_here(rows):
-                return replace(block, norm=access.norm(None) if needs.norm else None), rows
+        if isinstance(rows, Tensor | LazyFeatures) and self._is_here(rows):
+            return replace(block, norm=access.norm(None) if needs.norm else None), rows
         if conv.sources_hold_dst:
             nodes, block = renumbered(block)
         else:
@@ -382,7 +298,7 @@ class LayerwiseEvaluator(Evaluator):
             block = replace(block, norm=access.norm(nodes))
         selected = (LazyFeatures(rows) if isinstance(rows, Tensor) else rows).select(nodes)
         is_input = conv.source(edge_type) is None and not isinstance(rows, Tensor)
-        if is_input and conv.takes_lazy and self._is_here(selected):
+        if is_input and self._is_here(selected):
             return block, selected
         return block, selected.whole().to(self._context.device)
 
@@ -429,7 +345,7 @@ class LayerwiseEvaluator(Evaluator):
             self.access.buffers.release(name)
         self.access.drop(name)
 
-    def _needed(self, model: HeteroGNN | OneTypeModel, layers: Sequence[Layer], embed: bool) -> int:
+    def _needed(self, model: HeteroGNN, layers: Sequence[Layer], embed: bool) -> int:
         """Bytes of the matrices that exist at the same time, at most."""
 
         def size(key: SourceKey, width: int) -> int:
@@ -447,17 +363,14 @@ class LayerwiseEvaluator(Evaluator):
             after = sum(size(t, layer.out_channels) for t in layer.node_types)
             held = shared + max(own, default=0) + max(totals, default=0)
             most, before = max(most, before + after + held), after
-        if isinstance(model, OneTypeModel) and model.has_states:
-            gnn = model.model
-            width = gnn.embedding_channels if embed and gnn.jk == "cat" else 0
-            most += size(model.schema.target, gnn.jk_channels + width)
-        return most
+        width = model.embedding_channels if embed and model.jk == "cat" else 0
+        return most + size(model.schema.target, model.jk_channels + width)
 
 
 _UNREAD = torch.empty(0)
 
 
-def layers_of(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Layer]:
+def layers_of(model: HeteroGNN, device: torch.device) -> list[Layer]:
     """The layers with the widths of their numbers, found by computing them for no nodes."""
     none = torch.empty(0, dtype=torch.int64, device=device)
     block = Block(torch.zeros(1, dtype=torch.int64, device=device), none, num_src=0)
@@ -472,11 +385,12 @@ def layers_of(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Lay
         layer = Layer(model, i, conv, node_types, after, max(after, hidden))
         inputs = {t: torch.empty(0, width, device=device) for t, width in widths.items()}
         for t in node_types:
-            own, sources, stages = inputs[t][:, conv.columns(t)], {}, conv.stages(t)
+            own, sources = inputs[t][:, conv.columns(t)], {}
+            stages = conv.stages([edge for edge in model.schema.edge_types if edge[2] == t])
             for edge in chain(*stages):
                 key = conv.source(edge)
                 rows = inputs[edge[0]][:, conv.columns(edge if key is None else key)]
-                sources[edge] = rows if key is None else conv.transform(key, rows)
+                sources[edge] = rows if key is None else conv.transform(rows, key)
                 if key is not None:
                     layer.sources[key] = sources[edge].shape[1]
                 layer.widest = max(layer.widest, rows.shape[1], sources[edge].shape[1])
@@ -487,7 +401,7 @@ def layers_of(model: HeteroGNN | OneTypeModel, device: torch.device) -> list[Lay
                 layer.passes[t].append(together)
             if len(layer.passes[t]) > 1:
                 of_stage = {edge: sources[edge] for edge in stages[0]}
-                total = conv.message(dict.fromkeys(stages[0], block), of_stage, own)
+                total = conv.on_blocks(dict.fromkeys(stages[0], block), of_stage, own)
                 layer.totals[t] = total.shape[1]
             layer.widest = max(layer.widest, own.shape[1])
         layers.append(layer)

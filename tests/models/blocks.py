@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.models import GNN
 from gnntrain.sampling.block import Block
 
@@ -128,17 +129,21 @@ def chunks(num_rows: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def layerwise(model: GNN, x: Tensor, graph: Graph, size: int = 7) -> Tensor:
-    """The outputs of all nodes, a layer and a chunk of rows at a time."""
+    """The outputs of all nodes, a layer and a chunk of rows at a time, as `HeteroGNN` says."""
     rows = list(chunks(graph.num_nodes, size))
-    h = torch.cat([model.start(x[a:b]) for a, b in rows])
+    h = torch.cat([model.start(NODE, x[a:b]) for a, b in rows])
     state: Tensor | None = None
     for i in range(model.num_layers):
-        z = torch.cat([model.conv(i).transform(h[a:b]) for a, b in rows])
-        parts, states = [], []
+        conv = model.conv(i)
+        key = conv.source(EDGE)
+        z = h if key is None else torch.cat([conv.transform(h[a:b], key) for a, b in rows])
+        parts = []
         for a, b in rows:
-            parts.append(model.propagate(i, full_block(graph, a, b), z, h[a:b], z[a:b]))
-            before = None if state is None else state[a:b]
-            states.append(model.jk_update(i, before, parts[-1]))
-        h, state = torch.cat(parts), torch.cat(states)
+            blocks = {EDGE: full_block(graph, a, b)}
+            totals = [conv.on_blocks(blocks, {EDGE: z}, h[a:b]) for _ in conv.stages([EDGE])]
+            out = conv.finish(NODE, totals[0] if totals else None, h[a:b])
+            parts.append(model.update(i, NODE, out, h[a:b]))
+        h = torch.cat(parts)
+        state = model.jk_update(i, state, h)
     assert state is not None
-    return torch.cat([model.readout(state[a:b]) for a, b in rows])
+    return model.readout(state)

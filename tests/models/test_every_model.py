@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
+from gnntrain.data.graph import EDGE
 from gnntrain.errors import UserError
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
 from gnntrain.sampling.block import Block
@@ -159,8 +160,8 @@ def test_gcn_uses_weights_of_edges_and_loops_as_pyg_does(weighted: bool) -> None
 @pytest.mark.parametrize("kind", [SAGE, GCN])
 def test_rows_are_multiplied_first_where_that_narrows_them_much(kind: Kind) -> None:
     model = build(kind, hidden_channels=16)
-    assert [model.conv(i).has_transform for i in range(2)] == [False, True]
-    assert model.conv(1).transform(torch.zeros(5, 16)).shape == (5, OUT)
+    assert [model.conv(i).source(EDGE) for i in range(2)] == [None, EDGE]
+    assert model.conv(1).transform(torch.zeros(5, 16), EDGE).shape == (5, OUT)
 
 
 def test_gcn_without_norms_says_so() -> None:

@@ -17,8 +17,9 @@ from torch_geometric.utils import softmax
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeData, EdgeType, Graph, NodeType
 from gnntrain.errors import UserError
+from gnntrain.models.base import HeteroGNN
+from gnntrain.models.conv import HeteroConv
 from gnntrain.models.embedding import embedding_tables
-from gnntrain.models.hetero import HeteroConv, HeteroGNN
 from gnntrain.models.hetero_sage import HeteroSAGE
 from gnntrain.models.hgt import HGT
 from gnntrain.models.rgat import RGAT
@@ -305,16 +306,16 @@ def layerwise(model: HeteroGNN, graph: Graph, size: int = 7) -> Tensor:
     }
     block, sizes = full_hetero_block(graph), graph.schema.num_nodes
     for i in range(model.num_layers):
-        conv = model.conv(i)
+        conv: Any = model.conv(i)
         after = {}
         for t in model.node_types_after(i):
             parts, own = [], h[t][:, conv.columns(t)]
             for a, b in chunks(sizes[t], size):
                 total = None
-                for stage in conv.stages(t):
+                for stage in conv.stages(conv.types.into(t)):
                     blocks = {edge: part_of(block.edges[edge], a, b) for edge in stage}
                     z = {edge: source_rows(conv, edge, h) for edge in stage}
-                    part = conv.message(blocks, z, own[a:b])
+                    part = conv.on_blocks(blocks, z, own[a:b])
                     total = part if total is None else total + part
                 out = conv.finish(t, total, own[a:b])
                 parts.append(model.update(i, t, out, h[t][a:b]))
@@ -325,7 +326,7 @@ def layerwise(model: HeteroGNN, graph: Graph, size: int = 7) -> Tensor:
 
 def source_rows(conv: HeteroConv, edge_type: EdgeType, h: Mapping[NodeType, Tensor]) -> Tensor:
     key, rows = conv.source(edge_type), h[edge_type[0]][:, conv.columns(edge_type)]
-    return rows if key is None else conv.transform(key, rows)
+    return rows if key is None else conv.transform(rows, key)
 
 
 def part_of(block: Any, a: int, b: int) -> Any:

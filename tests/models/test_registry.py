@@ -18,9 +18,8 @@ from gnntrain.config import ModelConfig, model_names
 from gnntrain.data.graph import EDGE, NODE, GraphSchema
 from gnntrain.errors import UserError
 from gnntrain.models import GNN, SAGE, HeteroGNN, PlainModel, build_model
-from gnntrain.models.base import Scaffold
+from gnntrain.models.base import HeteroScaffold, Scaffold
 from gnntrain.models.embedding import EmbeddingTable
-from gnntrain.models.hetero import HeteroScaffold
 from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.models.registry import model_class
 from gnntrain.models.rgcn import RGCN

@@ -78,7 +78,7 @@ def full_forward(graph: Graph, model: GNN | HeteroGNN) -> torch.Tensor:
     """All layers for all nodes at once."""
     rows = {t: rows_of(nodes).float() for t, nodes in graph.nodes.items() if nodes.num_features}
     with torch.no_grad():
-        if isinstance(model, HeteroGNN):
+        if model.is_hetero:
             return model(rows, {}, (full_hetero_block(graph),) * model.num_layers)  # type: ignore[no-any-return]
         edges = GraphTensors.of(graph, model.needs).only_edges
         block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)

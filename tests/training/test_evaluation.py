@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import FeaturesConfig
-from gnntrain.data.graph import Graph
+from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -25,6 +25,7 @@ from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.shared import SharedGraph
 from gnntrain.models import GNN, HeteroGNN
+from gnntrain.sampling.block import Hop
 from gnntrain.tasks import NodeClassification
 from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
@@ -117,13 +118,14 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(
     assert rows is not None
     assert rows.shape == (len(graph.nodes[graph.target]), model.embedding_channels)
     with torch.no_grad():
-        if isinstance(model, HeteroGNN):
+        if is_typed:
             total = model.conv(last).finish("paper", None, rows)
             expected = model.update(last, "paper", total, rows)
         elif model.jk == "none":
             edges = GraphTensors.of(graph, model.needs).only_edges
             block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
-            expected = model.layer(last, rows, block)
+            sizes = {NODE: graph.num_nodes}
+            expected = model.layer(last, {NODE: rows}, Hop({EDGE: block}, sizes, sizes))[NODE]
         else:
             expected = model.lin(rows)
     assert_close(found.logits, expected)

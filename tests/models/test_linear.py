@@ -1,0 +1,334 @@
+"""A layer in one operator, and sums over relations, against the layer operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.models.aggregate import Aggregation
+from gnntrain.models.dropout import Dropout, dropout
+from gnntrain.models.linear import LinearSum, LinearTerm, linear_sums
+from gnntrain.sampling.block import Block
+from tests.compute.registrations import each_registration, registered
+from tests.models.blocks import full_block, rough_graph, seed_blocks
+from tests.models.padding import padded
+from tests.models.slow_aggregate import slow_aggregate
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+NEAR: dict[torch.dtype, Any] = {
+    torch.float64: {"atol": 1e-9, "rtol": 1e-9},
+    torch.float32: {"atol": 1e-4, "rtol": 1e-4},
+    torch.float16: {"atol": 2e-2, "rtol": 1e-2},
+    torch.bfloat16: {"atol": 1e-1, "rtol": 3e-2},
+}
+
+
+class Layer(NamedTuple):
+    """weight · aggregate + root_weight · own row + bias."""
+
+    aggregation: Aggregation
+    weight: Tensor
+    root_weight: Tensor | None
+    bias: Tensor
+
+    def __call__(self, x: Tensor | LazyFeatures, dropout: float | None) -> Tensor:
+        term = LinearTerm(0, self.aggregation, self.weight)
+        num_dst = self.aggregation.block.num_dst
+        part = LinearSum([term], 0, num_dst, self.root_weight, self.bias)
+        return linear_sums([x], [part], dropout)[0]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        parts = [self.weight, self.bias]
+        return parts if self.root_weight is None else [*parts, self.root_weight]
+
+
+def layer(aggregation: Aggregation, device: str = "cpu", has_root: bool = True, **to: Any) -> Layer:
+    torch.manual_seed(1)
+    block = aggregation.block.to(device)
+    factors = ("weight", "source_scale", "scale", "loop")
+    held: dict[str, Any] = {name: getattr(aggregation, name) for name in factors}
+    moved: dict[str, Any] = {
+        name: None if value is None else value.to(device) for name, value in held.items()
+    }
+    weight, root, bias = (
+        torch.randn(shape).to(device, **to).requires_grad_() for shape in ((5, 6), (5, 6), (5,))
+    )
+    own: Aggregation = replace(aggregation, block=block, **moved)
+    return Layer(own, weight, root if has_root else None, bias)
+
+
+def aggregations() -> dict[str, Aggregation]:
+    """As of SAGE and GCN."""
+    block = full_block(rough_graph(14, 30, weighted=True), 0, 9, torch.int32)
+    assert block.norm is not None
+    norm_src = block.norm[:, 0].contiguous()
+    norm = norm_src[: block.num_dst]
+    gcn: dict[str, Any] = {"weight": block.weight, "source_scale": norm_src, "scale": norm}
+    return {
+        "mean": Aggregation(block, "mean"),
+        "sum": Aggregation(block, scale=torch.rand(block.num_dst)),
+        "gcn": Aggregation(block, **gcn, loop=norm.square(), skip_loops=True),
+    }
+
+
+def by_operations(linear: Layer, x: Tensor, aggregation: Aggregation) -> Tensor:
+    """In float64 on the CPU."""
+    rows = slow_aggregate(x, aggregation)
+    out = rows @ linear.weight.cpu().double().t() + linear.bias.cpu().double()
+    if linear.root_weight is not None:
+        out = out + x[: len(out)] @ linear.root_weight.cpu().double().t()
+    return out
+
+
+@each_registration
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "has_root"), [("mean", True), ("mean", False), ("sum", True), ("gcn", False)]
+)
+def test_a_layer_is_its_operations_forward_and_backward(
+    name: str, has_root: bool, dtype: torch.dtype, device: str
+) -> None:
+    aggregation = aggregations()[name]
+    linear = layer(aggregation, device, has_root, dtype=dtype)
+    x = torch.randn(14, 6).to(dtype)
+    mine, exact = x.to(device).requires_grad_(), x.double().requires_grad_()
+    got, expected = linear(mine, None), by_operations(linear, exact, aggregation)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[dtype])
+    pull, own = torch.randn(expected.shape).to(dtype), linear.parameters
+    gradients = torch.autograd.grad(got, [mine, *own], pull.to(device))
+    wanted = torch.autograd.grad(expected, [exact, *own], pull.double())
+    for gradient, other in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == dtype
+        torch.testing.assert_close(gradient.cpu().double(), other.cpu().double(), **NEAR[dtype])
+
+
+@each_registration
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [
+        (torch.float16, torch.float32),
+        (torch.float32, torch.bfloat16),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float16),
+    ],
+    ids=str,
+)
+def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
+    computed: torch.dtype, stored: torch.dtype, device: str
+) -> None:
+    aggregation = aggregations()["mean"]
+    linear = layer(aggregation, device)
+    rows, nodes = torch.randn(30, 6).to(stored), torch.randint(0, 30, (14,))
+    table = LazyFeatures(rows.to(device), nodes.to(device))
+    with torch.autocast(device, computed, enabled=computed != torch.float32):
+        got = linear(table, None)
+    assert got.dtype == computed
+    expected = by_operations(linear, rows[nodes].double(), aggregation)
+    torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[computed])
+    gradients = torch.autograd.grad(got.float().sum(), linear.parameters)
+    wanted = torch.autograd.grad(expected.sum(), linear.parameters)
+    for gradient, other in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient, other, atol=0.3, rtol=0.03)
+
+
+@each_registration
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_relu_and_dropout_go_backward_through_what_was_kept(
+    probability: float, device: str
+) -> None:
+    linear = layer(aggregations()["mean"], device, dtype=torch.float64)
+    x = torch.randn(14, 6, dtype=torch.float64, device=device, requires_grad=True)
+    plain, out = linear(x, None), linear(x, probability)
+    kept = out != 0
+    factor = 1 / (1 - probability)
+    torch.testing.assert_close(out, torch.where(kept, plain.relu() * factor, 0.0))
+    assert (kept <= (plain > 0)).all()
+    assert kept.any()
+    assert torch.equal(kept, plain > 0) == (probability == 0)
+    pull, inputs = torch.randn_like(out), [x, *linear.parameters]
+    mine = torch.autograd.grad(out, inputs, pull)
+    masked = torch.where(kept, pull * factor, 0.0)
+    torch.testing.assert_close(mine, torch.autograd.grad(plain, inputs, masked))
+
+
+def test_neither_chunks_nor_threads_change_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    rows = torch.arange(0, 20_001, 2, dtype=torch.int32)
+    block = Block(rows, torch.randint(10_000, (20_000,), dtype=torch.int32), 10_000)
+    x, linear = torch.randn(10_000, 6), layer(Aggregation(block, "mean"))
+    before, grads = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(7)
+        grads.append(torch.autograd.grad(linear(x, 0.5).square().sum(), linear.parameters))
+    for other in grads[1:]:
+        torch.testing.assert_close(other, grads[0], rtol=0, atol=0)
+    torch.set_num_threads(2)
+    expected = linear(x, None)
+    monkeypatch.setattr("gnntrain.compute.cpu.CHUNK_ROWS", 3)
+    monkeypatch.setattr("gnntrain.compute.cpu._TASK_WORK", 8)
+    torch.testing.assert_close(linear(x, None), expected)
+    torch.set_num_threads(before)
+
+
+def test_a_weights_gradient_of_bfloat16_is_as_exact_as_torchs() -> None:
+    """It is summed over tasks, in float32."""
+    torch.manual_seed(0)
+    number = 131_072
+    x, grad = torch.randn(number, 16).relu().bfloat16(), torch.randn(number, 8).bfloat16()
+    weight = torch.randn(8, 16)
+    rows = torch.arange(number + 1, dtype=torch.int32)
+    aggregation = Aggregation(Block(rows, rows[:-1], number), "mean")
+    with torch.autocast("cpu", torch.bfloat16):
+        out = Layer(aggregation, weight.requires_grad_(), None, torch.zeros(8))(x, None)
+    (ours,) = torch.autograd.grad(out, weight, grad)
+    exact = grad.t().double() @ x.double()
+    errors = [(found.double() - exact).abs().max() for found in (ours, grad.t() @ x)]
+    assert errors[0] <= errors[1]
+
+
+MODELS: list[tuple[Callable[..., GNN], dict[str, Any]]] = [
+    (SAGE, {}),
+    (SAGE, {"aggregator": "sum", "dropout": 0.0, "norm": "layer", "residual": True}),
+    (SAGE, {"aggregator": "max"}),
+    (GCN, {}),
+    (GIN, {}),
+    (GAT, {"heads": 2}),
+    (GATv2, {"heads": 2}),
+]
+
+
+def results(
+    model: GNN, x: Tensor | LazyFeatures, blocks: Sequence[Block], num: int
+) -> list[Tensor]:
+    """Outputs of the seeds and the gradients of all parameters."""
+    model.zero_grad()
+    out = model(x, blocks)[:num]
+    torch.autograd.backward(out.square().sum())
+    gradients = [part.grad for part in model.parameters()]
+    return [out.detach(), *(part.clone() for part in gradients if part is not None)]
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS)
+def test_models_compute_as_on_the_cpu_with_and_without_padding(
+    kind: Callable[..., GNN], options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    draw, graph = torch.Generator().manual_seed(0), rough_graph(14, 30, weighted=True)
+    nodes, blocks = seed_blocks(graph, [3, 0, 7, 11], 2, 3, draw)
+    x = torch.randn(len(nodes), 6)
+    model = kind(6, 3, hidden_channels=8, num_layers=2, **options)
+    expected = results(model, x, blocks, 4)
+    longer = torch.cat([x, 9 * torch.randn(4, 6)])
+    inner = padded(blocks[0], destinations=2)
+    outer = padded(blocks[1], sources=2)
+    features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
+    with registered("cuda"):
+        for block in blocks:
+            block.derived.clear()
+        cases: list[tuple[Any, list[Block]]] = [(x, blocks), (longer, [inner, outer])]
+        cases += [(features, [inner, outer])] if model.needs.rows else []
+        for rows, own in cases:
+            got = results(model, rows, own, 4)
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+WIDTHS, OUT = (3, 2), 4
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[list[Tensor], list[LinearSum]]:
+    """Rows of two types, and parts with any number of relations, of which some have no edge."""
+    torch.manual_seed(draw(st.integers(0, 99)))
+    sizes = [draw(st.integers(1, 5)) for _ in WIDTHS]
+    rows = [torch.randn(n, w, dtype=torch.float64) for n, w in zip(sizes, WIDTHS, strict=True)]
+
+    def weight(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+    parts = []
+    for own in range(draw(st.integers(1, 2))):
+        num_dst, terms = draw(st.integers(0, sizes[own])), []
+        for source in draw(st.lists(st.sampled_from([0, 1]), max_size=3)):
+            degrees = torch.tensor([0, *(draw(st.integers(0, 3)) for _ in range(num_dst))])
+            indptr = degrees.cumsum(0)
+            indices = torch.randint(0, sizes[source], (int(indptr[-1]),))
+            block = Block(indptr, indices, sizes[source])
+            aggregation = Aggregation(block, draw(st.sampled_from(["sum", "mean"])))
+            terms.append(LinearTerm(source, aggregation, weight(OUT, WIDTHS[source])))
+        parts.append(LinearSum(terms, own, num_dst, weight(OUT, WIDTHS[own]), weight(OUT)))
+    return rows, parts
+
+
+def slow(rows: list[Tensor], part: LinearSum) -> Tensor:
+    assert part.root_weight is not None
+    out = rows[part.own][: part.num_dst] @ part.root_weight.t() + part.bias
+    for term in part.terms:
+        out = out + slow_aggregate(rows[term.source], term.aggregation) @ term.weight.t()
+    return out
+
+
+@settings(deadline=None)
+@given(layers(), st.booleans())
+def test_sums_over_relations_are_those_of_separate_products(
+    layer: tuple[list[Tensor], list[LinearSum]], in_place: bool
+) -> None:
+    rows, parts = layer
+    used = {i for part in parts for i in (part.own, *(term.source for term in part.terms))}
+    leaves = [r.clone().requires_grad_(i in used) for i, r in enumerate(rows)]
+    expected = [slow(leaves, part) for part in parts]
+    factors = [torch.randn_like(out) for out in expected]
+    weights = [weight for part in parts for weight in part.parameters if weight is not None]
+    inputs = [*weights, *(leaf for leaf in leaves if leaf.requires_grad)]
+    wanted = torch.autograd.grad(expected, inputs, factors, allow_unused=True)
+
+    handles = [
+        rows[0].new_empty(()).expand(r.shape).requires_grad_(i in used) for i, r in enumerate(rows)
+    ]
+    pairs: list[Any] = [(LazyFeatures(r), h) for r, h in zip(rows, handles, strict=True)]
+    outputs = linear_sums(pairs if in_place else leaves, parts)
+    given_to = handles if in_place else leaves
+    inputs = [*weights, *(leaf for leaf in given_to if leaf.requires_grad)]
+    gradients = torch.autograd.grad(outputs, inputs, factors)
+    for out, reference in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(out, reference)
+    for gradient, reference in zip(gradients, wanted, strict=True):
+        zeros = torch.zeros_like(gradient) if reference is None else reference
+        torch.testing.assert_close(gradient, zeros)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropout_scales_what_it_keeps_and_its_gradient(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.full((300, 4, 5), 3.0, dtype=dtype, requires_grad=True)
+    out = dropout(x, 0.25)
+    assert out.shape == x.shape
+    assert 0.7 < (out != 0).double().mean() < 0.8
+    torch.testing.assert_close(out[out != 0], torch.full_like(out[out != 0], 4.0))
+    torch.autograd.backward(out.sum())
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad * 3, out.detach(), rtol=0.01, atol=0)
+
+
+def test_dropout_follows_torchs_seed_and_rests_in_evaluation() -> None:
+    module, x = Dropout(0.5), torch.ones(20, 8)
+    draws = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        draws.append(module(x))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert module.eval()(x) is x
