@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -11,10 +11,9 @@ from gnntrain.config import Config
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.reporting.tables import Judgement
-from gnntrain.selfcheck.case import Result
-from gnntrain.selfcheck.check import Checked, self_check
-from gnntrain.selfcheck.choice import takes_triton
-from gnntrain.selfcheck.gpus import kinds_of_gpus
+from gnntrain.selfcheck.cases import Case
+from gnntrain.selfcheck.choice import faults_of, kinds_of_gpus, self_check, takes_triton
+from gnntrain.selfcheck.trying import Outcome
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 HEADER = ("kernel", "used", *PRECISIONS)
@@ -61,34 +60,33 @@ def check_kernels(config: Config) -> Iterator[tuple[str, list[KernelRow]]]:
             "It comes with torch's CUDA builds for Linux; else: pip install triton",
         )
     for gpu in kinds_of_gpus(device):
-        found = self_check(gpu, PRECISIONS, seconds=math.inf, is_fresh=True)
+        outcomes = self_check(gpu, PRECISIONS, seconds=math.inf, is_fresh=True)
+        faults = faults_of(outcomes)
         title = f"kernels on {gpu.name}" + (f", driver {gpu.driver}" if gpu.driver else "")
-        yield title, rows_of(found)
-
-
-def rows_of(found: Checked) -> list[KernelRow]:
-    """A row for each kernel, in the order in which they were tried."""
-    by_kernel: dict[str, list[Result]] = {kernel: [] for kernel in found.unchecked}
-    for result in found.results:
-        by_kernel.setdefault(result.kernel, []).append(result)
-    faults = found.faults
-    return [
-        KernelRow(
-            kernel,
-            {precision: _error(results, precision) for precision in PRECISIONS},
-            "problem" if kernel in faults else "ok",
-            faults.get(kernel, ""),
+        yield (
+            title,
+            [
+                KernelRow(
+                    kernel,
+                    {precision: _error(outcomes, kernel, precision) for precision in PRECISIONS},
+                    "problem" if kernel in faults else "ok",
+                    faults.get(kernel, ""),
+                )
+                for kernel in dict.fromkeys(case.kernel for case in outcomes)
+            ],
         )
-        for kernel, results in by_kernel.items()
-    ]
 
 
-def _error(results: list[Result], precision: str) -> float | None:
+def _error(outcomes: Mapping[Case, Outcome], kernel: str, precision: str) -> float | None:
     """The largest error; of cases without numbers 0."""
-    own = [one for one in results if one.precision in (precision, None)]
-    if not own or any(one.fault is not None for one in own):
+    own = [
+        outcome
+        for case, outcome in outcomes.items()
+        if case.kernel == kernel and case.precision in (precision, None)
+    ]
+    if not own or any(outcome.fault is not None for outcome in own):
         return None
-    return max(one.error for one in own)
+    return max(outcome.error for outcome in own)
 
 
 def _number(value: float | None) -> str:

@@ -1,61 +1,188 @@
-"""All cases of the self-check, in the order in which they are tried."""
+"""The cases of the self-check: kernels for GPUs, whose results are compared with references."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from gnntrain.compute.examples import awkward_inputs
 from gnntrain.compute.ops import OPERATORS
-from gnntrain.selfcheck.case import Case, WrongResultError
-from gnntrain.selfcheck.comparing import compare
-from gnntrain.selfcheck.host_memory_cases import host_memory_cases
-from gnntrain.selfcheck.sampler_cases import sampler_cases
+from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
+from gnntrain.data.graph import EDGE, NODE, FusedCSC
+from gnntrain.loading.pinned import device_addresses, empty_pinned
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
+from gnntrain.sampling.block import Sample
+from gnntrain.sampling.cpu import CPUSampler
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_SPREAD = "rows in several matrices"
 
 
-def kernels() -> list[str]:
-    """The operators that have a kernel for GPUs."""
-    return [name for name, operator in OPERATORS.items() if operator.has("cuda")]
+class WrongResultError(Exception):
+    """A kernel's result is not that of its reference."""
 
 
-def all_cases(device_type: str) -> list[Case]:
-    """Every case for a device: what most models need first."""
-    cases = [*_operator_cases(), *sampler_cases()]
-    if device_type != "cpu":
-        cases += host_memory_cases()
-    return cases
+class Case(NamedTuple):
+    """A kernel to try.
+
+    Attributes:
+        name: Distinct among all cases: the kernel, a colon, and what it is tried with.
+        kernel: The operator's name, or one of `selection`'s further names.
+        precision: fp32, bf16 or fp16; None: the case has no floating-point numbers.
+        run: Try it on a device; the error, see `compare`.
+    """
+
+    name: str
+    kernel: str
+    precision: str | None
+    run: Callable[[torch.device], float]
 
 
-def _operator_cases() -> Iterator[Case]:
-    first = next(awkward_inputs())
+def all_cases() -> list[Case]:
+    """Every case: what most models need first."""
+    cases, first = list[Case](), next(awkward_inputs())
     for precision, dtype in PRECISIONS.items():
-        for name in kernels():
-            if dtype not in OPERATORS[name].types:
-                continue
-            for options in OPERATORS[name].examples(first):
-                run = partial(_tried, name, options, dtype)
-                yield Case(name, options, precision, run)
+        of_host_memory = []
+        for name, operator in OPERATORS.items():
+            is_tried = operator.has("cuda") and dtype in operator.types
+            for options in operator.examples(first) if is_tried else ():
+                run = partial(_try_operator, name, options, dtype)
+                cases.append(Case(f"{name}: {options}, {precision}", name, precision, run))
+                if options == _SPREAD:
+                    case = f"{HOST_MEMORY}: {name}, {precision}"
+                    run = partial(run, is_pinned=True)
+                    of_host_memory.append(Case(case, HOST_MEMORY, precision, run))
+        cases += of_host_memory
+    draws: dict[str, Callable[[torch.device], float]] = {
+        "fan-outs 4, 3": partial(_try_sampler, (4, 3)),
+        "fan-outs 65, 2": partial(_try_sampler, (65, 2), index_type="int64"),
+        "all in-neighbours": partial(_try_sampler, (-1, 2)),
+        "with replacement": partial(_try_sampler, (3, 2), is_repeating=True),
+        "padded": partial(_try_sampler, (3, 2), is_padded=True),
+        "padded, fan-out 65": partial(_try_sampler, (65,), is_padded=True),
+    }
+    return cases + [Case(f"{SAMPLER}: {name}", SAMPLER, None, run) for name, run in draws.items()]
 
 
-def _tried(name: str, options: str, dtype: torch.dtype, device: torch.device) -> float:
-    """Compare a kernel with its reference on all blocks."""
-    operator, error = OPERATORS[name], 0.0
+def _try_operator(
+    name: str, options: str, dtype: torch.dtype, device: torch.device, is_pinned: bool = False
+) -> float:
+    """Compare a kernel with its reference on all blocks. `is_pinned`: features are in pinned host
+    memory, for the kernel alone."""
+
+    def pinned(tensor: Tensor) -> Tensor:
+        is_moved = is_pinned and tensor.is_floating_point() and device.type != "cpu"
+        return empty_pinned(tuple(tensor.shape), tensor.dtype).copy_(tensor) if is_moved else tensor
+
+    error = 0.0
     for given in awkward_inputs(dtype):
-        arguments = tuple(vars(operator.examples(given)[options]).values())
+        example = OPERATORS[name].examples(given)[options]
+        moved: Any = example.map(lambda x: x.to(device) if isinstance(x, Tensor) else x)
+        kernel = moved
+        if is_pinned:
+            features = moved.features.map(pinned)
+            parts = device_addresses(features.held, device)
+            kernel = replace(moved, features=replace(features, parts=parts))
         try:
-            error = max(
-                error,
-                compare(
-                    lambda *given: operator(*given).cuda(),
-                    lambda *given: operator(*given).reference(),
-                    arguments,
-                    device,
-                ),
-            )
+            found = compare(kernel.cuda, moved.reference, example.map(_in_float64).reference)
         except WrongResultError as wrong:
             raise WrongResultError(f"{wrong} ({given.name})") from wrong
+        error = max(error, found)
     return error
+
+
+def _in_float64(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return torch.float64
+    return value.double() if value.is_floating_point() else value
+
+
+def _try_sampler(
+    fan_outs: tuple[int, ...],
+    device: torch.device,
+    index_type: str = "int32",
+    is_repeating: bool = False,
+    is_padded: bool = False,
+) -> float:
+    """Compare draws with the CPU's. Padded ones learn no sizes, as in a CUDA graph."""
+    from gnntrain.sampling.gpu import GPUSampler  # imports Triton
+
+    random = np.random.default_rng(0)
+    degrees = random.integers(0, 20, 300)
+    degrees[0], degrees[-30:] = 300, 0
+    indptr = np.append(0, degrees.cumsum())
+    indices = random.integers(0, 300, indptr[-1]).astype(index_type)
+    graph = FusedCSC.cut([EDGE], {NODE: 300}, [int(indptr[-1])], indptr, indices)
+    moved = [torch.from_numpy(array).to(device) for array in (indptr, indices)]
+    on_device = replace(graph, indptr=moved[0], indices=moved[1])
+    options: dict[str, Any] = {"replace": is_repeating, "edge_ids": True}
+    cpu = CPUSampler(graph, {EDGE: fan_outs}, **options)
+    gpu: Any = GPUSampler(on_device, {EDGE: fan_outs}, **options)
+    nodes = torch.arange(0, 300, 14)
+    seeds = Seeds({NODE: nodes}, NO_TARGETS)
+
+    def tensors(sample: Sample) -> list[Tensor]:
+        """The nodes; and of each hop `indptr`, `indices` and `edge_ids`."""
+        blocks = [hop.edges[EDGE] for hop in sample.hops]
+        return [sample.nodes[NODE], *(part for block in blocks for part in block.tensors.values())]
+
+    def by_gpu(key: SampleKey) -> list[Tensor]:
+        if is_padded:
+            return tensors(gpu.sample_padded(nodes.to(device), gpu.hop_keys(key).to(device)))
+        return tensors(gpu.sample(seeds, key))
+
+    def by_cpu(key: SampleKey) -> list[Tensor]:
+        drawn = tensors(cpu.sample(seeds, key))
+        if is_padded:  # by 0, and `indptr` by destinations without edges
+            for number, padded in enumerate(by_gpu(key)):
+                part, fill = drawn[number], int(drawn[number][-1]) if number % 3 == 1 else 0
+                drawn[number] = F.pad(part, (0, len(padded) - len(part)), value=fill)
+        return drawn
+
+    for step in range(2):  # the second draw finds the first one's traces
+        key = SampleKey(1, 2, step)
+        compare(partial(by_gpu, key), partial(by_cpu, key), partial(by_cpu, key))
+    return 0.0
+
+
+def compare(
+    kernel: Callable[[], Any], reference: Callable[[], Any], in_float64: Callable[[], Any]
+) -> float:
+    """The kernel's largest error against float64, relative to the largest number (at least 1).
+
+    Args:
+        kernel, reference, in_float64: Compute a tensor or several, the latter two by the reference.
+
+    Raises:
+        WrongResultError: The error is above twice the reference's plus twice the type's resolution;
+            or two equal calls differ in a bit.
+    """
+    results = kernel(), kernel(), reference(), in_float64()
+    columns = [[x] if isinstance(x, Tensor) else x for x in results]
+    largest = 0.0
+    for one, two, other, exact in zip(*columns, strict=True):
+        forms = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (one, other)]
+        if forms[0] != forms[1]:
+            raise WrongResultError(f"{forms[0]} instead of {forms[1]}")
+        if not torch.equal(one.nan_to_num(), two.nan_to_num()):
+            raise WrongResultError("two equal calls gave different numbers")
+        if not one.numel():
+            continue
+        size = max(1.0, float(exact.double().nan_to_num(neginf=0).abs().max()))
+        # −∞, the logarithm of an empty sum, is no further from itself than 0.
+        error, usual = (
+            float((x.double() - exact).masked_fill_(x == exact, 0).abs().max()) / size
+            for x in (one.cpu(), other.cpu())
+        )
+        unit = torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
+        if not error <= 2 * usual + 2 * unit:  # NaN is no small error
+            raise WrongResultError(f"error {error:.2g}, of the reference {usual:.2g}")
+        largest = max(largest, error)
+    return largest

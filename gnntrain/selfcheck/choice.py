@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
 import math
 import os
+import subprocess
+import sys
+import time
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import platformdirs
+from filelock import FileLock, Timeout
+
+from gnntrain.atomic_io import atomic_write
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
+from gnntrain.limits import available_cores
+from gnntrain.reporting.environment import compiler, package_version, visible_gpus
 from gnntrain.reporting.text import counted
-from gnntrain.selfcheck.check import SECONDS, self_check
-from gnntrain.selfcheck.gpus import kinds_of_gpus
+from gnntrain.selfcheck.trying import Outcome, try_cases
 
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
+    from gnntrain.selfcheck.cases import Case
 
-_log = logging.getLogger("gnntrain")
-
+SECONDS = 60.0
+"""How long a run waits for the check; what is not reached is tried at the next start."""
 TRITON_DEVICES = {"cuda"}
 """Types of devices on which `compute.kernels=auto` means Triton's kernels."""
-
+_MAX_PROCESSES = 6  # each takes half a GiB of the GPU
 _TRITON = "triton"  # stands among the kernels' names for all of them
-_MAX_FAULTS = 4
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_NAMES_OF_GPUS = (
+    "import sys; sys.path[:] = sys.argv[1:]; import json, torch; cuda = torch.cuda; "
+    "print(json.dumps([cuda.get_device_name(i) for i in range(cuda.device_count())]))"
+)
+_log = logging.getLogger("gnntrain")
+
+
+class GPU(NamedTuple):
+    """A kind of GPU: its maker's name, the driver's version if known, and torch's name of the first
+    one."""
+
+    name: str
+    driver: str
+    device: str
 
 
 def kernel_choice(
     config: Config, device_type: str, rendezvous: Rendezvous | None = None
 ) -> KernelChoice:
-    """Decide who computes the operators, for all ranks of a run.
+    """Decide who computes the operators, for all ranks of a run; a warning names the kernels that
+    are replaced.
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
-    that a launcher has started, every process calls it, also those that follow process 0. Names the
-    kernels that are replaced in a warning. Does not start CUDA in this process.
-
-    Args:
-        config: The configuration.
-        device_type: Of the run's devices: cpu, cuda, mps, …
-        rendezvous: Of the processes that a launcher has started; None: there is this one alone.
+    that a launcher has started, every process does, with their `rendezvous`. CUDA does not start in
+    this process.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.
@@ -52,12 +74,32 @@ def kernel_choice(
         return KernelChoice("torch")
     if not takes_triton(asked, device_type):
         return CPU_KERNELS if device_type == "cpu" else KernelChoice("torch")
-    faults = _checked_together(config, device_type, rendezvous)
-    if asked == "triton":
-        _refuse(faults)
+    if rendezvous is None:
+        faults = _faults(config, device_type)
+    else:  # one process checks each kind of GPU of a machine
+        kind = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
+        kinds = rendezvous.gather("kinds of GPUs", kind)
+        of_processes = list(zip(rendezvous.machines, kinds, strict=True))
+        process = rendezvous.launched.process
+        is_first = of_processes.index(of_processes[process]) == process
+        own = _faults(config, device_type) if is_first else {}
+        faults = dict(ChainMap(*rendezvous.gather("self-check", own)))
+    if not faults:
         return KernelChoice("triton")
-    if faults and (rendezvous is None or rendezvous.is_main):
-        _warn(faults)
+    told = ", ".join(f"{name} ({faults[name]})" for name in sorted(faults))
+    failed = f"{counted(len(faults), 'kernel')} did not pass the self-check: {told}"
+    if asked == "triton":
+        raise UserError(
+            f"compute.kernels=triton, but {failed}.",
+            "Write compute.kernels=auto: torch's operators then take the place of these kernels. "
+            "`gnntrain doctor --gpu` tries them again.",
+        )
+    if rendezvous is None or rendezvous.is_main:
+        _log.warning(
+            "%s. Torch's operators take their place, and the run is right, but slower: see "
+            "`gnntrain doctor --gpu`.",
+            failed,
+        )
     return KernelChoice("torch") if _TRITON in faults else KernelChoice("triton", faults)
 
 
@@ -65,62 +107,118 @@ def takes_triton(asked: str, device_type: str) -> bool:
     """Whether Triton's kernels are wanted here. A run that asks for them may be evaluated on a CPU,
     which takes its own, but for Triton's interpreter in tests."""
     interprets = os.environ.get("TRITON_INTERPRET") == "1"
-    if asked == "triton" and device_type == "cpu":
-        return interprets
-    return device_type in TRITON_DEVICES
-
-
-def _checked_together(
-    config: Config, device_type: str, rendezvous: Rendezvous | None
-) -> dict[str, str]:
-    """The faults of kernels anywhere."""
-    if rendezvous is None:
-        return _checked(config, device_type)
-    kind = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
-    kinds = rendezvous.gather("kinds of GPUs", kind)
-    of_processes = list(zip(rendezvous.machines, kinds, strict=True))
-    process = rendezvous.launched.process
-    is_first = of_processes.index(of_processes[process]) == process
-    own = _checked(config, device_type) if is_first else {}
-    return dict(ChainMap(*rendezvous.gather("self-check", own)))
-
-
-def _checked(config: Config, device_type: str) -> dict[str, str]:
-    """The same for the GPUs of this machine, or those that this process sees."""
-    if find_spec("triton") is None:
-        return {_TRITON: "the package triton is not installed"}
-    seconds = SECONDS if config.compute.kernels == "auto" else math.inf
-    faults: dict[str, str] = {}
-    for gpu in kinds_of_gpus(device_type):
-        faults |= self_check(gpu, _precisions(config), seconds=seconds).faults
-    return faults
-
-
-def _precisions(config: Config) -> set[str]:
-    """The precisions of activations and features. Evaluation computes in fp32."""
-    return {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
-
-
-def _refuse(faults: Mapping[str, str]) -> None:
-    if faults:
-        raise UserError(
-            f"compute.kernels=triton, but {_in_words(faults)}.",
-            "Write compute.kernels=auto: torch's operators then take the place of these kernels. "
-            "`gnntrain doctor --gpu` tries them again.",
-        )
-
-
-def _warn(faults: Mapping[str, str]) -> None:
-    _log.warning(
-        "%s. Torch's operators take their place, and the run is right, but slower: see "
-        "`gnntrain doctor --gpu`.",
-        _in_words(faults),
+    return device_type in TRITON_DEVICES or (
+        asked == "triton" and device_type == "cpu" and interprets
     )
 
 
-def _in_words(faults: Mapping[str, str]) -> str:
-    """All kernels, the first ones with their faults."""
-    kernels = sorted(faults)
-    told = [f"{kernel} ({faults[kernel]})" for kernel in kernels[:_MAX_FAULTS]]
-    named = ", ".join([*told, *kernels[_MAX_FAULTS:]])
-    return f"{counted(len(kernels), 'kernel')} did not pass the self-check: {named}"
+def _faults(config: Config, device_type: str) -> dict[str, str]:
+    """The faults of kernels on the GPUs that this process sees. Evaluation computes in fp32."""
+    if find_spec("triton") is None:
+        return {_TRITON: "the package triton is not installed"}
+    precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
+    seconds = SECONDS if config.compute.kernels == "auto" else math.inf
+    faults: dict[str, str] = {}
+    for gpu in kinds_of_gpus(device_type):
+        faults |= faults_of(self_check(gpu, precisions, seconds=seconds))
+    return faults
+
+
+def kinds_of_gpus(device_type: str) -> list[GPU]:
+    """The GPUs that torch sees, one of each kind.
+
+    Raises:
+        RunError: The GPUs do not tell their names.
+    """
+    if device_type == "cpu":
+        return [GPU("Triton's interpreter", "", "cpu")]
+    listed = visible_gpus()
+    drivers = {str(gpu["driver"]) for gpu in listed}
+    names = [str(gpu["name"]) for gpu in listed]
+    if len(set(names)) != 1:  # torch counts in another order, or no tool lists them
+        command = [sys.executable, "-c", _NAMES_OF_GPUS, *sys.path]
+        try:
+            printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+        except subprocess.SubprocessError as error:
+            raise RunError(
+                f"torch cannot use this machine's GPUs: {error}.", "See `gnntrain doctor`."
+            ) from error
+        names = json.loads(printed.splitlines()[-1])
+    driver = drivers.pop() if len(drivers) == 1 else ""
+    kinds = dict.fromkeys(names)
+    return [GPU(name, driver, f"{device_type}:{names.index(name)}") for name in kinds]
+
+
+def self_check(
+    gpu: GPU, precisions: Collection[str], *, seconds: float = SECONDS, is_fresh: bool = False
+) -> dict[Case, Outcome]:
+    """Try the kernels of a GPU in some precisions, once; then their outcomes come from the cache,
+    unless `is_fresh`. A case that is not tried within the time has that as its fault."""
+    from gnntrain.selfcheck.cases import all_cases  # imports PyG
+
+    cases = [case for case in all_cases() if case.precision in (None, *precisions)]
+    path, deadline = cache_file(gpu), time.monotonic() + seconds
+    known = {} if is_fresh else _load(path)
+    reason = "not checked yet: the check goes on at the next start"
+    if _pending(cases, known):
+        _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
+        # Others wait for the outcomes, unless that takes too long, or nothing can be kept there.
+        lock = FileLock(path.with_suffix(".lock"))
+        with contextlib.suppress(OSError, NotImplementedError, Timeout):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=min(seconds, SECONDS))
+        try:
+            known = {} if is_fresh else _load(path)
+            # Side by side; then alone what had no time or memory among the others.
+            for number in (max(1, min(_MAX_PROCESSES, available_cores() // 2)), 1):
+                failure = try_cases(_pending(cases, known), gpu.device, deadline, number, known)
+            reason = f"not checked: the start of a process for it {failure}" if failure else reason
+            with contextlib.suppress(OSError), atomic_write(path) as file:
+                file.write(json.dumps(known, indent=1).encode())
+        finally:
+            lock.release()
+    tried = {case: known[case.name] for case in cases if case.name in known}
+    left = [case for case in _pending(cases, known) if case.name not in known]
+    return tried | dict.fromkeys(left, Outcome(reason, is_lasting=False))
+
+
+def faults_of(outcomes: Mapping[Case, Outcome]) -> dict[str, str]:
+    """The first fault of each kernel that has one, with the case."""
+    faults: dict[str, str] = {}
+    for case, outcome in outcomes.items():
+        if outcome.fault is not None:
+            options = case.name.partition(": ")[2]
+            faults.setdefault(case.kernel, f"{outcome.fault} [{options}]")
+    return faults
+
+
+def _pending(cases: Sequence[Case], known: Mapping[str, Outcome]) -> list[Case]:
+    """The cases whose outcome may change, or is not known. Further cases of a kernel that certainly
+    fails would change nothing."""
+    lasting = {c: known[c.name] for c in cases if c.name in known and known[c.name].is_lasting}
+    faulty = faults_of(lasting)
+    return [case for case in cases if case not in lasting and case.kernel not in faulty]
+
+
+def cache_file(gpu: GPU) -> Path:
+    """Where the outcomes of a GPU's kernels are kept: by GPU, driver, torch, Triton, the files that
+    make kernels and cases, and the C compiler, which one of several machines may lack."""
+    sources = hashlib.sha256()
+    for room in ("compute", "sampling", "selfcheck"):
+        for source in sorted((Path(__file__).parents[1] / room).glob("*.py")):
+            sources.update(source.name.encode() + source.read_bytes())
+    versions = package_version("torch"), package_version("triton"), compiler()
+    key = json.dumps([gpu.name, gpu.driver, *versions, sources.hexdigest()])
+    try:
+        folder = platformdirs.user_cache_path("gnntrain")
+    except RuntimeError:  # the user has no home: nothing is kept
+        folder = Path(os.devnull)
+    return folder / "selfcheck" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def _load(path: Path) -> dict[str, Outcome]:
+    """The outcomes by the names of their cases; none of a file that cannot be read."""
+    try:
+        return {name: Outcome(*outcome) for name, outcome in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

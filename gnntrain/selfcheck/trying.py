@@ -1,150 +1,117 @@
-"""Trying cases in processes of their own, several at once."""
+"""Trying cases in processes of their own: what kernels do to these does not reach the run."""
 
 from __future__ import annotations
 
-import math
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections import deque
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from gnntrain.selfcheck.case import Case, Result
-from gnntrain.selfcheck.child_process import ChildProcess, DeadError, LateError
+if TYPE_CHECKING:
+    from gnntrain.selfcheck.cases import Case
 
-START_SECONDS = 60.0
 CASE_SECONDS = 30.0
 """A case that takes longer hangs; compiling its kernels takes a few seconds."""
+_PAUSE_SECONDS = 0.05
+_HANGS = "Timeout ("  # says `faulthandler` as it ends a process
+# The modules of this process, not those of the current directory.
+_CODE = (
+    "import faulthandler, sys; faulthandler.dump_traceback_later(60, exit=True); "
+    "end = sys.argv.index('--'); sys.path[:] = sys.argv[end + 1 :]; "
+    "from gnntrain.selfcheck.child import main; main(*sys.argv[1:end])"
+)
 
 
-class CannotTryError(Exception):
-    """The process that tries kernels does not start."""
+class Outcome(NamedTuple):
+    """What came of a case: what is wrong, if anything; else the error, see `cases.compare`; and
+    whether another try would end alike. It may not without memory, or after a hang, which may have
+    been a machine with much else to do."""
+
+    fault: str | None = None
+    error: float = 0.0
+    is_lasting: bool = True
 
 
 def try_cases(
-    cases: Iterable[Case],
+    cases: Sequence[Case],
     device: str,
-    seconds: float,
+    deadline: float,
     num_processes: int,
-    results: list[Result],
-    tried_before: Collection[str] = (),
-) -> None:
-    """Try cases; the further ones of a kernel that fails are left out.
+    known: dict[str, Outcome],
+) -> str | None:
+    """Try cases, each process an equal share, see `child`; `known` gets the outcomes by name.
 
-    Args:
-        cases: In the order in which they are begun.
-        device: Such as "cuda:0".
-        seconds: How long all of it may take. A case that is not done by then gets no result.
-        num_processes: How many cases are tried at once.
-        results: Appended to, so that the caller has them after an exception too.
-        tried_before: Names of cases. That one hangs counts for good only if it is among them: the
-            machine may have had too much to do.
+    A process that ends or hangs within a case has found a fault, and another one goes on with its
+    share, but for further cases of kernels that have a fault. A hang counts for good only if the
+    case was in `known` before. A case that is not done by the deadline, of `time.monotonic`, gets
+    no outcome.
 
-    Raises:
-        CannotTryError: Cases are left, since no process could start.
+    Returns:
+        Why a process did not start (a GPU may take one alone); None: all did.
     """
-    trials = _Trials(cases, device, time.monotonic() + seconds, results, tried_before)
-    try:
-        with ThreadPoolExecutor(num_processes) as pool:
-            try:
-                for future in [pool.submit(trials.work) for _ in range(num_processes)]:
-                    future.result()
-            finally:
-                trials.end()
-    finally:
-        trials.close()
-    trials.refuse_if_left()
-
-
-class _Trials:
-    """The cases that wait, and the processes that try others."""
-
-    def __init__(
-        self,
-        cases: Iterable[Case],
-        device: str,
-        deadline: float,
-        results: list[Result],
-        tried_before: Collection[str],
-    ) -> None:
-        self._waiting = deque(cases)
-        self._device = device
-        self._deadline = deadline
-        self._results = results
-        self._tried_before = tried_before
-        self._children: list[ChildProcess] = []
-        self._failure: Exception | None = None
-
-    def work(self) -> None:
-        """Try one case after the other, in a new process where one can do no more."""
-        child: ChildProcess | None = None
-        while self._is_left() and (child := child or self._started()):
-            if (case := self._next()) is None:
-                return
-            result, goes_on = self._tried(case, child)
-            if result is not None:
-                self._results.append(result)
-            if not goes_on:
-                child.kill()
-                child = None
-
-    def end(self) -> None:
-        """Have all threads end, since their processes do."""
-        self._deadline = -math.inf
-        for child in self._children:
-            child.kill()
-
-    def refuse_if_left(self) -> None:
-        """Raise the failure of a process to start, if cases are left for it."""
-        if self._waiting and self._failure is not None:
-            raise CannotTryError(f"a process to try kernels does not start: {self._failure}")
-
-    def close(self) -> None:
-        for child in self._children:
-            child.close()
-
-    def _is_left(self) -> bool:
-        """Whether there are a case to try, and time."""
-        faulty = self._faulty()
-        waits = any(case.kernel not in faulty for case in tuple(self._waiting))
-        return waits and time.monotonic() < self._deadline
-
-    def _next(self) -> Case | None:
-        """The next case; None: other threads have taken all."""
-        while True:
-            try:
-                case = self._waiting.popleft()
-            except IndexError:
-                return None
-            if case.kernel not in self._faulty():
-                return case
-
-    def _faulty(self) -> set[str]:
-        return {result.kernel for result in self._results if result.fault is not None}
-
-    def _started(self) -> ChildProcess | None:
-        """A process that waits for cases; None: it does not start, or not by the deadline. Where a
-        GPU takes one process alone, only the first one starts."""
-        child = ChildProcess(self._device)
-        self._children.append(child)
+    before, faulty, failure = set(known), set[str](), None
+    waiting = [cases[number::num_processes] for number in range(num_processes)]
+    running: dict[subprocess.Popen[bytes], tuple[Sequence[Case], Path]] = {}
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            child.answer(min(time.monotonic() + START_SECONDS, self._deadline))
-        except (LateError, DeadError) as error:
-            if time.monotonic() < self._deadline:
-                self._failure = error
-            return None
-        return child
+            while running or any(waiting):
+                for share in filter(None, waiting):
+                    place = Path(tempfile.mkdtemp(dir=folder))
+                    running[_start(share, device, place)] = share, place
+                waiting = []
+                time.sleep(_PAUSE_SECONDS)
+                is_over = time.monotonic() >= deadline
+                for process in [one for one in running if is_over or one.poll() is not None]:
+                    process.kill()
+                    code, (share, place) = process.wait(), running.pop(process)
+                    printed = (place / "printed").read_text(errors="replace")
+                    if not (place / "outcomes").exists():
+                        failure = failure if is_over else _ending(code, printed)
+                        continue
+                    lines = (place / "outcomes").read_text().splitlines()
+                    outcomes = [Outcome(*json.loads(line)) for line in lines]
+                    is_at_fault = any(outcome.fault for outcome in outcomes)
+                    if len(outcomes) < len(share) and not is_at_fault and not is_over:
+                        is_lasting = code != -signal.SIGKILL  # by the system or a person
+                        if _HANGS in printed:
+                            is_lasting = share[len(outcomes)].name in before
+                        outcomes.append(Outcome(_ending(code, printed), is_lasting=is_lasting))
+                    for case, outcome in zip(share, outcomes, strict=False):
+                        known[case.name] = outcome
+                        if outcome.fault is not None:
+                            faulty.add(case.kernel)
+                    if not is_over:
+                        rest = share[len(outcomes) :]
+                        waiting.append([case for case in rest if case.kernel not in faulty])
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+    return failure
 
-    def _tried(self, case: Case, child: ChildProcess) -> tuple[Result | None, bool]:
-        """The result, or None if there is none by the deadline; and whether the process goes on."""
-        limit = time.monotonic() + CASE_SECONDS
-        try:
-            result, computes = child.ask(case.name, min(limit, self._deadline))
-            return Result(**result), computes
-        except LateError:
-            fault = f"hangs: no result after {CASE_SECONDS:g} s"
-            is_lasting = case.name in self._tried_before
-        except DeadError as death:
-            fault, is_lasting = f"ends its process: {death}", not death.was_killed
-        if time.monotonic() >= self._deadline:
-            return None, False
-        return Result.of(case, fault, is_lasting=is_lasting), False
+
+def _start(share: Sequence[Case], device: str, place: Path) -> subprocess.Popen[bytes]:
+    """Start a process whose files lie in a folder."""
+    arguments = [device, str(place / "outcomes"), str(os.getpid()), *(case.name for case in share)]
+    with (place / "printed").open("wb") as printed:
+        return subprocess.Popen(
+            [sys.executable, "-c", _CODE, *arguments, "--", *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,  # Ctrl-C in a terminal does not reach it
+        )
+
+
+def _ending(code: int, printed: str) -> str:
+    """How a process ended that should not have, with the last line that it printed."""
+    if _HANGS in printed:
+        return "hangs: no result in time"
+    ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return ": ".join([f"ends its process: {ending}", *printed.strip().splitlines()[-1:]])[:300]

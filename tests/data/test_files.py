@@ -615,7 +615,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "labels of another number": ({**NO_IDS, "features.npy": np.eye(3)}, {}, ["3 nodes"]),
     "ends of two lengths": (
         {"edges.npz": {"source": PAIRS[:, 0], "target": PAIRS[:2, 1]}}, {},
-        ["source [3], target [2]"],
+        ["source int64 [3], target int64 [2]"],
     ),
     "weights of texts": (
         {"edges.npz": {"edges": PAIRS, "weight": np.array([*"abc"])}}, {}, ["one number an edge"],

@@ -280,7 +280,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "ids of another length": (small(ids=torch.tensor([1, 2])), "ids"),
     "ids with gaps": ({**COLUMNS, "ids": ["a", None, "b", "c"]}, "ids is object"),
     "weights with gaps": (
-        {**COLUMNS, "edge_weight": pd.Series([1, None, 2, 3], dtype="Int64")}, "edge_weight is",
+        {**COLUMNS, "edge_weight": pd.Series([1, None, 2, 3], dtype="Int64")}, "edge_weight object",
     ),
     "adjacency that is not square": (
         small(edge_index=None, adj_t=torch.ones(4, 3).to_sparse()), "square",

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import OPERATORS
-from gnntrain.compute.rows import Gather
-from gnntrain.selfcheck.case import WrongResultError
-from gnntrain.selfcheck.cases import PRECISIONS, all_cases
-from gnntrain.selfcheck.comparing import compare
+from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
+from gnntrain.loading.pinned import PinningError
+from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases, compare
+from gnntrain.selfcheck.child import tried
 from tests.compute.devices import NEEDS_INTERPRETER
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -22,73 +21,82 @@ pytest.importorskip("triton", reason="triton is not installed")
 CPU = torch.device("cpu")
 
 
-def test_every_operator_with_a_kernel_is_tried() -> None:
-    tried = {case.kernel for case in all_cases("cpu")}
-    assert {name for name, operator in OPERATORS.items() if operator.has("cuda")} <= tried
+def test_every_operator_with_a_kernel_is_tried_by_cases_of_distinct_names() -> None:
+    cases = all_cases()
+    assert len({case.name for case in cases}) == len(cases)
+    tried = {case.kernel for case in cases}
+    assert tried == {SAMPLER, HOST_MEMORY} | {n for n, one in OPERATORS.items() if one.has("cuda")}
 
 
-def test_names_are_distinct_and_every_precision_is_tried() -> None:
-    for device_type in ("cpu", "cuda"):
-        cases = all_cases(device_type)
-        assert len({case.name for case in cases}) == len(cases)
-        tried = {(case.kernel, case.precision) for case in cases}
-        assert {("aggregate", precision) for precision in PRECISIONS} <= tried
+def test_every_kernel_that_reads_features_is_tried_on_several_matrices() -> None:
+    names = {case.name for case in all_cases()}
+    for name, operator in OPERATORS.items():
+        if operator.has("cuda") and "features" in operator.__annotations__:
+            assert f"{name}: rows in several matrices, bf16" in names
+            assert f"host memory: {name}, bf16" in names
 
 
-SMALL = ["gather: selected rows, fp16", "aggregate: heads, bf16", "sampler: padded"]
+SMALL = ["gather: float32 rows, fp16", "host memory: aggregate_max, bf16", "sampler: padded"]
 
 
 @NEEDS_INTERPRETER
 @pytest.mark.parametrize("name", SMALL)
 def test_a_right_kernel_passes(name: str) -> None:
-    next(case for case in all_cases("cpu") if case.name == name).run(CPU)
+    next(case for case in all_cases() if case.name == name).run(CPU)
 
 
 @pytest.mark.slow
 @NEEDS_INTERPRETER
 def test_all_kernels_pass() -> None:
-    for case in all_cases("cpu"):
+    for case in all_cases():
         case.run(CPU)
 
 
-ROWS = torch.linspace(-3, 3, 20).reshape(5, 4)
-
-
-def gather(*arguments: Any) -> Tensor:
-    return Gather(*arguments).reference()
-
-
-GIVEN = LazyFeatures(ROWS, torch.tensor([4, 0, 2])), 0, 3, torch.float32
-
-
-def changed(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    return lambda *arguments: change(gather(*arguments))
+OUT = torch.linspace(-3, 3, 20).reshape(5, 4)
 
 
 def test_a_result_as_near_as_the_reference_is_right() -> None:
-    assert compare(gather, gather, GIVEN, CPU) == 0
-    near = changed(lambda out: out * (1 + 1e-7))
-    assert 0 < compare(near, gather, GIVEN, CPU) < 1e-6
+    assert compare(lambda: OUT, lambda: OUT, OUT.double) == 0
+    assert 0 < compare(lambda: OUT * (1 + 1e-7), lambda: OUT, OUT.double) < 1e-6
 
 
 @pytest.mark.parametrize(
-    "change",
+    "kernel",
     [
-        lambda out: out * 1.00001,
-        lambda out: out.index_fill(0, torch.tensor([1]), torch.nan),
-        lambda out: out.half(),
-        lambda out: out[:2],
-        lambda out: (out, out),
-        lambda out: out + 1e-5 * torch.rand(()),
+        lambda: OUT * 1.00001,
+        lambda: OUT.index_fill(0, torch.tensor([1]), torch.nan),
+        lambda: OUT.half(),
+        lambda: OUT[:2],
+        lambda: OUT + 1e-5 * torch.rand(()),
     ],
-    ids=["error", "NaN", "type", "shape", "results", "equal calls"],
+    ids=["error", "NaN", "type", "shape", "equal calls"],
 )
-def test_another_result_is_wrong(change: Callable[[Tensor], Any]) -> None:
+def test_another_result_is_wrong(kernel: Callable[[], Tensor]) -> None:
     with pytest.raises(WrongResultError):
-        compare(changed(change), gather, GIVEN, CPU)
+        compare(kernel, lambda: OUT, OUT.double)
 
 
 def test_a_race_between_equal_calls_is_wrong_however_small() -> None:
     calls = iter([0.0, 1e-8])
     with pytest.raises(WrongResultError, match="equal calls"):
-        compare(changed(lambda out: out + 3e-7 * (next(calls) > 0)), gather, GIVEN, CPU)
+        compare(lambda: OUT + 3e-7 * (next(calls) > 0), lambda: OUT, OUT.double)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lasting"),
+    [
+        (WrongResultError("error 0.1"), True),
+        (RuntimeError("an illegal memory access"), True),
+        (torch.OutOfMemoryError("2 GiB"), False),
+        (subprocess.CalledProcessError(1, "gcc"), False),
+        (PinningError("ulimit -l", "raise it"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting: bool) -> None:
+    def fail(_: torch.device) -> float:
+        raise error
+
+    outcome = tried(Case("gather: x", "gather", "fp32", fail), CPU)
+    assert outcome.fault
+    assert outcome.is_lasting == is_lasting

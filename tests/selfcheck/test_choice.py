@@ -1,64 +1,185 @@
-"""Who computes, by what is asked for, the device, and what the self-check finds on any machine."""
+"""Who computes, by what is asked for, the device, and what the self-check finds on any machine; and
+what the check tries at a start, by what is known from an earlier one."""
 
 from __future__ import annotations
 
-import threading
+import json
+import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from filelock import FileLock
 
 from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import ComputeConfig, Config, SyntheticConfig, TrainerConfig
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 from gnntrain.selfcheck import choice, kernel_choice
-from gnntrain.selfcheck.case import Result
-from gnntrain.selfcheck.check import Checked
-from gnntrain.selfcheck.gpus import GPU
+from gnntrain.selfcheck.cases import Case, all_cases
+from gnntrain.selfcheck.choice import GPU, cache_file, faults_of, kinds_of_gpus, self_check
+from gnntrain.selfcheck.trying import Outcome
 
-FINE = Checked([], {})
+H100 = GPU("NVIDIA H100", "570.1", "cuda:0")
+SUM = "aggregate: sum, fp32"
+
+
+class Machine:
+    """An H100, on which every case passes unless it is said otherwise.
+
+    Attributes:
+        tries: The names of the cases of each call that had any, and how many are tried at once.
+        outcome: Of a case; None: it is not reached in time.
+        failure: Why no process starts.
+    """
+
+    def __init__(self) -> None:
+        self.tries: list[tuple[list[str], int]] = []
+        self.outcome: Callable[[Case], Outcome | None] = lambda _: Outcome()
+        self.failure: str | None = None
+
+    def try_cases(
+        self, cases: Sequence[Case], _: str, __: float, number: int, known: dict[str, Outcome]
+    ) -> str | None:
+        if cases:
+            self.tries.append(([case.name for case in cases], number))
+        for case in cases:
+            outcome = self.outcome(case)
+            if outcome is not None and self.failure is None:
+                known[case.name] = outcome
+        return self.failure
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.setattr(choice, "try_cases", machine.try_cases)
+    monkeypatch.setattr(choice, "kinds_of_gpus", lambda _: [H100])
+    monkeypatch.setattr(choice, "find_spec", lambda _: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    return machine
+
+
+def wrong_sum(case: Case) -> Outcome:
+    return Outcome("wrong result" if case.name == SUM else None)
+
+
+def faults(*precisions: str, **options: Any) -> dict[str, str]:
+    return faults_of(self_check(H100, precisions or ("fp32",), **options))
+
+
+def names(precisions: Sequence[str] = ("fp32",)) -> list[str]:
+    return [case.name for case in all_cases() if case.precision in (None, *precisions)]
+
+
+def test_a_second_start_tries_nothing_and_a_fresh_check_all(machine: Machine) -> None:
+    outcomes = self_check(H100, ("fp32",))
+    assert [case.name for case in outcomes] == machine.tries[0][0] == names()
+    again = self_check(H100, ("fp32",))
+    assert list(again.values()) == list(outcomes.values()) == [Outcome()] * len(outcomes)
+    assert len(machine.tries) == 1
+    assert not faults(is_fresh=True)
+    assert machine.tries[1] == machine.tries[0]
+
+
+def test_a_fault_is_kept_and_its_kernel_not_tried_again(machine: Machine) -> None:
+    machine.outcome = wrong_sum
+    assert faults() == {"aggregate": "wrong result [sum, fp32]"} == faults()
+    assert len(machine.tries) == 1
+
+
+def test_a_fault_in_a_precision_that_is_not_used_does_not_count(machine: Machine) -> None:
+    machine.outcome = lambda case: Outcome("no type" if case.precision == "bf16" else None)
+    assert faults("fp32", "bf16")
+    assert not faults("fp32")
+
+
+def test_what_would_not_last_is_tried_again_alone_and_at_the_next_start(machine: Machine) -> None:
+    """With six processes on a GPU or a busy machine there may be no memory, or no time."""
+    short = Outcome("out of memory", is_lasting=False)
+    machine.outcome = lambda case: short if case.kernel == "gather" else Outcome()
+    assert list(faults()) == ["gather"]
+    again = [name for name in names() if name.startswith("gather")]
+    assert machine.tries[1:] == [(again, 1)]
+    machine.outcome = lambda _: Outcome()
+    assert not faults()
+    assert machine.tries[2][0] == again
+
+
+def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: Machine) -> None:
+    first = names()[:3]
+    machine.outcome = lambda case: Outcome() if case.name in first else None
+    assert "not checked yet" in faults()["aggregate"]
+    assert "gather" not in faults()
+    machine.outcome = lambda _: Outcome()
+    machine.tries.clear()
+    assert not faults()
+    assert machine.tries[0][0] == names()[3:]
+
+
+def test_where_no_process_starts_no_kernel_is_used_and_the_next_start_tries(
+    machine: Machine,
+) -> None:
+    machine.failure = "no driver"
+    found = faults()
+    assert set(found) == {case.kernel for case in all_cases()}
+    assert "no driver" in found["gather"]
+    machine.failure = None
+    assert not faults()
+
+
+def test_each_gpu_driver_and_version_has_outcomes_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {cache_file(gpu) for gpu in (H100, H100._replace(driver="1"), GPU("A100", "1", ""))}
+    monkeypatch.setattr(choice, "package_version", lambda name: name + "2")
+    files.add(cache_file(H100))
+    monkeypatch.setattr(Path, "read_bytes", lambda _: b"other sources")
+    files.add(cache_file(H100))
+    monkeypatch.setenv("CC", "another compiler")
+    files.add(cache_file(H100))
+    assert len(files) == 6
+    assert cache_file(H100) == cache_file(H100._replace(device="cuda:3"))
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '{"a": [1, 2, 3, 4]}', "\xff"])
+def test_a_damaged_file_means_checking_again(machine: Machine, text: str) -> None:
+    path = cache_file(H100)
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="latin-1")
+    assert not faults()
+    assert machine.tries[0][0] == names()
+
+
+def test_a_folder_that_cannot_be_written_means_checking_again(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert not faults()
+    assert not faults()
+    assert machine.tries[0] == machine.tries[1]
+
+
+def test_others_wait_for_who_checks_but_not_for_ever(machine: Machine) -> None:
+    path = cache_file(H100)
+    path.parent.mkdir(parents=True)
+    with FileLock(path.with_suffix(".lock")), ThreadPoolExecutor(2) as pool:
+        assert pool.submit(faults, seconds=0.3).result() == {}  # the other one may be stopped
+        assert len(machine.tries) == 1
+        path.unlink()
+        waiting = pool.submit(faults)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        path.write_text(json.dumps(dict.fromkeys(names(), Outcome())))
+    assert waiting.result() == {}
+    assert len(machine.tries) == 1
 
 
 def config(kernels: Literal["auto", "triton", "torch"] = "auto", **trainer: Any) -> Config:
     return Config(compute=ComputeConfig(kernels=kernels), trainer=TrainerConfig(**trainer))
-
-
-class Checks:
-    """Stands for the self-check.
-
-    Attributes:
-        asked: The GPU, precisions and options of each check.
-        found: What it finds on a GPU.
-    """
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[GPU, set[str], dict[str, Any]]] = []
-        self.found: Callable[[GPU], Checked] = lambda _: FINE
-
-    def __call__(self, gpu: GPU, precisions: set[str], **options: Any) -> Checked:
-        self.asked.append((gpu, precisions, options))
-        return self.found(gpu)
-
-
-@pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
-    found = Checks()
-    monkeypatch.setattr(choice, "self_check", found)
-    monkeypatch.setattr(choice, "kinds_of_gpus", lambda kind: [GPU("H100", "1", f"{kind}:0")])
-    monkeypatch.setattr(choice, "find_spec", lambda _: object())
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    return found
-
-
-FAULTY = Checked(
-    [
-        Result("aggregate: sum, fp32", "aggregate", "fp32", "wrong result"),
-        Result("sampler: padded", "sampler", None),
-    ],
-    {"pair_scores": "not checked yet"},
-)
 
 
 @pytest.mark.parametrize(
@@ -73,37 +194,25 @@ FAULTY = Checked(
     ],
 )
 def test_some_devices_need_no_check(
-    kernels: Any, device: str, expected: str, checks: Checks
+    kernels: Any, device: str, expected: Any, machine: Machine
 ) -> None:
-    assert kernel_choice(config(kernels), device) == KernelChoice(expected)  # type: ignore[arg-type]
-    assert not checks.asked
+    assert kernel_choice(config(kernels), device) == KernelChoice(expected)
+    assert not machine.tries
 
 
-@pytest.mark.usefixtures("checks")
-def test_a_gpu_whose_kernels_pass_takes_them(caplog: pytest.LogCaptureFixture) -> None:
-    assert kernel_choice(config(), "cuda") == KernelChoice("triton")
-    assert not caplog.records
-
-
-def test_what_fails_is_replaced_and_named(checks: Checks, caplog: pytest.LogCaptureFixture) -> None:
-    checks.found = lambda _: FAULTY
+def test_what_fails_is_replaced_and_named_or_refused(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.outcome = wrong_sum
     found = kernel_choice(config(), "cuda")
-    assert found.kernels == "triton"
-    assert set(found.replaced) == {"aggregate", "pair_scores"}
-    assert "wrong result" in found.replaced["aggregate"]
-    (record,) = caplog.records
-    assert "aggregate" in record.message
-    assert "pair_scores" in record.message
-
-
-def test_who_insists_on_triton_is_refused(checks: Checks) -> None:
-    checks.found = lambda _: FAULTY
+    assert found == KernelChoice("triton", {"aggregate": "wrong result [sum, fp32]"})
+    assert "aggregate (wrong result" in caplog.text
     with pytest.raises(UserError, match="aggregate") as caught:
         kernel_choice(config("triton"), "cuda")
     assert "compute.kernels=auto" in str(caught.value.hint)
 
 
-@pytest.mark.usefixtures("checks")
+@pytest.mark.usefixtures("machine")
 def test_without_triton_torch_computes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,69 +223,63 @@ def test_without_triton_torch_computes(
         kernel_choice(config("triton"), "cuda")
 
 
-def test_the_run_s_precisions_are_checked(checks: Checks) -> None:
-    kernel_choice(config(), "cuda")
+def test_the_run_s_precisions_are_checked(machine: Machine) -> None:
+    assert kernel_choice(config(), "cuda") == KernelChoice("triton")
     kernel_choice(config(precision="bf16"), "cuda")
-    features = Config(dataset=SyntheticConfig(feature_dtype="float16"))
-    kernel_choice(features, "cuda")
-    assert [asked[1] for asked in checks.asked] == [{"fp32"}, {"fp32", "bf16"}, {"fp32", "fp16"}]
+    kernel_choice(Config(dataset=SyntheticConfig(feature_dtype="float16")), "cuda")
+    always = names([])
+    added = [[name for name in names([key]) if name not in always] for key in ("bf16", "fp16")]
+    assert [tried for tried, _ in machine.tries] == [names(), *added]
 
 
-class Meeting:
-    """The processes of a launcher, as threads: by process its machine and its GPU."""
+def test_one_process_checks_each_kind_of_a_machine_and_faults_count_everywhere(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus = "H100", "H100", "T4", "H100", "H100"
+    found, num_tries = [], []
+    for number, name in enumerate(gpus):
 
-    def __init__(self, machines: Sequence[int], gpus: Sequence[str]) -> None:
-        self.machines = tuple(machines)
-        self.gpus = gpus
-        self._values: dict[str, dict[int, Any]] = {}
-        self._barrier = threading.Barrier(len(machines))
-
-    def process(self, number: int) -> Any:
         def gather(key: str, value: Any) -> list[Any]:
-            self._values.setdefault(key, {})[number] = value
-            self._barrier.wait(10)
-            return [self._values[key][one] for one in range(len(self.machines))]
+            elsewhere = {"gather": "hangs"}
+            return [[gpu] for gpu in gpus] if key == "kinds of GPUs" else [value, elsewhere]
 
-        return SimpleNamespace(
-            machines=self.machines,
+        process: Any = SimpleNamespace(
+            machines=(0, 0, 0, 1, 1),
             launched=SimpleNamespace(process=number),
             is_main=number == 0,
             gather=gather,
         )
-
-    def choices(self, asked: Config, monkeypatch: pytest.MonkeyPatch) -> list[KernelChoice]:
-        own = threading.local()
-        monkeypatch.setattr(
-            choice, "kinds_of_gpus", lambda _: [GPU(self.gpus[own.number], str(own.number), "")]
-        )
-
-        def chosen(number: int) -> KernelChoice:
-            own.number = number
-            return kernel_choice(asked, "cuda", self.process(number))
-
-        with ThreadPoolExecutor(len(self.machines)) as pool:
-            return list(pool.map(chosen, range(len(self.machines))))
+        kinds = [GPU(name, str(number), "cuda:0")]
+        monkeypatch.setattr(choice, "kinds_of_gpus", lambda _, kinds=kinds: kinds)
+        found.append(kernel_choice(config(), "cuda", process))
+        num_tries.append(len(machine.tries))
+    assert num_tries == [1, 1, 2, 3, 3]
+    assert found == [KernelChoice("triton", {"gather": "hangs"})] * 5
+    assert caplog.text.count("take their place") == 1  # process 0 tells
 
 
-def test_one_process_checks_each_kind_of_a_machine(
-    checks: Checks, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (["H100", "H100"], [("H100", "570.1", "cuda:0")]),
+        (["T4", "H100"], [("H100", "570.1", "cuda:0"), ("T4", "570.1", "cuda:2")]),
+        ([], [("H100", "", "cuda:0"), ("T4", "", "cuda:2")]),
+    ],
+    ids=["one kind", "torch counts otherwise", "no tool"],
+)
+def test_each_kind_of_gpu_is_checked(
+    listed: list[str], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meeting = Meeting([0, 0, 0, 1, 1], ["H100", "H100", "T4", "H100", "H100"])
-    assert meeting.choices(config(), monkeypatch) == [KernelChoice("triton")] * 5
-    assert sorted(asked[0].driver for asked in checks.asked) == ["0", "2", "3"]
+    gpus = [{"name": name, "driver": "570.1"} for name in listed]
+    monkeypatch.setattr(choice, "visible_gpus", lambda: gpus)
+    done = SimpleNamespace(stdout=b'a warning\n["H100", "H100", "T4"]\n')
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert kinds_of_gpus("cuda") == expected
 
 
-def test_what_fails_anywhere_is_replaced_everywhere(
-    checks: Checks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    checks.found = lambda gpu: FAULTY if gpu.driver == "1" else FINE
-    found = Meeting([0, 1], ["H100", "H100"]).choices(config(), monkeypatch)
-    assert found[0] == found[1]
-    assert set(found[0].replaced) == {"aggregate", "pair_scores"}
-    assert len(caplog.records) == 1  # process 0 tells
-
-
-@pytest.mark.parametrize("name", ["aggregate", "gather", "host memory"])
-def test_kernels_that_cannot_read_host_memory_are_not_asked_to(name: str) -> None:
-    assert KernelChoice("triton", {"pair_scores": "slow"}).reads_host
-    assert not KernelChoice("triton", {name: "wrong"}).reads_host
+def test_torch_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "visible_gpus", list)
+    kinds_of_gpus("cuda")
+    monkeypatch.setattr(choice, "_NAMES_OF_GPUS", "raise SystemExit(1)")
+    with pytest.raises(RunError):
+        kinds_of_gpus("cuda")

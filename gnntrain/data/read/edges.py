@@ -156,20 +156,15 @@ def table_of_arrays(path: Path, arrays: Arrays, spec: EdgeSpec) -> ArrayTable:
     else:  # two by two is taken as the former
         ends = dict(zip(PAIRS_OF_ENDS[0], pairs if len(pairs) == 2 else pairs.T, strict=True))
     columns = ends | {name: array.reshape(-1) for name, array in weights.items()}
-    if len({array.shape for array in columns.values()}) != 1:
-        given = {name: arrays.get(name, array).shape for name, array in columns.items()}
-        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in given.items())
-        hint = "Call the arrays source and target, or give them as one called edge_index."
-        if len({array.shape for array in ends.values()}) == 1:
-            hint = "Give each edge one weight."
+    are_numbers = all(weight.dtype.kind in "biuf" for weight in weights.values())
+    if len({array.shape for array in columns.values()}) != 1 or not are_numbers:
+        given = {name: arrays.get(name, array) for name, array in columns.items()}
+        shapes = ", ".join(f"{name} {one.dtype} {list(one.shape)}" for name, one in given.items())
         raise UserError(
             f"{path}: the arrays are not one value an edge each: {shapes or 'there are none'}.",
-            hint,
+            "Call the ends source and target, or give them as one array called edge_index; a "
+            "weight is one number an edge.",
         )
-    for name, weight in weights.items():
-        if weight.dtype.kind not in "biuf":
-            hint = "Give a float for each edge."
-            raise UserError(f"{path}: {name} is {weight.dtype}, not one number an edge.", hint)
     if any(array.dtype.kind == "b" for array in ends.values()):
         raise UserError(
             f"{path}: the edges are truth values, not node ids.",
