@@ -19,8 +19,7 @@ from gnntrain.models.attention import attend, dot_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
 from gnntrain.models.gat import head_width
-from gnntrain.models.pyg_hetero import PyGLayer
-from gnntrain.models.pyg_model import PyGModel
+from gnntrain.models.pyg_model import PyGLayer, PyGModel
 from gnntrain.sampling.block import Block
 
 

@@ -17,13 +17,8 @@ from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
 from gnntrain.models.gat import BlockGATConv, head_width
-from gnntrain.models.pyg_hetero import PyGLayer
-from gnntrain.models.pyg_model import PyGModel
+from gnntrain.models.pyg_model import PyGLayer, PyGModel
 from gnntrain.sampling.block import Block
-
-
-class RelationGATConv(BlockGATConv):
-    """Σ α_uv W x_u over the in-neighbours u of one relation, without loops and bias."""
 
 
 class BlockRGATConv(HeteroConv, nn.Module):
@@ -58,7 +53,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
             source, target = before[edge_type[0]], before[edge_type[2]]
             width = source if source == target else (source, target)
             fixed = {"concat": concat, "add_self_loops": False, "bias": False}
-            self.relations[edge_type] = RelationGATConv(width, out_channels, **fixed, **options)
+            self.relations[edge_type] = BlockGATConv(width, out_channels, **fixed, **options)
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
