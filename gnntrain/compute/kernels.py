@@ -416,7 +416,7 @@ def attention_gradient(
     number = memory.dtype.type
     total, row = memory[0], memory[1]
     score, parts = np.empty(heads, memory.dtype), np.empty(heads, memory.dtype)
-    by_node = len(target) > 0
+    by_node = target.shape[1] > 0  # also of no destination
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for u in range(start, stop):
