@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from gnntrain.selfcheck.cases import all_cases
 from gnntrain.selfcheck.trying import Outcome, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
-from tests.selfcheck import breaking
+from tests.selfcheck.breaking import python_path
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = [NEEDS_INTERPRETER, pytest.mark.slow]
@@ -30,8 +29,7 @@ SAMPLER = "sampler: fan-outs 4, 3"
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Sets `BROKEN`, which processes from here on obey."""
-    shutil.copyfile(breaking.__file__, tmp_path / "sitecustomize.py")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     return monkeypatch
 
 
