@@ -85,8 +85,9 @@ def kernel_choice(
         faults = dict(ChainMap(*rendezvous.gather("self-check", own)))
     if not faults:
         return KernelChoice("triton")
-    told = ", ".join(f"{name} ({faults[name]})" for name in sorted(faults))
-    failed = f"{counted(len(faults), 'kernel')} did not pass the self-check: {told}"
+    names = sorted(faults)
+    told = ", ".join([f"{name} ({faults[name]})" for name in names[:4]] + names[4:])
+    failed = f"{counted(len(names), 'kernel')} did not pass the self-check: {told}"
     if asked == "triton":
         raise UserError(
             f"compute.kernels=triton, but {failed}.",
