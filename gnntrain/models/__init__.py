@@ -6,8 +6,7 @@ from gnntrain.models.gatv2 import GATv2
 from gnntrain.models.gcn import GCN
 from gnntrain.models.gin import GIN
 from gnntrain.models.mlp import MLP
-from gnntrain.models.plugin import AnyModel, PlainModel
-from gnntrain.models.registry import build_model
+from gnntrain.models.registry import AnyModel, PlainModel, build_model
 from gnntrain.models.sage import SAGE
 
 __all__ = [

@@ -27,8 +27,7 @@ from gnntrain.models.conv import (
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.plain import with_residuals
-from gnntrain.models.pyg_hetero import typed_pyg_model
-from gnntrain.models.pyg_model import PyGModel
+from gnntrain.models.pyg_model import PyGModel, typed_pyg_model
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 Norm = Literal["none", "batch", "layer"]

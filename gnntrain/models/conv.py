@@ -20,7 +20,7 @@ from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 if TYPE_CHECKING:
-    from gnntrain.models.pyg_hetero import PyGLayer
+    from gnntrain.models.pyg_model import PyGLayer
 
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""

@@ -12,8 +12,7 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import LayerTypes, LinearConv, Root
-from gnntrain.models.pyg_hetero import PyGLayer
-from gnntrain.models.pyg_model import PyGModel
+from gnntrain.models.pyg_model import PyGLayer, PyGModel
 
 
 class BlockHeteroSAGEConv(LinearConv, nn.Module):

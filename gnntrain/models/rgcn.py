@@ -18,8 +18,7 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import LayerTypes, LinearConv, Root, SourceKey, glorot_linear
-from gnntrain.models.pyg_hetero import PyGLayer
-from gnntrain.models.pyg_model import PyGModel
+from gnntrain.models.pyg_model import PyGLayer, PyGModel
 
 
 class BlockRGCNConv(LinearConv, nn.Module):

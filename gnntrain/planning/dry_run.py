@@ -29,8 +29,7 @@ from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import Loader
-from gnntrain.models import AnyModel, HeteroGNN
-from gnntrain.models.plugin import PlainHeteroModel
+from gnntrain.models import AnyModel
 from gnntrain.paths import nearest_folder
 from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
@@ -72,12 +71,10 @@ class BatchSize:
             }
         num_edges = [hop.num_edges for hop in reversed(batch.hops)]
         bytes_read = sum(nodes[t] * size for t, size in sizes.items())
-        row_gradients = 0
-        if isinstance(model, HeteroGNN | PlainHeteroModel):
-            # With the number of each row.
-            row_gradients = sum(
-                sizes[t] * (4 * table.weight.shape[1] + 8) for t, table in model.tables.items()
-            )
+        # With the number of each row.
+        row_gradients = sum(
+            sizes[t] * (4 * table.weight.shape[1] + 8) for t, table in model.tables.items()
+        )
         return cls(batch.batch_size, num_nodes, num_edges, bytes_read, row_gradients)
 
 

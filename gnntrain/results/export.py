@@ -18,9 +18,7 @@ from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
 from gnntrain.models.embedding import num_parameters
-from gnntrain.models.plugin import PlainHeteroModel
-from gnntrain.models.pyg_hetero import with_tables
-from gnntrain.models.pyg_model import PyGModel
+from gnntrain.models.pyg_model import PyGModel, with_tables
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
@@ -113,12 +111,12 @@ def _plain_model(config: PluginConfig, model: PlainModel, signature: ModelSignat
     point, out = find_plugin(MODELS, config.name), signature.num_outputs
     options, weights = dict(config.options), model.module.state_dict()
     inputs = repr(signature.num_features)
-    if isinstance(model, PlainHeteroModel):
+    if model.schema is not None:
         schema = {**vars(model.schema), "node_types": model.schema.node_types}
         inputs = f"types.SimpleNamespace(**{schema})"
     made = PyGModel(point.attr, options, weights, point.module, imports=[point.attr])
     made.positionals = inputs, repr(out)
-    return with_tables(made, model, weights) if isinstance(model, PlainHeteroModel) else made
+    return with_tables(made, model, weights) if model.schema is not None else made
 
 
 def _about(

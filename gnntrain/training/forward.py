@@ -38,7 +38,7 @@ class OnBatch(nn.Module):
         out: Tensor
         if isinstance(model, PlainModel):
             if model.is_hetero:
-                out = model(batch.x_dict, n_id, batch.edge_index_dict)
+                out = model(batch.x_dict, batch.edge_index_dict, n_id)
             else:
                 out = model(batch.x, batch.edge_index)
         elif model.is_hetero:

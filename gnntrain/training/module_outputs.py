@@ -32,7 +32,6 @@ from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel, PlainModel
-from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows
 from gnntrain.training.buffers import SharedBuffers
@@ -166,7 +165,7 @@ class ModuleEvaluator(Evaluator):
         """The layers that a module offers, if they can be computed one by one here."""
         offered = getattr(model.module, "inference_layers", None)
         in_parts = isinstance(self._graph, PartitionedGraph)
-        if in_parts or isinstance(model, PlainHeteroModel) or not inspect.ismethod(offered):
+        if in_parts or model.is_hetero or not inspect.ismethod(offered):
             return ()
         return list(offered())
 
@@ -174,7 +173,7 @@ class ModuleEvaluator(Evaluator):
         """The hops that each layer reads, none for the whole graph at once; and why the outputs are
         estimated, or ""."""
         forward, widths = _of_one_type(model), dict(self._graph.schema.num_features)
-        if isinstance(model, PlainHeteroModel):
+        if model.is_hetero:
             forward = model.on_rows
             widths |= {name: table.weight.shape[1] for name, table in model.tables.items()}
         in_parts = isinstance(self._graph, PartitionedGraph)

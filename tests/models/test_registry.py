@@ -20,7 +20,6 @@ from gnntrain.errors import UserError
 from gnntrain.models import GNN, SAGE, HeteroGNN, PlainModel, build_model
 from gnntrain.models.base import HeteroScaffold, Scaffold
 from gnntrain.models.embedding import EmbeddingTable
-from gnntrain.models.plugin import PlainHeteroModel
 from gnntrain.models.registry import model_class
 from gnntrain.models.rgcn import RGCN
 from gnntrain.plugins import MODELS
@@ -208,7 +207,7 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
     graph = hetero_graph()
     config = SimpleNamespace(name="typed", options={}, embedding_channels=6)
     model = build_model(config, graph.schema, 3)
-    assert isinstance(model, PlainHeteroModel)
+    assert isinstance(model, PlainModel)
     assert not any(is_lazy(parameter) for parameter in model.parameters())
     table = model.tables["venue"]
     assert isinstance(table, EmbeddingTable)
@@ -216,7 +215,7 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
     x = {t: torch.from_numpy(graph.nodes[t].features) for t in ("paper", "author")}
     edges = edge_index_dict(graph)
     whole = model.module({**x, "venue": table.weight}, edges)["paper"]
-    torch.testing.assert_close(model(x, {}, edges), whole)
+    torch.testing.assert_close(model(x, edges), whole)
 
     seeds = [3, 0, 11]
     n_id, blocks = hetero_seed_blocks(graph, seeds, 2)
@@ -225,7 +224,7 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
         for edge, block in blocks[0].edges.items()
         for counts in [block.indptr.diff()]
     }
-    found = model({t: rows[n_id[t]] for t, rows in x.items()}, n_id, some)
+    found = model({t: rows[n_id[t]] for t, rows in x.items()}, some, n_id)
     torch.testing.assert_close(found[: len(seeds)], whole[seeds])
 
 

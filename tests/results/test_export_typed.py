@@ -13,8 +13,7 @@ import torch
 
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
-from gnntrain.models import HeteroGNN
-from gnntrain.models.plugin import PlainHeteroModel
+from gnntrain.models import HeteroGNN, PlainModel
 from gnntrain.results.export import export
 from tests.graphs import stored
 from tests.hetero_graphs import random_hetero_data
@@ -78,8 +77,8 @@ def exported(path: Path, store: StoredGraph, model: dict[str, Any]) -> Path:
         if isinstance(made, HeteroGNN):
             outputs = made(x, {}, [full_hetero_block(store)] * made.num_layers)
         else:
-            assert isinstance(made, PlainHeteroModel)
-            outputs = made(x, {}, edge_index_dict(store))
+            assert isinstance(made, PlainModel)
+            outputs = made(x, edge_index_dict(store))
     folder = export(path).path
     n_id = {t: torch.arange(size) for t, size in store.schema.num_nodes.items()}
     torch.save((x, edge_index_dict(store), n_id, outputs), folder / "graph.pt")
