@@ -22,7 +22,13 @@ from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import Chunks, Tile, arguments_of, launch_by_edge, launch_by_row
 from gnntrain.compute.operator import Operator, Sum
-from gnntrain.compute.reference import columns_of, destinations, exact_type, fill_padding
+from gnntrain.compute.reference import (
+    by_head,
+    columns_of,
+    destinations,
+    exact_type,
+    fill_padding,
+)
 from gnntrain.compute.rows import Gather
 
 
@@ -62,8 +68,9 @@ class Aggregate(Operator):
         start = max(0, total.dst_offset + first)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
-            rows = own(start, number, exact)[:, :width]
-            out[first : first + number] += rows * total.loop[:number, None]
+            factor = total.loop[:number].view(number, total.loop_heads, 1)
+            rows = by_head(own(start, number, exact)[:, :width], total.loop_heads)
+            out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
             number = min(len(features), num_dst - first)
             out[first : first + number] += own(start, number, exact)[:, width:]
@@ -84,6 +91,7 @@ class Aggregate(Operator):
         width = features.num_features // 2 if adds_own else features.num_features
         num_edges = len(features.rows if total.indices is None else total.indices)
         args |= {"HEADS": total.heads, "PUTS_OWN": self.root == "beside", "ADDS_OWN": adds_own}
+        args["LOOP_HEADS"] = total.loop_heads
         args["num_loops"] = len(features) * adds_own if total.loop is None else len(total.loop)
         chunks = Chunks.of(num_edges, total.max_in_edges)
         launch_by_row("triton_kernels.reduce_rows", out, width, chunks, **args)
@@ -94,6 +102,7 @@ class Aggregate(Operator):
         edges, dtype, number = given.edges, given.dtype, given.num_rows
         mean, factors = edges._replace(is_mean=True), given.factors(is_mean=True)
         heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
+        loops = heads._replace(loop=given.exact(edges.num_dst, 3))
         by_edge = edges._replace(indices=None)
 
         def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
@@ -108,6 +117,7 @@ class Aggregate(Operator):
             "sum": of(given.rows(number, 5), edges),
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
+            "loops by head": of(given.rows(number, 15), loops),
             "gradient": of(grad, given.transposed(factors)),
             "gradient with own rows": of(grad, given.transposed(mean), "added"),
             "rows by edge": of(given.rows(given.num_edges, 3), by_edge),
@@ -122,7 +132,7 @@ class Reduction:
         self.num_edges = len(table.rows if total.indices is None else total.indices)
         self.width = table.width // 2 if root == "added" else table.width
         self._table, self._root, self._own = table, root, total.dst_offset
-        weight, source_scale = total.edge_weight, total.source_scale
+        weight, source_scale, loop = total.edge_weight, total.source_scale, total.loop
         if total.source_indptr is not None:
             # In the sums' precision: otherwise the kernels would widen every row.
             exact = torch.promote_types(table.rows.dtype, torch.float32)
@@ -140,7 +150,7 @@ class Reduction:
             total.is_mean,
             total.dst_offset,
             total.skip_own,
-            factors_of(total.loop),
+            NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
             total.first_loop,
             len(table.rows) if root == "added" else 0,
         )

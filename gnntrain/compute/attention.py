@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import attention_kernels
+from gnntrain.compute import attention_kernels, kernels
 from gnntrain.compute.aggregate import Aggregate
-from gnntrain.compute.cpu import Array, array_of, by_rows, numbers_by_edge
+from gnntrain.compute.buffers import BUFFERS
+from gnntrain.compute.cpu import Array, Table, array_of, by_rows, numbers_by_edge
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import Chunks, Tile, launch_by_edge, launch_by_row, num_parts
@@ -129,75 +131,178 @@ class EdgeSoftmax(Operator):
         }
 
 
-class EdgeSoftmaxBackward(Operator):
-    """Gradients by edge, of score[u] + target[v] where there is a target, and by loop:
-    alpha · (grad − the mean of grad, weighted by alpha)."""
+class AttentionBackward(Operator):
+    """The gradients behind out[v] = Σ_e weight[e] · row(u) + loop_weight[v] · row(dst_offset + v),
+    where the weights are those of `EdgeSoftmax`, some of them dropped.
 
-    types = EXACT_TYPES
+    A score's gradient is weight · (row(u) · grad[v]) − alpha · mean[v]: the mean over a
+    destination's edges is out[v] · grad[v] (as in FlashAttention), so one pass over the out-edges
+    gives the gradients of rows and scores. With a `target` the score of an edge is
+    leaky_relu(part(u) + target[v], slope), and the parts of a source, one a head, follow its row.
+
+    Attributes:
+        grad, out: `[num_dst, H·C]`.
+        rows: `[num_src, H·C]`; with a `target` `[num_src, H·C + H]`.
+        alpha, weight: `[num_edges, H]`: the softmax, and what dropout left of it.
+        loop_alpha, loop_weight: `[num_dst, H]`; None: no extra loops.
+        log_grad: `[num_dst, H]`, the gradient of log Σ exp(score); None with loops.
+        target: `[num_dst, H]`; None: scores by edge.
+        out_indptr, out_indices, out_edge_ids: See `Transpose`.
+
+    Results:
+        The gradients of `rows`; of the edges' scores or of `target`; and of the loops' scores (with
+        a target nothing: a loop's score is that of the node with itself).
+    """
 
     grad: Tensor
-    loop_grad: Tensor
+    rows: Tensor
+    out: Tensor
     alpha: Tensor
-    loop_alpha: Tensor
-    score: Tensor | None
+    weight: Tensor
+    loop_alpha: Tensor | None
+    loop_weight: Tensor | None
+    log_grad: Tensor | None
     target: Tensor | None
     slope: float
+    dst_offset: int
     indptr: Tensor
     indices: Tensor
     max_in_edges: int | None
+    out_indptr: Tensor
+    out_indices: Tensor
+    out_edge_ids: Tensor
 
-    def fake(self) -> tuple[Tensor, Tensor]:
-        return torch.empty_like(self.alpha), torch.empty_like(self.loop_alpha)
+    def fake(self) -> tuple[Tensor, Tensor, Tensor]:
+        scores, loops = self.target, self.alpha[:0]
+        if scores is None:
+            scores, loops = self.alpha, loops if self.loop_alpha is None else self.loop_alpha
+        rows_grad = self.rows.new_empty(self.rows.shape)
+        return rows_grad, torch.empty_like(scores), torch.empty_like(loops)
 
-    def reference(self) -> tuple[Tensor, Tensor]:
-        indptr, src, alpha, score = self.indptr, self.indices, self.alpha, self.score
-        dst = destinations(indptr, len(src))
-        weighted, loop_weighted = alpha * self.grad, self.loop_alpha * self.loop_grad
-        mean = edge_sums(weighted, indptr) + loop_weighted
-        weighted.sub_(mean.index_select(0, dst).mul_(alpha))
-        if score is not None and self.target is not None:
-            sums = end_sums(score, self.target, src, dst, score.dtype)
-            weighted = torch.ops.aten.leaky_relu_backward(weighted, sums, self.slope, False)
-        return fill_padding(weighted, indptr), loop_weighted - self.loop_alpha * mean
+    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
+        """By other operators."""
+        call: Any = torch.ops.gnntrain
+        grad, alpha, weight, target = self.grad, self.alpha, self.weight, self.target
+        heads, width, offset = alpha.shape[1], grad.shape[1], self.dst_offset
+        indptr, indices, num_dst = self.indptr, self.indices, len(grad)
+        src, dst = indices, destinations(indptr, len(indices))
+        edges = Sum(indptr, indices, edge_weight=weight, max_in_edges=self.max_in_edges)
 
-    def cpu(self) -> tuple[Tensor, Tensor]:
-        indptr, indices, alpha, loop_alpha = self.indptr, self.indices, self.alpha, self.loop_alpha
-        out, loop_out = numbers_by_edge(alpha, indptr, indices), torch.empty_like(loop_alpha)
-        grads = array_of(self.grad.contiguous()), array_of(self.loop_grad.contiguous())
-        given = *grads, array_of(alpha), array_of(loop_alpha)
-        sums = _rows_or_none(self.score, alpha), _rows_or_none(self.target, alpha), self.slope
-        adjacency, outs = (indptr.numpy(), indices.numpy()), (array_of(out), array_of(loop_out))
+        def score_grad(products: Tensor, weight: Tensor, alpha: Tensor, mean: Tensor) -> Tensor:
+            return torch.addcmul(weight * products, alpha, mean, value=-1)
+
+        exact = grad.to(alpha.dtype)
+        mean = by_head(exact * self.out, heads).sum(-1)
+        mean = mean if self.log_grad is None else mean - self.log_grad
+        products = call.edge_products(self.rows[:, :width], grad, *edges)
+        by_edge = score_grad(products, weight, alpha, mean.index_select(0, dst))
+        by_loop = alpha[:0]
+        own = slice(offset, offset + num_dst)
+        if self.loop_alpha is not None and self.loop_weight is not None:
+            products = by_head(exact * self.rows[own, :width], heads).sum(-1)
+            by_loop = score_grad(products, self.loop_weight, self.loop_alpha, mean)
+        back = Sum(
+            self.out_indptr,
+            self.out_indices,
+            edge_ids=self.out_edge_ids,
+            edge_weight=weight,
+            loop=self.loop_weight,
+            first_loop=offset,
+            dst_offset=-offset,
+        )
+        features = LazyFeatures(grad).arguments()
+        rows_grad = call.aggregate(*features, *back, "none", self.rows.dtype)
+        if target is None:
+            return rows_grad, fill_padding(by_edge, indptr), by_loop
+
+        def before_relu(by_sum: Tensor, sums: Tensor) -> Tensor:
+            out: Tensor = torch.ops.aten.leaky_relu_backward(by_sum, sums, self.slope, False)
+            return out
+
+        parts = self.rows[:, width:].to(target.dtype)
+        by_edge = before_relu(by_edge, end_sums(parts, target, src, dst, target.dtype))
+        by_edge = fill_padding(by_edge, indptr)
+
+        def sums_over(*adjacency: Tensor | None) -> Tensor:
+            rows = LazyFeatures(by_edge).arguments()
+            out: Tensor = call.aggregate(*rows, *Sum(*adjacency), "none", by_edge.dtype)  # type: ignore[arg-type]
+            return out
+
+        by_source, by_target = (
+            sums_over(self.out_indptr, self.out_edge_ids),
+            sums_over(indptr, None),
+        )
+        if self.loop_alpha is not None:
+            by_loop = before_relu(by_loop, parts[own] + target)
+            by_source[own] += by_loop
+            by_target = by_target + by_loop
+        rows_grad = torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1)
+        return rows_grad, by_target, alpha[:0]
+
+    def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
+        grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
+        indptr, indices, heads = self.indptr, self.indices, alpha.shape[1]
+        num_dst, width = grad.shape
+        table = Table(LazyFeatures.of(self.rows))
+        mean = alpha.new_empty(num_dst, heads)
+        given = array_of(grad), array_of(self.out), _rows_or_none(self.log_grad, alpha)
+        means = array_of(mean)
+        by_rows(num_dst, 0, lambda a, b: kernels.products_by_head(*given, a, b, means))
+        rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
+        by_edge = numbers_by_edge(alpha, indptr, indices)
+        by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
+        loops = _rows_or_none(self.loop_alpha, alpha), _rows_or_none(self.loop_weight, alpha)
+        shares = array_of(alpha), array_of(self.weight), *loops
+        scores = _rows_or_none(target, alpha), self.slope, self.dst_offset
+        back = self.out_indptr.numpy(), self.out_indices.numpy(), self.out_edge_ids.numpy()
+        first = table.data, table.stride, array_of(grad).reshape(-1), means
+        arguments = *first, *shares, *scores, *back
+        changes = array_of(by_edge), array_of(by_loop)
+        number = np.float64 if torch.float64 in (grad.dtype, self.rows.dtype) else np.float32
 
         def task(start: int, stop: int) -> None:
-            attention_kernels.softmax_gradient_rows(*given, *sums, *adjacency, start, stop, *outs)
+            out, memory = array_of(rows_grad[start:stop]), np.empty((2, width), number)
+            kernels.attention_gradient(*arguments, start, stop, out, *changes, memory)
 
-        by_rows(len(loop_alpha), len(alpha), task)
-        return out, loop_out
-
-    def cuda(self) -> tuple[Tensor, Tensor]:
-        grad, alpha = self.grad.contiguous(), self.alpha
-        score_grad, out = torch.zeros_like(alpha), torch.empty_like(self.loop_alpha)
-        weighted = Sum(self.indptr, None, edge_weight=alpha, max_in_edges=self.max_in_edges)
-        sums = Aggregate(LazyFeatures(grad), weighted, "none", alpha.dtype).cuda()
-        args: dict[str, Any] = {"rows": alpha, "grad": grad, "sums": sums, "source": self.score}
-        args |= {"loop_alpha": self.loop_alpha, "loop_grad": self.loop_grad.contiguous()}
-        args |= {"target": self.target, "score_grad": score_grad, "SLOPE": self.slope}
-        args |= {"indptr": self.indptr, "indices": self.indices}
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        _launch_by_head("softmax_gradient", out, chunks, **args)
-        return score_grad, out
+        by_rows(len(rows_grad), len(indices), task)
+        if target is None:
+            return rows_grad, by_edge, by_loop
+        total = Sum(indptr, None, max_in_edges=self.max_in_edges)
+        by_target = Aggregate(LazyFeatures(by_edge), total, "none", alpha.dtype).cpu()
+        return rows_grad, by_target.add_(by_loop) if len(by_loop) else by_target, alpha[:0]
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         found: dict[str, Operator] = {}
+        heads, width, edges, num_dst = 3, 15, given.edges, given.edges.num_dst
         for name, call in EdgeSoftmax.examples(given).items():
             assert isinstance(call, EdgeSoftmax)
-            if call.loop_score is not None:
-                alpha, loops = call.reference()
-                grads = given.exact(*alpha.shape), given.exact(*loops.shape)
-                ends = (None if call.target is None else call.score), call.target
-                edges: Any = (call.slope, *given.adjacency)
-                found[name] = EdgeSoftmaxBackward(*grads, alpha, loops, *ends, *edges)
+            rows, has_loops = given.rows(given.num_src, width), call.loop_score is not None
+            if call.target is not None:
+                rows = torch.cat([rows, given.rows(given.num_src, heads)], dim=1)
+                call.score = rows[:, width:].float()
+                own = call.score[call.dst_offset : call.dst_offset + num_dst]
+                call.loop_score = F.leaky_relu(own + call.target, call.slope)
+            alpha, second = call.reference()
+            weight = 2 * alpha * (given.exact(*alpha.shape) > 0)
+            loop_weight = 2 * second * (given.exact(*second.shape) > 0) if has_loops else None
+            total = edges._replace(edge_weight=weight, loop=loop_weight)
+            out = Aggregate(LazyFeatures(rows[:, :width].contiguous()), total, "none", given.dtype)
+            found[name] = AttentionBackward(
+                given.rows(num_dst, width),
+                rows,
+                out.reference(),
+                alpha,
+                weight,
+                second if has_loops else None,
+                loop_weight,
+                None if has_loops else given.exact(num_dst, heads),
+                call.target,
+                call.slope,
+                call.dst_offset,
+                *given.adjacency,
+                *given.back(),
+            )
         return found
 
 

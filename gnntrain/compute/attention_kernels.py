@@ -1,4 +1,4 @@
-"""The compiled inner loops over the scores of in-edges: the softmax, and its gradient.
+"""The compiled inner loops over the scores of in-edges: the softmax.
 
 Scores are float32 or float64; sums are kept in float64. An array of length 0 stands for None.
 """
@@ -74,49 +74,3 @@ def softmax_rows(
                 second[v, h] = number(np.exp(loop[v, h] - top[h]) / total[h])
             else:
                 second[v, h] = number(top[h] + np.log(total[h]))
-
-
-@jit
-def softmax_gradient_rows(
-    grad: Array,
-    second_grad: Array,
-    alpha: Array,
-    loop_alpha: Array,
-    score: Array,
-    target: Array,
-    slope: float,
-    indptr: Array,
-    indices: Array,
-    start: int,
-    stop: int,
-    out: Array,
-    loop_out: Array,
-) -> None:
-    """The gradient behind `softmax_rows`: alpha · (grad − their mean), by destination.
-
-    Args:
-        grad, second_grad: Gradients of the weights of edges, and of the loops.
-        alpha, loop_alpha: These weights.
-        score, target, slope: As given to `softmax_rows` with a `target`; else empty.
-        out: `[num_edges, H]`, the gradient by edge, behind the leaky ReLU.
-        loop_out: `[num_dst, H]`, that of the loops' scores.
-    """
-    by_node, heads = len(target) > 0, alpha.shape[1]
-    number, mean = alpha.dtype.type, np.empty(heads)
-    for v in range(start, stop):
-        first: Any = np.int64(indptr[v])
-        last: Any = np.int64(indptr[v + 1])
-        for h in range(heads):
-            mean[h] = loop_alpha[v, h] * second_grad[v, h]
-        for e in range(first, last):
-            for h in range(heads):
-                mean[h] += alpha[e, h] * grad[e, h]
-        for e in range(first, last):
-            u = np.int64(indices[e])
-            for h in range(heads):
-                value = number(alpha[e, h] * (grad[e, h] - mean[h]))
-                if by_node and score[u, h] + target[v, h] <= 0:
-                    value = number(value * slope)
-                out[e, h] = value
-        for h in range(heads):
-            loop_out[v, h] = number(loop_alpha[v, h] * (second_grad[v, h] - mean[h]))

@@ -245,7 +245,8 @@ def reduce_rows(
         edge_weight: `[num_edges, H]`: head h weighs the columns `[h·width/H, (h + 1)·width/H)`.
         own: Source number of destination 0: destination v is source `own + v`.
         skip_own: Leave out edges from a node to itself.
-        loop: `loop[i]` belongs to destination `first_loop + i`; others have none.
+        loop: `loop[i]`, a number or one for each head, belongs to destination `first_loop + i`;
+            others have none.
         num_added: So many destinations from `first_loop` on add the second `width` numbers of
             their own row.
         out: Destination `start` goes to its row 0.
@@ -320,7 +321,10 @@ def reduce_rows(
             scale = one
             place = place_of(np.int64(own + v), nodes, stride)
             if i < len(loop):
-                add_row(table, place, number(loop[i]), total, np.uint64(0), width)
+                across = width // loop.shape[1]
+                for h in range(loop.shape[1]):
+                    first_column = np.uint64(h * across)
+                    add_row(table, place, number(loop[i, h]), total, first_column, across)
             if i < num_added:
                 add_row(table, place + np.uint64(width), one, total, np.uint64(0), width)
         put_row(total, scale, out, v - start)
@@ -363,6 +367,176 @@ def edge_products(
                     c = begin + np.uint64(f)
                     total += number_of(table[place + c]) * grad[v, c]
                 out[e, h] = total
+
+
+@partial(jit, any_order=True)
+def add_and_multiply(
+    grad: Array, begin: np.uint64, weight: Array, e: Any, row: Array, total: Array, out: Array
+) -> None:
+    """`total += weight[e] · g` and `out[e] = weight[e] · (row · g)` by head, of one row g."""
+    heads, number = weight.shape[1], total.dtype.type
+    part = len(total) // heads
+    for h in range(heads):
+        factor, product, first = number(weight[e, h]), number(0), np.uint64(h * part)
+        for f in range(part):
+            c = first + np.uint64(f)
+            given = number_of(grad[begin + c])
+            product += row[c] * given
+            total[c] += factor * given
+        out[e, h] = factor * product
+
+
+@jit
+def to_scores(
+    out: Array,
+    e: Any,
+    alpha: Array,
+    mean: Array,
+    v: Any,
+    target: Array,
+    slope: float,
+    parts: Array,
+    score: Array,
+) -> None:
+    """`out[e]`, products by head, becomes the gradient of an edge's scores; see below."""
+    number = score.dtype.type
+    for h in range(len(score)):
+        change = number(out[e, h]) - number(alpha[e, h]) * number(mean[v, h])
+        if len(target) > 0:
+            change = change if parts[h] + target[v, h] > 0 else change * number(slope)
+            score[h] += change
+        out[e, h] = change
+
+
+@partial(jit, any_order=True)
+def attention_gradient(
+    table: Array,
+    stride: int,
+    grad: Array,
+    mean: Array,
+    alpha: Array,
+    weight: Array,
+    loop_alpha: Array,
+    loop_weight: Array,
+    target: Array,
+    slope: float,
+    own: int,
+    indptr: Array,
+    indices: Array,
+    edge_ids: Array,
+    start: int,
+    stop: int,
+    out: Array,
+    edge_grad: Array,
+    loop_grad: Array,
+    memory: Array,
+) -> None:
+    """The gradients behind an attention of the sources `start … stop − 1`, over their out-edges.
+
+    A source's row gets Σ weight · grad[v], and the score of an edge weight · (row(u) · grad[v]) −
+    alpha · mean[v]: the sum over a destination's edges of weight · (row · grad) is `mean` already.
+
+    Args:
+        table, stride: The sources' rows, see `reduce_rows`; with a `target` their parts of the
+            scores follow, a number a head.
+        grad: `[num_dst, width]`.
+        mean: `[num_dst, H]`, the destination's out · grad by head.
+        alpha, weight: `[num_edges, H]`, the softmax, and the same after dropout.
+        loop_alpha, loop_weight: `[num_dst, H]`, those of the destinations' own loops, or empty.
+        target: `[num_dst, H]`, the destinations' parts of the scores, or empty: scores by edge.
+        slope: Of the leaky ReLU of a sum of two parts, below zero.
+        own: Source number of destination 0.
+        indptr, indices, edge_ids: The out-edges, their destinations and numbers as in-edges.
+        out: Source `start` goes to its row 0: `width` numbers, and with a `target` H more.
+        edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
+        memory: `[2, width]`, of the type of the sums.
+    """
+    width, heads = memory.shape[1], alpha.shape[1]
+    part = width // heads
+    number = memory.dtype.type
+    total, row = memory[0], memory[1]
+    score, parts = np.empty(heads, memory.dtype), np.empty(heads, memory.dtype)
+    by_node = len(target) > 0
+    end: Any = np.int64(indptr[stop])
+    fetched: Any = np.int64(indptr[start])
+    for u in range(start, stop):
+        place = np.uint64(u * stride)
+        for f in range(width):
+            total[f] = number(0)
+            row[f] = number_of(table[place + np.uint64(f)])
+        for h in range(heads):
+            score[h] = number(0)
+            if by_node:
+                parts[h] = number_of(table[place + np.uint64(width + h)])
+        v: Any = np.int64(u - own)
+        i: Any = np.int64(indptr[u])
+        last: Any = np.int64(indptr[u + 1])
+        while i < last:
+            group = 4 if i + 4 <= last else 1
+            reach = min(i + group + AHEAD, end)
+            for ahead in range(fetched, reach):
+                v, e = np.int64(indices[ahead]), np.int64(edge_ids[ahead])
+                fetch_row(grad, np.uint64(v * width), width)
+                fetch_ahead(mean, v, 0)
+                fetch_ahead(target, v, 0)
+                fetch_ahead(alpha, e, 0)
+                fetch_ahead(weight, e, 0)
+                fetch_ahead(edge_grad, e, 0)
+            fetched = reach
+            e0 = np.int64(edge_ids[i])
+            b0 = np.uint64(np.int64(indices[i]) * width)
+            if group == 4:  # the total is read and written once for four rows
+                e1, e2 = np.int64(edge_ids[i + 1]), np.int64(edge_ids[i + 2])
+                e3 = np.int64(edge_ids[i + 3])
+                b1 = np.uint64(np.int64(indices[i + 1]) * width)
+                b2 = np.uint64(np.int64(indices[i + 2]) * width)
+                b3 = np.uint64(np.int64(indices[i + 3]) * width)
+                for h in range(heads):
+                    w0, w1 = number(weight[e0, h]), number(weight[e1, h])
+                    w2, w3 = number(weight[e2, h]), number(weight[e3, h])
+                    d0, d1, d2, d3 = number(0), number(0), number(0), number(0)
+                    first = np.uint64(h * part)
+                    for f in range(part):
+                        c = first + np.uint64(f)
+                        g0, g1 = number_of(grad[b0 + c]), number_of(grad[b1 + c])
+                        g2, g3 = number_of(grad[b2 + c]), number_of(grad[b3 + c])
+                        x = row[c]
+                        d0 += x * g0
+                        d1 += x * g1
+                        d2 += x * g2
+                        d3 += x * g3
+                        total[c] += (w0 * g0 + w1 * g1) + (w2 * g2 + w3 * g3)
+                    edge_grad[e0, h], edge_grad[e1, h] = w0 * d0, w1 * d1
+                    edge_grad[e2, h], edge_grad[e3, h] = w2 * d2, w3 * d3
+            else:
+                add_and_multiply(grad, b0, weight, e0, row, total, edge_grad)
+            for j in range(i, i + group):
+                v, e = np.int64(indices[j]), np.int64(edge_ids[j])
+                to_scores(edge_grad, e, alpha, mean, v, target, slope, parts, score)
+            i += group
+        v = np.int64(u - own)
+        if len(loop_alpha) > 0 and 0 <= v < len(mean):
+            add_and_multiply(grad, np.uint64(v * width), loop_weight, v, row, total, loop_grad)
+            to_scores(loop_grad, v, loop_alpha, mean, v, target, slope, parts, score)
+        put_row(total, number(1), out, u - start)
+        if by_node:
+            for h in range(heads):
+                out[u - start, width + h] = rounded(score[h], out)
+
+
+@partial(jit, any_order=True)
+def products_by_head(
+    left: Array, right: Array, less: Array, start: int, stop: int, out: Array
+) -> None:
+    """left · right by head in the rows `start … stop − 1`, minus `less` unless it is empty."""
+    heads = out.shape[1]
+    part, number = left.shape[1] // heads, out.dtype.type
+    for v in range(start, stop):
+        for h in range(heads):
+            total = number(0)
+            for f in range(h * part, (h + 1) * part):
+                total += number_of(left[v, f]) * number_of(right[v, f])
+            out[v, h] = total - less[v, h] if len(less) > 0 else total
 
 
 @jit

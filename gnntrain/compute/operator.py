@@ -43,7 +43,8 @@ class Sum(NamedTuple):
         source_scale: float `[num_src]`.
         source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
         scale: float `[num_dst]`.
-        loop: float; `loop[i]` belongs to destination `first_loop + i`, others have none.
+        loop: float `[n]`, or `[n, H]` by head; `loop[i]` belongs to destination `first_loop + i`,
+            others have none.
         first_loop: See `loop`.
         dst_offset: Source number of destination 0; negative where it is none.
         max_in_edges: The most edges of a destination, if known.
@@ -73,6 +74,10 @@ class Sum(NamedTuple):
     def heads(self) -> int:
         weight = self.edge_weight
         return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
+
+    @property
+    def loop_heads(self) -> int:
+        return self.loop.shape[1] if self.loop is not None and self.loop.dim() == 2 else 1
 
 
 _SCHEMA_TYPES: dict[Any, str] = {

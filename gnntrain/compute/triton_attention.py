@@ -1,4 +1,4 @@
-"""The GPU's softmax over in-edges, forward and backward; see `triton_kernels`.
+"""The GPU's softmax over in-edges; see `triton_kernels`.
 
 Tables by edge are `[num_edges, WIDTH]`, with a column a head; an edge's weight is
 exp(score − top) / total, with the top and the total of its destination and head.
@@ -162,58 +162,3 @@ def softmax_weights(
         at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
         mask = (edge < last)[:, None] & is_head[None, :]
         tl.store(alpha + at, tl.exp(score - top[None, :]) / total[None, :], mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def softmax_gradient(
-    rows: tl.tensor,
-    grad: tl.tensor,
-    loop_alpha: tl.tensor,
-    loop_grad: tl.tensor,
-    sums: tl.tensor,
-    source: tl.tensor,
-    target: tl.tensor,
-    indptr: tl.tensor,
-    indices: tl.tensor,
-    num_rows: tl.tensor,
-    score_grad: tl.tensor,
-    out: tl.tensor,
-    WIDTH: tl.constexpr,
-    SLOPE: tl.constexpr,
-    OF_CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOTAL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The gradient of the scores behind `softmax_weights`: weight · (gradient − their mean).
-
-    Args:
-        rows, grad: The edges' weights and their gradients.
-        loop_alpha, loop_grad: The loops'.
-        sums: `[num_dst, WIDTH]`, Σ weight · gradient over the in-edges.
-        source, target, SLOPE: Whose leaky ReLU the scores were, see `scores_of`, or None:
-            `score_grad` is then the gradient of what went into it.
-        score_grad, out: The gradients of the edges' scores, and of the loops'.
-    """
-    heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_head = heads < WIDTH
-    v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
-    own_at = v.to(tl.int64) * WIDTH + heads
-    loop = tl.load(loop_alpha + own_at, mask=is_head, other=0).to(TOTAL)
-    given = tl.load(loop_grad + own_at, mask=is_head, other=0).to(TOTAL)
-    mean = tl.load(sums + own_at, mask=is_head, other=0) + loop * given
-    if not OF_CHUNKS:
-        tl.store(out + own_at, loop * (given - mean), mask=is_head)
-    for start in range(first, last - (end - begin), ROWS):
-        edge = edges_at(start, begin, end, ROWS, CHUNK)
-        mask = (edge < last)[:, None] & is_head[None, :]
-        at = edge.to(tl.int64)[:, None] * WIDTH + heads[None, :]
-        share = tl.load(rows + at, mask=mask, other=0)
-        share *= tl.load(grad + at, mask=mask, other=0) - mean[None, :]
-        if target is not None:
-            given = tl.load(target + own_at, mask=is_head, other=0)
-            u = tl.load(indices + edge, mask=edge < last, other=0).to(tl.int64)
-            score = tl.load(source + u[:, None] * WIDTH + heads[None, :], mask=mask, other=0)
-            share = tl.where(score + given[None, :] > 0, share, share * SLOPE)
-        tl.store(score_grad + at, share, mask=mask)

@@ -212,6 +212,7 @@ def reduce_rows(
     PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
+    LOOP_HEADS: tl.constexpr,
     is_mean: tl.constexpr,
     skip_own: tl.constexpr,
     PUTS_OWN: tl.constexpr,
@@ -281,7 +282,8 @@ def reduce_rows(
                 own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
-                    total += tl.load(loop + v - first_loop).to(TOTAL) * row
+                    at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
+                    total += tl.load(loop + at_loop, mask=is_column, other=0).to(TOTAL) * row
                 if ADDS_OWN:
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
                     total += row.to(TOTAL)

@@ -7,82 +7,56 @@ from functools import reduce
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
-from gnntrain.compute.reference import by_head
-from gnntrain.models.aggregate import Aggregation, aggregate, source_gradient
+from gnntrain.models.aggregate import Aggregation, source_gradient
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
 
 
 def attend(
     block: Block,
-    z: Tensor,
-    z_dst: Tensor,
-    weights: tuple[Tensor, Tensor],
-    dropout: float,
-) -> Tensor:
-    """The sum of the rows of each destination's in-neighbours and its own, by attention weights.
+    rows: Tensor,
+    *,
+    score: Tensor | None = None,
+    target: Tensor | None = None,
+    loop: Tensor | None = None,
+    adds_loops: bool = False,
+    slope: float = 1.0,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The sum of the rows of each destination's in-neighbours, by a softmax of the edges' scores.
+
+    With extra loops a destination attends to itself, too, exactly once: self loops in the data get
+    the weight 0. The softmax is computed in float32 or finer.
 
     Args:
         block: The edges.
-        z: float `[num_src, H·C]`, the rows to sum, head by head.
-        z_dst: float `[num_dst, H·C]`, the destinations' rows of `z`.
-        weights: The weights of the edges and of the loops, from `edge_softmax`.
+        rows: float `[num_src, H·C]`, head by head; with a `target` `[num_src, H·C + H]`.
+        score: float `[num_edges, H]`, the edges' scores; or else `target`.
+        target: float `[num_dst, H]`: a score is leaky_relu(part(u) + target[v], slope) (GAT's), and
+            the part of a source stands behind its row.
+        loop: float `[num_dst, H]`, the scores of extra loops beside `score`.
+        adds_loops: Whether there are extra loops beside `target`.
+        slope: Of the leaky ReLU for negative values.
         dropout: Probability with which a weight is set to 0 (and the others scaled up).
 
     Returns:
-        `[num_dst, H, C]`.
+        `[num_dst, H·C]`, and `[num_dst, H]`: log Σ exp(score), −∞ for a destination without
+        in-edges; with extra loops their weights, without gradients.
     """
-    alpha, loop_alpha = (drop(part, dropout) for part in weights)
-    heads = alpha.shape[1]
-    neighbours = by_head(aggregate(z, Aggregation(block, weight=alpha)), heads)
-    return neighbours + loop_alpha.unsqueeze(-1) * by_head(z_dst, heads)
-
-
-def edge_softmax(
-    block: Block, score: Tensor, loop_score: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Softmax over each destination's in-edges and its own extra loop.
-
-    With extra loops those in the data get 0: each node sees itself exactly once.
-
-    Args:
-        block: The edges.
-        score: float `[num_edges, H]`; computed in float32 or finer.
-        loop_score: float `[num_dst, H]`; None: no extra loops.
-
-    Returns:
-        Weights of the edges `[num_edges, H]` and of the loops `[num_dst, H]`. Without extra loops
-        the second is log Σ exp(score), −∞ for a destination without in-edges.
-    """
-    exact = _exact(score, loop_score)
-    return _edge_softmax(exact[0], None, exact[1], 1.0, block)
-
-
-def sum_softmax(
-    block: Block, source: Tensor, target: Tensor, loop_score: Tensor | None, slope: float
-) -> tuple[Tensor, Tensor]:
-    """`edge_softmax` of the scores leaky_relu(source[u] + target[v]) (GAT's).
-
-    Args:
-        block: The edges.
-        source: float `[num_src, H]`, a source's part of the score.
-        target: float `[num_dst, H]`, a destination's part.
-        loop_score: float `[num_dst, H]`, each destination's score of itself; None: no extra loops.
-        slope: Of the leaky ReLU for negative values.
-    """
-    return _edge_softmax(*_exact(source, target, loop_score), slope, block)
+    score, target, loop = _exact(score, target, loop)
+    return _attend(rows, score, target, loop, adds_loops, slope, dropout, block)
 
 
 def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
     """What turns a softmax for each relation into one over all: factors of the relations' weights.
 
     Args:
-        log_sums: By relation, `[num_dst, H]`, from `edge_softmax` without extra loops.
+        log_sums: By relation, `[num_dst, H]`, from `attend` without extra loops.
 
     Returns:
         `[R, num_dst, H]`; the shares of a destination sum to 1.
@@ -132,59 +106,52 @@ def _exact(*parts: Tensor | None) -> list[Tensor | None]:
     return [part if part is None else part.to(dtype).contiguous() for part in parts]
 
 
-class _EdgeSoftmax(torch.autograd.Function):
+class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        score: Tensor,
+        rows: Tensor,
+        score: Tensor | None,
         target: Tensor | None,
-        loop_score: Tensor | None,
+        loop: Tensor | None,
+        adds_loops: bool,
         slope: float,
+        dropout: float,
         block: Block,
     ) -> tuple[Tensor, Tensor]:
         edges = block.dst_offset, block.indptr, block.indices, block.max_in_edges
-        alpha, second = ops.edge_softmax(score, target, loop_score, slope, *edges)
-        loop_alpha = None if loop_score is None else second
-        ctx.save_for_backward(alpha, loop_alpha, score if target is not None else None, target)
+        features = rows
+        if target is not None:
+            features, parts = rows.tensor_split([rows.shape[1] - target.shape[1]], dim=1)
+            score = parts.to(target.dtype).contiguous()
+            if adds_loops:
+                own = score[block.dst_offset : block.dst_offset + block.num_dst]
+                loop = F.leaky_relu(own + target, slope)
+        alpha, second = ops.edge_softmax(score, target, loop, slope, *edges)
+        weight, loop_alpha, loop_weight = drop(alpha, dropout), None, None
+        if loop is not None:
+            loop_alpha, loop_weight = second, drop(second, dropout)
+            ctx.mark_non_differentiable(second)
+        total = Aggregation(block).sum(weight)._replace(loop=loop_weight)
+        arguments = *LazyFeatures.of(features).arguments(), *total
+        out = ops.aggregate(*arguments, "none", rows.dtype)
+        ctx.save_for_backward(rows, out, alpha, weight, loop_alpha, loop_weight, target)
         ctx.slope, ctx.block = slope, block
-        return alpha, second
+        return out, second
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, second_grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, log_grad: Tensor) -> tuple[Tensor | None, ...]:
         block: Block = ctx.block
-        alpha, loop_alpha, source, target = ctx.saved_tensors
-        loops = loop_alpha, second_grad
-        if loop_alpha is None:
-            # ∂ log Σ exp / ∂ score is the weight: that of a loop of weight 1 and this gradient.
-            loops = torch.ones_like(second_grad), -second_grad
-        score_grad, loop_score_grad = ops.edge_softmax_backward(
-            grad,
-            loops[1],
-            alpha,
-            loops[0],
-            source,
-            target,
-            ctx.slope,
-            block.indptr,
-            block.indices,
-            block.max_in_edges,
-        )
-        loop_score_grad = None if loop_alpha is None else loop_score_grad
-        if target is None:
-            return score_grad, None, loop_score_grad, None, None
-        return *_sums_by_end(score_grad, block), loop_score_grad, None, None
-
-
-def _sums_by_end(by_edge: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-    """Sums over the out-edges of each source, and over the in-edges of each destination."""
-    back, rows = block.transposed(), LazyFeatures(by_edge).arguments()
-    by_source = Sum(back.indptr, back.edge_ids)
-    by_target = Sum(block.indptr, None, max_in_edges=block.max_in_edges)
-    return (
-        ops.aggregate(*rows, *by_source, "none", by_edge.dtype),
-        ops.aggregate(*rows, *by_target, "none", by_edge.dtype),
-    )
+        *saved, target = ctx.saved_tensors
+        has_loops, back = saved[-1] is not None, block.transposed()
+        edges = block.dst_offset, block.indptr, block.indices, block.max_in_edges
+        out_edges = back.indptr, back.indices, back.edge_ids
+        arguments = None if has_loops else log_grad, target, ctx.slope, *edges, *out_edges
+        rows_grad, scores_grad, loop_grad = ops.attention_backward(grad, *saved, *arguments)
+        if target is not None:
+            return rows_grad, None, scores_grad, *[None] * 5
+        return rows_grad, scores_grad, None, loop_grad if has_loops else None, *[None] * 4
 
 
 class _DotScore(torch.autograd.Function):
@@ -234,6 +201,6 @@ class _PairScore(torch.autograd.Function):
         return *grads, None, None
 
 
-_edge_softmax: Callable[..., tuple[Tensor, Tensor]] = _EdgeSoftmax.apply
+_attend: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply
 _dot_score: Callable[..., Tensor] = _DotScore.apply
 _pair_score: Callable[..., Tensor] = _PairScore.apply

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Unpack
 
@@ -12,9 +11,10 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
-from gnntrain.models.attention import attend, sum_softmax
+from gnntrain.models.attention import attend
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, SourceKey
 from gnntrain.models.pyg_model import PyGModel
@@ -37,23 +37,30 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
         return F.linear(x, torch.cat([weight.flatten(0, 1), score]))
 
     def propagate_block(
-        self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
+        self,
+        block: Block,
+        z: Tensor | LazyFeatures,
+        x_dst: Tensor,
+        z_dst: Tensor,  # noqa: ARG002
     ) -> Tensor:
         assert isinstance(z, Tensor)  # of `transform`
-        score_dst = self.score_dst(x_dst)
-        rows, score_src = self.split(z)
-        own, loop_src = self.split(z_dst)
-        loop = F.leaky_relu(loop_src + score_dst, self.negative_slope)
-        weights = sum_softmax(block, score_src, score_dst, loop, self.negative_slope)
-        out = attend(block, rows, own, weights, self.dropout if self.training else 0.0)
+        out, _ = self.attend(block, z, x_dst, adds_loops=True)
         bias: Tensor = self.bias
-        return (out.flatten(1) if self.concat else out.mean(1)) + bias
+        return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 
-    def split(self, z: Tensor) -> Sequence[Tensor]:
-        """The rows of `transform`, `[rows, H·C]`, and their scores, `[rows, H]`. The gradients of
-        both are put together once, where slices would each be filled up with zeros."""
-        parts: Sequence[Tensor] = torch.split(z, [z.shape[1] - self.heads, self.heads], dim=1)
-        return parts
+    def attend(
+        self, block: Block, z: Tensor, x_dst: Tensor, *, adds_loops: bool
+    ) -> tuple[Tensor, Tensor]:
+        """See `attention.attend`; `z` is from `transform`, `x_dst` the layer's input for the
+        destinations."""
+        return attend(
+            block,
+            z,
+            target=self.score_dst(x_dst),
+            adds_loops=adds_loops,
+            slope=self.negative_slope,
+            dropout=self.dropout if self.training else 0.0,
+        )
 
     def score_dst(self, x_dst: Tensor) -> Tensor:
         """A destination's part of the score, a_dst · W x: `[num_dst, H]`."""

@@ -7,7 +7,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.models.attention import attend, edge_softmax, pair_score
+from gnntrain.compute.reference import by_head
+from gnntrain.models.attention import attend, pair_score
 from gnntrain.models.conv import BlockConv, SourceKey
 from gnntrain.models.gat import GAT
 from gnntrain.models.pyg_model import PyGModel
@@ -31,10 +32,10 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
         att = self.att.squeeze(0)
         score = pair_score(block, z, right, att, self.negative_slope)
         pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
-        weights = edge_softmax(block, score, (pair * att).sum(-1))
-        out = attend(block, z, z_dst, weights, self.dropout if self.training else 0.0)
+        loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0
+        out, _ = attend(block, z, score=score, loop=loop, dropout=dropout)
         bias: Tensor = self.bias
-        return (out.flatten(1) if self.concat else out.mean(1)) + bias
+        return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 
 
 class GATv2(GAT):

@@ -16,8 +16,7 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.attention import dot_score, edge_softmax, relation_shares
+from gnntrain.models.attention import attend, dot_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
 from gnntrain.models.gat import head_width
@@ -96,8 +95,9 @@ class BlockHGTConv(HeteroConv, nn.Module):
             source = sources[edge_type]
             assert isinstance(source, Tensor)  # of `transform`
             keys, values = source.chunk(2, dim=1)
-            alpha, log_sum = edge_softmax(block, dot_score(block, keys, query, self.heads))
-            rows.append(by_head(aggregate(values, Aggregation(block, weight=alpha)), self.heads))
+            score = dot_score(block, keys, query, self.heads)
+            part, log_sum = attend(block, values, score=score)
+            rows.append(by_head(part, self.heads))
             sums.append(log_sum)
         shares = relation_shares(sums)
         matrices = torch.stack([self.v_rel[edge_type] for edge_type in blocks])

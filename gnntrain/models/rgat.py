@@ -13,31 +13,12 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.aggregate import Aggregation, aggregate
-from gnntrain.models.attention import relation_shares, sum_softmax
+from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
-from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.gat import BlockGATConv, head_width
 from gnntrain.models.pyg_model import PyGLayer, PyGModel
 from gnntrain.sampling.block import Block
-
-
-class RelationGATConv(BlockGATConv):
-    """Σ α_uv W x_u over the in-neighbours u of one relation, without loops and bias."""
-
-    def attend(self, block: Block, z: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums by head, `[num_dst, H, C]`, and log Σ exp(score), `[num_dst, H]`.
-
-        Args:
-            block: The edges.
-            z: See `transform`.
-            x_dst: The layer's input for the destinations.
-        """
-        rows, score = self.split(z)
-        alpha, log_sum = sum_softmax(block, score, self.score_dst(x_dst), None, self.negative_slope)
-        alpha = drop(alpha, self.dropout if self.training else 0.0)
-        return by_head(aggregate(rows, Aggregation(block, weight=alpha)), self.heads), log_sum
 
 
 class BlockRGATConv(HeteroConv, nn.Module):
@@ -72,7 +53,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
             source, target = before[edge_type[0]], before[edge_type[2]]
             width = source if source == target else (source, target)
             fixed = {"concat": concat, "add_self_loops": False, "bias": False}
-            self.relations[edge_type] = RelationGATConv(width, out_channels, **fixed, **options)
+            self.relations[edge_type] = BlockGATConv(width, out_channels, **fixed, **options)
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
@@ -93,8 +74,9 @@ class BlockRGATConv(HeteroConv, nn.Module):
     ) -> Tensor:
         parts, sums = [], []
         for edge_type, block in blocks.items():
-            part, log_sum = self.relations[edge_type].attend(block, sources[edge_type], h_dst)
-            parts.append(part)
+            conv = self.relations[edge_type]
+            part, log_sum = conv.attend(block, sources[edge_type], h_dst, adds_loops=False)
+            parts.append(by_head(part, conv.heads))
             sums.append(log_sum)
         rows = torch.stack(parts)
         if self.across_relations:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 CASE_SECONDS = 30.0
 """A case that takes longer hangs; compiling its kernels takes a few seconds."""
-_PAUSE_SECONDS = 0.05
 _HANGS = "Timeout ("  # says `faulthandler` as it ends a process
 # The modules of this process, not those of the current directory.
 _CODE = (
@@ -65,7 +64,7 @@ def try_cases(
                     place = Path(tempfile.mkdtemp(dir=folder))
                     running[_start(share, device, place)] = share, place
                 waiting = []
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(0.05)
                 is_over = time.monotonic() >= deadline
                 for process in [one for one in running if is_over or one.poll() is not None]:
                     process.kill()

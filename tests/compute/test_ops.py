@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.reference import by_head
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
-from gnntrain.models.attention import edge_softmax, pair_score
+from gnntrain.models.attention import attend, pair_score
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration, on_gpu_kernels
 from tests.compute.test_examples import DTYPES, chunks_of
@@ -201,22 +203,30 @@ def test_a_weighted_sum_is_a_loop_over_edges_forward_and_backward(
         assert_near(got, expected)
 
 
-def slow_softmax(block: Block, score: Tensor, loop: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A loop over destinations."""
-    weights = torch.zeros_like(score)
-    seconds = []
-    edges = edge_list(block)
+def slow_attend(
+    block: Block, rows: Tensor, score: Tensor, target: Tensor | None, loop: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A loop over destinations, with the softmax by torch; `score` by edge, or by node."""
+    edges, offset, heads = edge_list(block), block.dst_offset, score.shape[1]
+    outs, seconds = [rows[:0]], [score[:0]]
     for dst in range(block.num_dst):
         own = [
-            edge
+            (edge, src)
             for edge, (end, src) in enumerate(edges)
-            if end == dst and (loop is None or src != dst + block.dst_offset)
+            if end == dst and (loop is None or src != dst + offset)
         ]
-        scores = score[own] if loop is None else torch.cat([score[own], loop[dst : dst + 1]])
-        found = scores.softmax(0)
-        weights = weights.index_put((torch.tensor(own, dtype=torch.int64),), found[: len(own)])
-        seconds.append(scores.logsumexp(0) if loop is None else found[-1])
-    return weights, torch.stack(seconds) if seconds else score.new_zeros(0, score.shape[1])
+        sources = [src for _, src in own]
+        if target is None:
+            scores = score[[edge for edge, _ in own]]
+        else:
+            scores = F.leaky_relu(score[sources] + target[dst], 0.2)
+        if loop is not None:
+            scores = torch.cat([scores, loop[dst : dst + 1]])
+            sources.append(dst + offset)
+        shares = scores.softmax(0).unsqueeze(-1)
+        outs.append((shares * by_head(rows[sources], heads)).sum(0).view(1, -1))
+        seconds.append(shares[-1:, :, 0] if loop is not None else scores.logsumexp(0)[None])
+    return torch.cat(outs), torch.cat(seconds)
 
 
 @each_registration
@@ -224,28 +234,40 @@ def slow_softmax(block: Block, score: Tensor, loop: Tensor | None = None) -> tup
 @given(
     block=blocks(),
     heads=st.sampled_from([1, 3]),
-    is_double=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    by_node=st.booleans(),
     has_loops=st.booleans(),
 )
-def test_the_edge_softmax_is_a_loop_over_destinations_forward_and_backward(
-    block: Block, heads: int, is_double: bool, has_loops: bool, device: str
+def test_attention_is_a_loop_over_destinations_forward_and_backward(
+    block: Block, heads: int, dtype: torch.dtype, by_node: bool, has_loops: bool, device: str
 ) -> None:
     torch.manual_seed(0)
-    dtype = torch.float64 if is_double else torch.float32
-    shapes = [(block.num_edges, heads), (block.num_dst, heads)]
-    scores = [torch.randn(shape, dtype=dtype) * 5 for shape in shapes[: 1 + has_loops]]
-    pulls = [torch.randn(shape, dtype=dtype) for shape in shapes]
-    results = []
-    for call, place, kind in (
-        (edge_softmax, device, dtype),
-        (slow_softmax, "cpu", torch.float64),
-    ):
-        inputs = [score.to(place, kind).requires_grad_() for score in scores]
-        out = call(block.to(place), *inputs)
+    number = block.num_src if by_node else block.num_edges
+    shapes = [(block.num_src, 4 * heads), (number, heads), *[(block.num_dst, heads)] * 3]
+    rows, score, ends, *pulls = (torch.randn(shape, dtype=dtype) for shape in shapes)
+    pulls = [torch.randn(block.num_dst, 4 * heads, dtype=dtype), pulls[1]]
+    inputs = [rows, score * 5, *([ends * 5] if by_node or has_loops else [])]
+
+    def fast(block: Block, rows: Tensor, score: Tensor, end: Any = None) -> tuple[Tensor, Tensor]:
+        if not by_node:
+            return attend(block, rows, score=score, loop=end)
+        whole = torch.cat([rows, score], dim=1)
+        return attend(block, whole, target=end, adds_loops=has_loops, slope=0.2)
+
+    def slow(block: Block, rows: Tensor, score: Tensor, end: Any = None) -> tuple[Tensor, Tensor]:
+        target, loop = (end, None) if by_node else (None, end)
+        if by_node and has_loops:
+            own = score[block.dst_offset : block.dst_offset + block.num_dst]
+            loop = F.leaky_relu(own + end, 0.2)
+        return slow_attend(block, rows, score, target, loop)
+
+    results: list[list[Tensor]] = []
+    for call, place, kind in ((fast, device, dtype), (slow, "cpu", torch.float64)):
+        given = [part.to(place, kind).requires_grad_() for part in inputs]
+        out = call(block.to(place), *given)
+        some, pull = out[: 2 - has_loops], [part.to(place, kind) for part in pulls]
         options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
-        pull = [part.to(place, kind) for part in pulls]
-        some = [part for part in out if part.requires_grad]
-        grads = torch.autograd.grad(some, inputs, pull[-len(some) :], **options)
+        grads = torch.autograd.grad(some, given, pull[: len(some)], **options)
         results.append([*(part.detach() for part in out), *grads])
     for got, expected in zip(*results, strict=True):
         assert got.dtype == dtype
@@ -254,12 +276,12 @@ def test_the_edge_softmax_is_a_loop_over_destinations_forward_and_backward(
 
 @each_registration
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_edge_softmax_survives_huge_scores(sign: int, device: str) -> None:
+def test_attention_survives_huge_scores(sign: int, device: str) -> None:
     block = full_block(graph_of(3, [(0, 2), (1, 2)]), 2, 3).to(device)
     score = torch.full((2, 1), sign * 1e4, device=device)
-    alpha, loop_alpha = edge_softmax(block, score, torch.zeros(1, 1, device=device))
-    assert alpha.tolist() == ([[0.5], [0.5]] if sign > 0 else [[0], [0]])
-    assert loop_alpha.tolist() == [[0 if sign > 0 else 1]]
+    rows, loop = torch.eye(3, device=device), torch.zeros(1, 1, device=device)
+    out, _ = attend(block, rows, score=score, loop=loop)
+    assert out.tolist() == ([[0.5, 0.5, 0]] if sign > 0 else [[0, 0, 1]])
 
 
 @each_registration
@@ -327,7 +349,5 @@ def test_chunks_of_a_block_without_destinations_read_nothing(device: str) -> Non
     block, nothing = Block(indptr, indices, 1).to(device), torch.empty(0, 4, device=device)
     with chunks_of(2):
         score = pair_score(block, nothing.new_ones(1, 4), nothing, nothing.new_ones(2, 2), 0.2)
-        alpha, _ = edge_softmax(block, score, nothing[:, :2])
-        out = aggregate(nothing.new_ones(1, 4), Aggregation(block, weight=alpha))
-    assert not alpha.any()
+        out, _ = attend(block, nothing.new_ones(1, 4), score=score, loop=nothing[:, :2])
     assert out.shape == (0, 4)
