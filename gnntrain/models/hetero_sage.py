@@ -63,10 +63,7 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
     def pyg_layer(self) -> PyGLayer:
         names = ("in_channels", "out_channels", "aggr")
         options = {e: {n: getattr(conv, n) for n in names} for e, conv in self.convs.items()}
-        weights = {
-            f"convs.{name}": weight
-            for name, weight in self.convs.state_dict(keep_vars=True).items()
-        }
+        weights = self.convs.state_dict(prefix="convs.", keep_vars=True)
         own = {t: self.root(t) for t in self.types.node_types if not self.types.into(t)}
         return PyGLayer("SAGEConv", options, weights, "mean" if self.is_mean else "sum", own)
 

@@ -138,9 +138,7 @@ def with_tables(
     made.changes = [f"model = WithTables(model, {target!r}, {tables})"]
     made.copied, made.inputs = [*made.copied, WithTables], _INPUTS
     made.weights = {f"module.{name}": weight for name, weight in weights.items()}
-    made.weights |= {
-        f"tables.{name}": w for name, w in model.tables.state_dict(keep_vars=True).items()
-    }
+    made.weights |= model.tables.state_dict(prefix="tables.", keep_vars=True)
     return made
 
 

@@ -98,7 +98,8 @@ def pyg_forward(model: HeteroGNN, graph: Graph) -> Tensor:
     made = model.typed_pyg_model()
     layers = eval(f"TypedLayers({', '.join(made.positionals)})", {"TypedLayers": TypedLayers})
     tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
-    plain = WithTables(layers, graph.target, tables).double().eval()
+    plain: Any = WithTables(layers, graph.target, tables)  # type: ignore[no-untyped-call]
+    plain = plain.double().eval()
     missing = plain.state_dict().keys() - made.weights.keys()
     assert not missing, missing
     inputs = features(graph), edge_index_dict(graph)
