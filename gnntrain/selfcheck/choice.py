@@ -27,11 +27,11 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import compiler, package_version, visible_gpus
 from gnntrain.reporting.text import counted
+from gnntrain.selfcheck.cases import Case, all_cases
 from gnntrain.selfcheck.trying import Outcome, try_cases
 
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
-    from gnntrain.selfcheck.cases import Case
 
 SECONDS = 60.0
 """How long a run waits for the check; what is not reached is tried at the next start."""
@@ -153,8 +153,6 @@ def self_check(
 ) -> dict[Case, Outcome]:
     """Try the kernels of a GPU in some precisions, once; then their outcomes come from the cache,
     unless `is_fresh`. A case that is not tried within the time has that as its fault."""
-    from gnntrain.selfcheck.cases import all_cases  # imports PyG
-
     cases = [case for case in all_cases() if case.precision in (None, *precisions)]
     path, deadline = cache_file(gpu), time.monotonic() + seconds
     known = {} if is_fresh else _load(path)

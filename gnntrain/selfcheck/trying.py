@@ -11,10 +11,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from gnntrain.selfcheck.cases import Case
+from gnntrain.selfcheck.cases import Case
 
 CASE_SECONDS = 30.0
 """A case that takes longer hangs; compiling its kernels takes a few seconds."""
