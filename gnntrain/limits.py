@@ -89,6 +89,20 @@ def available_cores() -> int:
     return there if quota is None else max(1, min(there, int(quota)))
 
 
+BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
+"""Of processors that multiply bfloat16."""
+
+
+def cpu_flags() -> set[str]:
+    """The processor's flags; empty where the system does not list them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    lines = (line.partition(":") for line in text.splitlines())
+    return next((set(v.split()) for k, _, v in lines if k.strip() in ("flags", "Features")), set())
+
+
 def core_numbers() -> list[int]:
     """The cores that this process may run on, whatever share of their time it gets."""
     if hasattr(os, "sched_getaffinity"):

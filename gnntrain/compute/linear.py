@@ -17,6 +17,7 @@ from gnntrain.compute.cpu import Table, array_of, by_rows, chunks, for_tasks, nu
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Operator, Sum
+from gnntrain.compute.products import product_type
 
 _STEPS = 1 << 16  # of dropout's probability
 
@@ -60,7 +61,8 @@ class AggregateLinear(Operator):
         Computed by separate operators, block-sized tensors would be written and read several times.
         """
         reduction = Reduction(Table(self.features), self.total, self.root)
-        weight, bias, across, keep = self.weight, self.bias, self.weight.t(), self.keep
+        weight, keep, product = self.weight, self.keep, product_type(self.weight.dtype)
+        bias, across = self.bias.to(product), weight.t().to(product)
         drop = None if self.dropout is None else Drop.draw(self.dropout)
         num_dst, dtype = reduction.num_dst, weight.dtype
         inputs = BUFFERS.empty((num_dst if keep else 0, weight.shape[1]), dtype)
@@ -69,7 +71,10 @@ class AggregateLinear(Operator):
         def task(start: int, stop: int) -> None:
             part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
             reduction.put(start, stop, part)
-            torch.addmm(bias, part, across, out=out[start:stop])
+            if product == dtype:
+                torch.addmm(bias, part, across, out=out[start:stop])
+            else:
+                out[start:stop] = torch.addmm(bias, part.to(product), across)
             if drop is not None:
                 drop.apply(out, start, stop, relu=True)
 
@@ -125,6 +130,8 @@ class AggregateLinearBackward(Operator):
     def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
         grad, weight, inputs, out = self.grad.contiguous(), self.weight, self.inputs, self.out
         exact = torch.promote_types(weight.dtype, torch.float32)
+        product = product_type(weight.dtype)
+        across = weight.to(product)
         factor = 1.0 if self.dropout is None else Drop.of(self.dropout).factor
         count = num_tasks(len(inputs), 0)
         # A sum for each task: the order of additions does not depend on the threads.
@@ -134,19 +141,22 @@ class AggregateLinearBackward(Operator):
 
         def task(number: int, start: int, stop: int) -> None:
             # A 16-bit product cannot be accumulated in place: one product for the whole task.
-            in_place = exact == weight.dtype
+            in_place = exact == product
             for a, b in chunks(start, stop) if in_place else [(start, stop)]:
                 part = grad[a:b]
                 if out is not None:
                     part = torch.empty_like(part)
                     kernels.mask_rows(array_of(grad), array_of(out), factor, a, b, array_of(part))
-                if in_place:
-                    weight_sums[number].addmm_(part.t(), inputs[a:b])
-                else:
-                    weight_sums[number] += part.t() @ inputs[a:b]
                 bias_sums[number] += part.sum(0, dtype=exact)
-                if self.needs_inputs:
-                    torch.mm(part, weight, out=grad_inputs[a:b])
+                part, rows = part.to(product), inputs[a:b].to(product)
+                if in_place:
+                    weight_sums[number].addmm_(part.t(), rows)
+                else:
+                    weight_sums[number] += part.t() @ rows
+                if self.needs_inputs and product == weight.dtype:
+                    torch.mm(part, across, out=grad_inputs[a:b])
+                elif self.needs_inputs:
+                    grad_inputs[a:b] = part @ across
 
         for_tasks(len(inputs), 0, task)
 

@@ -120,7 +120,7 @@ def processor() -> Iterator[Check]:
     """The processor, its instructions, and the cores that may be used."""
     cores, all_cores = available_cores(), os.cpu_count() or 1
     yield Check("ok", "model", cpu_model())
-    yield _instructions(machine.cpu_flags())
+    yield _instructions(limits.cpu_flags())
     yield Check("ok", "cores", f"{cores}{'' if cores == all_cores else f' of {all_cores}'}")
     quota = limits.container().cores
     if quota is not None and quota < all_cores:
@@ -135,12 +135,13 @@ def _instructions(flags: set[str]) -> Check:
     if not flags:
         return Check("note", "vectors", "this system does not list the processor's flags")
     widest = next((name for name in ("avx512f", "avx2", "asimd") if name in flags), None)
-    bf16 = next((name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in flags), None)
+    bf16 = next((name for name in limits.BF16_FLAGS if name in flags), None)
     if widest is None:
         hint = "Training on this processor will be slow."
         return Check("note", "vectors", "neither AVX2 nor AVX-512", hint)
     if bf16 is None:
-        return Check("ok", "vectors", f"{widest}, no bf16: keep trainer.precision=fp32")
+        text = "trainer.precision=bf16 saves memory, its products are computed in float32"
+        return Check("ok", "vectors", f"{widest}, no bf16: {text}")
     return Check("ok", "vectors", f"{widest}, {bf16}: bf16 in hardware")
 
 

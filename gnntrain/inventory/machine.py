@@ -45,16 +45,6 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def cpu_flags() -> set[str]:
-    """The processor's flags; empty where the system does not list them."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((set(v.split()) for k, _, v in lines if k.strip() in ("flags", "Features")), set())
-
-
 def may_write(path: Path) -> bool:
     """Whether a file can be made where a folder is, or would be made: tried."""
     try:

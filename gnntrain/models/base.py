@@ -339,9 +339,8 @@ class HeteroGNN(nn.Module):
         """
         return None
 
-    @torch.no_grad()
     def typed_pyg_model(self) -> PyGModel:
-        """The model as plain PyG, by `HeteroConv.pyg_layer`."""
+        """The model as plain PyG, by `HeteroConv.pyg_layer`; gradients flow from its weights."""
         return typed_pyg_model(self)
 
     def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:

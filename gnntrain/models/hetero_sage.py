@@ -44,39 +44,28 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
         self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
-        weight: Tensor = self._conv(edge_type).lin_l.weight
-        return weight / self._divisor(edge_type[2])
+        return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
 
     def root(self, node_type: NodeType) -> Root:
-        convs = [self._conv(edge_type) for edge_type in self.types.into(node_type)]
+        convs: list[Any] = [self.convs[edge_type] for edge_type in self.types.into(node_type)]
         if not convs:
             linear: Any = self.lins[node_type]
             return Root(linear.weight, linear.bias)
         # The maps of all relations multiply the same row: one product with their sum.
-        weight: Tensor = sum(conv.lin_r.weight for conv in convs)
-        bias: Tensor = sum(conv.lin_l.bias for conv in convs)
-        divisor = self._divisor(node_type)
-        return Root(weight / divisor, bias / divisor)
+        parts = [conv.lin_r.weight for conv in convs], [conv.lin_l.bias for conv in convs]
+        return Root(*(self._shared(node_type, sum(part)) for part in parts))
 
-    def _divisor(self, node_type: NodeType) -> int:
-        """The number of relations, if they are averaged."""
-        return len(self.types.into(node_type)) if self.is_mean else 1
+    def _shared(self, node_type: NodeType, weight: Any) -> Tensor:
+        """Divided by the number of relations, if they are averaged."""
+        shared: Tensor = weight / (len(self.types.into(node_type)) if self.is_mean else 1)
+        return shared
 
     def pyg_layer(self) -> PyGLayer:
-        options = {
-            name: {
-                "in_channels": conv.in_channels,
-                "out_channels": conv.out_channels,
-                "aggr": self.reduce,
-            }
-            for name, conv in self.convs.items()
-        }
-        weights = {f"convs.{name}": weight for name, weight in self.convs.state_dict().items()}
+        names = ("in_channels", "out_channels", "aggr")
+        options = {e: {n: getattr(conv, n) for n in names} for e, conv in self.convs.items()}
+        weights = self.convs.state_dict(prefix="convs.", keep_vars=True)
         own = {t: self.root(t) for t in self.types.node_types if not self.types.into(t)}
         return PyGLayer("SAGEConv", options, weights, "mean" if self.is_mean else "sum", own)
-
-    def _conv(self, edge_type: EdgeType) -> Any:
-        return self.convs[edge_type]
 
 
 class HeteroSAGE(HeteroGNN):

@@ -8,6 +8,7 @@ from typing import Annotated, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.nn import HGTConv
 from torch_geometric.nn.module_dict import ModuleDict
 from torch_geometric.nn.parameter_dict import ParameterDict
 
@@ -67,8 +68,9 @@ class BlockHGTConv(HeteroConv, nn.Module):
                 self.skip[t] = nn.Parameter(torch.ones(1))
         self.k_rel, self.v_rel, self.p_rel = ParameterDict(), ParameterDict(), ParameterDict()
         for edge_type in types.edge_types:
-            self.k_rel[edge_type] = _matrices(heads, width)
-            self.v_rel[edge_type] = _matrices(heads, width)
+            for matrices in (self.k_rel, self.v_rel):  # as PyG draws them
+                drawn = torch.empty(heads, width, width).uniform_(-(width**-0.5), width**-0.5)
+                matrices[edge_type] = nn.Parameter(drawn)
             self.p_rel[edge_type] = nn.Parameter(torch.ones(heads))
         is_output = types.is_output
         self.lin = nn.Linear(hidden_channels, types.out_channels) if is_output else nn.Identity()
@@ -115,49 +117,38 @@ class BlockHGTConv(HeteroConv, nn.Module):
         return outputs
 
     def pyg_layer(self) -> PyGLayer:
-        types, own = self.types, {}
+        types, hidden, own = self.types, self.hidden_channels, {}
         for t, lin in self.own_lin.items():
             own[t] = lin.weight, lin.bias
             if t in self.skip:
                 share = self.skip[t].sigmoid()
-                kept = (1 - share) * torch.eye(self.hidden_channels).to(share)
+                kept = (1 - share) * torch.eye(hidden).to(share)
                 own[t] = share * lin.weight + kept, share * lin.bias
         options = {
             "in_channels": dict(types.in_channels),
-            "out_channels": self.hidden_channels,
+            "out_channels": hidden,
             "metadata": ([*types.in_channels], [*types.edge_types]),
             "heads": self.heads,
         }
-        lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
-        return PyGLayer("HGTConv", options, self.pyg_weights(), own=own, lin=lin)
-
-    def pyg_weights(self) -> dict[str, Tensor]:
-        """The state dict of PyG's `HGTConv` of these types; weights that it does not need are 0."""
-        hidden, zeros = self.hidden_channels, next(self.parameters()).new_zeros
-        found: dict[str, Tensor] = {}
-
-        def part(modules: ModuleDict, node_type: NodeType, name: str, *shape: int) -> Tensor:
-            has_part = node_type in modules
-            weight: Tensor = getattr(modules[node_type], name) if has_part else zeros(shape)
-            return weight
-
-        for t, width in self.types.in_channels.items():
-            for name, before, after in (("weight", [width], [hidden]), ("bias", [], [])):
-                keys, values = part(self.kv_lin, t, name, 2 * hidden, *before).chunk(2)
-                query = part(self.q_lin, t, name, hidden, *before)
-                found[f"kqv_lin.lins.{t}.{name}"] = torch.cat([keys, query, values])
-                found[f"out_lin.lins.{t}.{name}"] = part(self.out_lin, t, name, hidden, *after)
-            found[f"skip.{ParameterDict.to_internal_key(t)}"] = (
-                self.skip[t] if t in self.skip else zeros(1)
-            )
-        edge_types = self.types.edge_types
-        for edge_type in edge_types:
+        state = HGTConv(**options).to(next(self.parameters())).state_dict()
+        weights = {name: torch.zeros_like(weight) for name, weight in state.items()}
+        for name in ("weight", "bias"):  # weights that `HGTConv` does not need stay 0
+            for t, lin in self.kv_lin.items():
+                keys, values = getattr(lin, name).chunk(2)
+                weights[f"kqv_lin.lins.{t}.{name}"][:hidden] = keys
+                weights[f"kqv_lin.lins.{t}.{name}"][2 * hidden :] = values
+            for t, lin in self.q_lin.items():
+                weights[f"kqv_lin.lins.{t}.{name}"][hidden : 2 * hidden] = getattr(lin, name)
+                weights[f"out_lin.lins.{t}.{name}"] = getattr(self.out_lin[t], name)
+        weights |= {f"skip.{ParameterDict.to_internal_key(t)}": s for t, s in self.skip.items()}
+        for edge_type, prior in self.p_rel.items():
             key = ParameterDict.to_internal_key("__".join(edge_type))
-            found[f"p_rel.{key}"] = self.p_rel[edge_type].unsqueeze(0)
+            weights[f"p_rel.{key}"] = prior.unsqueeze(0)
         for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
-            by_head = torch.stack([matrices[edge_type] for edge_type in edge_types], dim=1)
-            found[f"{name}.weight"] = by_head.flatten(0, 1)
-        return found
+            stacked = torch.stack([matrices[edge_type] for edge_type in types.edge_types], dim=1)
+            weights[f"{name}.weight"] = stacked.flatten(0, 1)
+        lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
+        return PyGLayer("HGTConv", options, weights, own=own, lin=lin)
 
     def _queries(self, edge_types: Sequence[EdgeType], h_dst: Tensor) -> Tensor:
         """p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`."""
@@ -166,12 +157,6 @@ class BlockHGTConv(HeteroConv, nn.Module):
         scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
         matrices = torch.stack([self.k_rel[edge_type] for edge_type in edge_types]) * scale
         return torch.einsum("nhe,rhde->rnhd", query, matrices).flatten(2)
-
-
-def _matrices(heads: int, width: int) -> nn.Parameter:
-    """Of a relation, as PyG draws them."""
-    bound = width**-0.5
-    return nn.Parameter(torch.empty(heads, width, width).uniform_(-bound, bound))
 
 
 class HGT(HeteroGNN):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.products import product_type
 from gnntrain.models.aggregate import Aggregation, source_gradient
 
 _ALL = slice(None)
@@ -81,6 +82,8 @@ def linear_sums(
         if term.columns == part.columns == _ALL:
             linear = term.weight, part.root_weight, part.bias
             return (_one_sum(tensor, *linear, dtype, features, term.aggregation, dropout),)
+    if dtype == torch.bfloat16 and part.bias.device.type == "cpu":
+        dtype = product_type(dtype)
     features_of, tensors = zip(*pairs, strict=True)
     parameters = [tensor for part in parts for tensor in part.parameters]
     return _sums(features_of, tuple(parts), dtype, *tensors, *parameters)

@@ -78,7 +78,7 @@ class PyGLayer:
 
 def typed_pyg_model(model: HeteroGNN) -> PyGModel:
     """The PyG model with the same outputs as a `HeteroGNN`, by its layers' `pyg_layer`."""
-    state, layers = model.state_dict(), list[dict[str, Any]]()
+    state, layers = model.state_dict(keep_vars=True), list[dict[str, Any]]()
     weights: dict[str, Tensor] = {}
     linears: dict[str, tuple[Tensor, Tensor]] = {}
     for i, conv in enumerate(map(model.conv, range(model.num_layers))):
@@ -119,7 +119,7 @@ def typed_pyg_model(model: HeteroGNN) -> PyGModel:
     made = PyGModel("HeteroConv" if layer.aggr else layer.conv, {}, {}, call="TypedLayers")
     made.copied = [TypedLayers]
     made.positionals = [f"{k}={pformat(v, sort_dicts=False)}" for k, v in arguments.items()]
-    return with_tables(made, model, {name: w.detach() for name, w in weights.items()})
+    return with_tables(made, model, weights)
 
 
 def with_tables(
@@ -138,7 +138,7 @@ def with_tables(
     made.changes = [f"model = WithTables(model, {target!r}, {tables})"]
     made.copied, made.inputs = [*made.copied, WithTables], _INPUTS
     made.weights = {f"module.{name}": weight for name, weight in weights.items()}
-    made.weights |= {f"tables.{name}": w for name, w in model.tables.state_dict().items()}
+    made.weights |= model.tables.state_dict(prefix="tables.", keep_vars=True)
     return made
 
 

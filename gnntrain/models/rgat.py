@@ -95,7 +95,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
             edge_type: {name: getattr(conv, name) for name in names} | fixed
             for edge_type, conv in self.relations.items()
         }
-        weights = {f"convs.{name}": weight for name, weight in self.relations.state_dict().items()}
+        weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
         own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
         return PyGLayer("GATConv", options, weights, "sum", own)
 

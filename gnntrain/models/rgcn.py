@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Unpack
 
 import torch
@@ -50,60 +49,54 @@ class BlockRGCNConv(LinearConv, nn.Module):
     ) -> None:
         super().__init__()
         self.types, self.reduce = types, "mean"
+        widths, after = types.in_channels, types.out_channels
         self.weight, self.blocks = ParameterDict(), ParameterDict()
         self.has_bases = num_bases is not None and len(types.edge_types) > 0
         self._comp_rows = {name: row for row, name in enumerate(sorted(types.edge_types))}
-        given = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
+        dense = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
         if num_bases is not None and self.has_bases:
-            if given:
-                shape = num_bases, types.out_channels, _common_width(types, given)
-                self.bases = nn.Parameter(torch.empty(shape))
+            if dense:
+                before = _common_width({edge[0]: widths[edge[0]] for edge in dense})
+                self.bases = nn.Parameter(torch.empty(num_bases, after, before))
             self.comp = nn.Parameter(torch.empty(len(types.edge_types), num_bases))
         else:
-            for edge_type in given:
-                self._add_weight(edge_type, num_blocks)
+            for edge_type in dense:
+                before = widths[edge_type[0]]
+                if num_blocks is not None and before % num_blocks == after % num_blocks == 0:
+                    shape = num_blocks, after // num_blocks, before // num_blocks
+                    self.blocks[edge_type] = nn.Parameter(torch.empty(shape))
+                else:
+                    self.weight[edge_type] = nn.Parameter(torch.empty(after, before))
         for weight in self.parameters():
             glorot(weight)  # as in PyG's `RGCNConv`
-        self._columns = dict(chain(*map(self._columns_of_rows, types.one_hot)))
+        self._columns: dict[SourceKey, slice] = {}
+        for t in types.one_hot:  # the columns of its rows by who reads them
+            for i, edge in enumerate(sorted(e for e in types.edge_types if e[0] == t)):
+                first, number = (0, self.comp.shape[1]) if self.has_bases else (i, 1)
+                self._columns[edge] = slice(first * after, (first + number) * after)
+            self._columns[t] = slice(widths[t] - after, None)
         self.one: Tensor
         if types.one_hot:
-            self.register_buffer("one", torch.eye(types.out_channels), persistent=False)
+            self.register_buffer("one", torch.eye(after), persistent=False)
         self.roots, self.biases = ModuleDict(), ParameterDict()
         for t in types.node_types:
             if t in types.one_hot:
-                self.biases[t] = nn.Parameter(torch.zeros(types.out_channels))
+                self.biases[t] = nn.Parameter(torch.zeros(after))
             else:
-                self.roots[t] = glorot_linear(types.in_channels[t], types.out_channels)
-
-    def _add_weight(self, edge_type: EdgeType, num_blocks: int | None) -> None:
-        before, after = self.types.in_channels[edge_type[0]], self.types.out_channels
-        if num_blocks is not None and before % num_blocks == after % num_blocks == 0:
-            shape = num_blocks, after // num_blocks, before // num_blocks
-            self.blocks[edge_type] = nn.Parameter(torch.empty(shape))
-        else:
-            self.weight[edge_type] = nn.Parameter(torch.empty(after, before))
+                self.roots[t] = glorot_linear(widths[t], after)
 
     def columns(self, key: SourceKey) -> slice:
         return self._columns.get(key, slice(None))
 
-    def _columns_of_rows(self, node_type: NodeType) -> Iterator[tuple[SourceKey, slice]]:
-        """The columns of a one-hot input's row by who reads them."""
-        width = self.types.out_channels
-        edge_types = sorted(edge for edge in self.types.edge_types if edge[0] == node_type)
-        for i, edge_type in enumerate(edge_types):
-            first, number = (0, self.comp.shape[1]) if self.has_bases else (i, 1)
-            yield edge_type, slice(first * width, (first + number) * width)
-        yield node_type, slice(self.types.in_channels[node_type] - width, None)
-
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
-        """See `RelationSumConv`; of a one-hot input, what combines the blocks of columns."""
-        if edge_type[0] in self.types.one_hot:
-            row = self._comp_rows[edge_type]
-            return torch.kron(self.comp[row, None], self.one) if self.has_bases else self.one
-        if self.has_bases:
-            return torch.einsum("b,boi->oi", self.comp[self._comp_rows[edge_type]], self.bases)
+        """See `LinearConv`; of a one-hot input, what combines the blocks of columns."""
+        comp = self.comp[self._comp_rows[edge_type]] if self.has_bases else None
         weight: Tensor
-        if edge_type in self.blocks:
+        if edge_type[0] in self.types.one_hot:
+            weight = self.one if comp is None else torch.kron(comp[None], self.one)
+        elif comp is not None:
+            weight = torch.einsum("b,boi->oi", comp, self.bases)
+        elif edge_type in self.blocks:
             weight = torch.block_diag(*self.blocks[edge_type])  # type: ignore[no-untyped-call]
         else:
             weight = self.weight[edge_type]
@@ -122,19 +115,17 @@ class BlockRGCNConv(LinearConv, nn.Module):
         return Root(linear.weight, linear.bias)
 
     def pyg_layer(self) -> PyGLayer:
+        widths, fixed = self.types.in_channels, {"root_weight": False, "bias": False}
         options, weights = {}, {}
         for edge_type in self.types.edge_types:
-            weight = self._whole(edge_type, self.relation_weight(edge_type))
-            options[edge_type] = {
-                "in_channels": (weight.shape[1], self.types.in_channels[edge_type[2]]),
-                "out_channels": len(weight),
-                "root_weight": False,
-                "bias": False,
-            }
-            weights[f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"] = weight
+            before = widths[edge_type[0]], widths[edge_type[2]]
+            own = {"in_channels": before, "out_channels": self.types.out_channels}
+            options[edge_type] = own | fixed
+            name = f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"
+            weights[name] = self._whole(edge_type, self.relation_weight(edge_type))
         roots = {t: self.root(t) for t in self.types.node_types}
-        own = {t: (self._whole(t, root.weight), root.bias) for t, root in roots.items()}
-        return PyGLayer("SAGEConv", options, weights, "sum", own)
+        linears = {t: (self._whole(t, root.weight), root.bias) for t, root in roots.items()}
+        return PyGLayer("SAGEConv", options, weights, "sum", linears)
 
     def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
         """The weight for all columns of the input: 0 for those that are not read."""
@@ -144,13 +135,8 @@ class BlockRGCNConv(LinearConv, nn.Module):
         return out
 
 
-def _common_width(types: LayerTypes, edge_types: Sequence[EdgeType]) -> int:
-    """The width of the rows that some edge types aggregate, of whatever type.
-
-    Raises:
-        UserError: They have several widths.
-    """
-    widths = {source: types.in_channels[source] for source, _, _ in edge_types}
+def _common_width(widths: Mapping[NodeType, int]) -> int:
+    """The one width of the rows that edge types aggregate, by source type."""
     if len(set(widths.values())) > 1:
         told = ", ".join(f"{name}: {width}" for name, width in widths.items())
         raise UserError(

@@ -193,7 +193,7 @@ def _write(path: Path, texts: dict[str, str], weights: dict[str, torch.Tensor]) 
         with atomic_folder(path) as draft:
             for name, text in texts.items():
                 (draft / name).write_text(text, encoding="utf-8")
-            torch.save(weights, draft / "model.pt")
+            torch.save({name: w.detach() for name, w in weights.items()}, draft / "model.pt")
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise RunError(

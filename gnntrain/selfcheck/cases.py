@@ -30,14 +30,9 @@ class WrongResultError(Exception):
 
 
 class Case(NamedTuple):
-    """A kernel to try.
-
-    Attributes:
-        name: Distinct among all cases: the kernel, a colon, and what it is tried with.
-        kernel: The operator's name, or one of `selection`'s further names.
-        precision: fp32, bf16 or fp16; None: the case has no floating-point numbers.
-        run: Try it on a device; the error, see `compare`.
-    """
+    """A kernel to try: that of an operator, or one of `selection`'s further names. Names of cases
+    are distinct; without floating-point numbers they have no precision. `run` gives the error on a
+    device, see `compare`."""
 
     name: str
     kernel: str
@@ -148,7 +143,8 @@ def _try_sampler(
 
     for step in range(2):  # the second draw finds the first one's traces
         key = SampleKey(1, 2, step)
-        compare(partial(by_gpu, key), partial(by_cpu, key), partial(by_cpu, key))
+        wanted = partial(by_cpu, key)
+        compare(partial(by_gpu, key), wanted, wanted)
     return 0.0
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import platformdirs
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
@@ -27,11 +27,11 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import compiler, package_version, visible_gpus
 from gnntrain.reporting.text import counted
+from gnntrain.selfcheck.cases import Case, all_cases
 from gnntrain.selfcheck.trying import Outcome, try_cases
 
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
-    from gnntrain.selfcheck.cases import Case
 
 SECONDS = 60.0
 """How long a run waits for the check; what is not reached is tried at the next start."""
@@ -78,16 +78,16 @@ def kernel_choice(
         faults = _faults(config, device_type)
     else:  # one process checks each kind of GPU of a machine
         kind = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
-        kinds = rendezvous.gather("kinds of GPUs", kind)
-        of_processes = list(zip(rendezvous.machines, kinds, strict=True))
+        kinds = [*zip(rendezvous.machines, rendezvous.gather("kinds of GPUs", kind), strict=True)]
         process = rendezvous.launched.process
-        is_first = of_processes.index(of_processes[process]) == process
+        is_first = kinds.index(kinds[process]) == process
         own = _faults(config, device_type) if is_first else {}
         faults = dict(ChainMap(*rendezvous.gather("self-check", own)))
     if not faults:
         return KernelChoice("triton")
-    told = ", ".join(f"{name} ({faults[name]})" for name in sorted(faults))
-    failed = f"{counted(len(faults), 'kernel')} did not pass the self-check: {told}"
+    names = sorted(faults)
+    told = ", ".join([f"{name} ({faults[name]})" for name in names[:4]] + names[4:])
+    failed = f"{counted(len(names), 'kernel')} did not pass the self-check: {told}"
     if asked == "triton":
         raise UserError(
             f"compute.kernels=triton, but {failed}.",
@@ -106,10 +106,9 @@ def kernel_choice(
 def takes_triton(asked: str, device_type: str) -> bool:
     """Whether Triton's kernels are wanted here. A run that asks for them may be evaluated on a CPU,
     which takes its own, but for Triton's interpreter in tests."""
-    interprets = os.environ.get("TRITON_INTERPRET") == "1"
-    return device_type in TRITON_DEVICES or (
-        asked == "triton" and device_type == "cpu" and interprets
-    )
+    if asked == "triton" and device_type == "cpu":
+        return os.environ.get("TRITON_INTERPRET") == "1"
+    return device_type in TRITON_DEVICES
 
 
 def _faults(config: Config, device_type: str) -> dict[str, str]:
@@ -154,8 +153,6 @@ def self_check(
 ) -> dict[Case, Outcome]:
     """Try the kernels of a GPU in some precisions, once; then their outcomes come from the cache,
     unless `is_fresh`. A case that is not tried within the time has that as its fault."""
-    from gnntrain.selfcheck.cases import all_cases  # imports PyG
-
     cases = [case for case in all_cases() if case.precision in (None, *precisions)]
     path, deadline = cache_file(gpu), time.monotonic() + seconds
     known = {} if is_fresh else _load(path)
@@ -164,7 +161,7 @@ def self_check(
         _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
         # Others wait for the outcomes, unless that takes too long, or nothing can be kept there.
         lock = FileLock(path.with_suffix(".lock"))
-        with contextlib.suppress(OSError, NotImplementedError, Timeout):
+        with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=min(seconds, SECONDS))
         try:
@@ -178,7 +175,7 @@ def self_check(
         finally:
             lock.release()
     tried = {case: known[case.name] for case in cases if case.name in known}
-    left = [case for case in _pending(cases, known) if case.name not in known]
+    left = [case for case in _pending(cases, known) if case not in tried]
     return tried | dict.fromkeys(left, Outcome(reason, is_lasting=False))
 
 
@@ -187,8 +184,7 @@ def faults_of(outcomes: Mapping[Case, Outcome]) -> dict[str, str]:
     faults: dict[str, str] = {}
     for case, outcome in outcomes.items():
         if outcome.fault is not None:
-            options = case.name.partition(": ")[2]
-            faults.setdefault(case.kernel, f"{outcome.fault} [{options}]")
+            faults.setdefault(case.kernel, f"{outcome.fault} [{case.name.partition(': ')[2]}]")
     return faults
 
 

@@ -11,14 +11,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from gnntrain.selfcheck.cases import Case
+from gnntrain.selfcheck.cases import Case
 
 CASE_SECONDS = 30.0
 """A case that takes longer hangs; compiling its kernels takes a few seconds."""
-_PAUSE_SECONDS = 0.05
 _HANGS = "Timeout ("  # says `faulthandler` as it ends a process
 # The modules of this process, not those of the current directory.
 _CODE = (
@@ -65,7 +63,7 @@ def try_cases(
                     place = Path(tempfile.mkdtemp(dir=folder))
                     running[_start(share, device, place)] = share, place
                 waiting = []
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(0.05)
                 is_over = time.monotonic() >= deadline
                 for process in [one for one in running if is_over or one.poll() is not None]:
                     process.kill()

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from gnntrain.compute.products import prepare_autocast
 from gnntrain.config import TrainerConfig
 from gnntrain.devices import is_gpu
 from gnntrain.distributed.context import DistributedContext
@@ -76,6 +77,8 @@ class Update:
             higher_is_better=task.metric.higher_is_better,
         )
         self._dtype = _AUTOCAST.get(config.precision)
+        if self._dtype == torch.bfloat16:
+            prepare_autocast()
         self._device = context.device.type
         self._scaler = torch.amp.GradScaler(
             self._device, enabled=config.precision == "fp16" and is_gpu(context.device)

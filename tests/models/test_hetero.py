@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +17,10 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeData, EdgeType, Graph, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import HeteroConv
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.models.hetero_sage import HeteroSAGE
 from gnntrain.models.hgt import HGT
+from gnntrain.models.plain import TypedLayers, WithTables
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from tests.hetero_graphs import hetero_graph, random_hetero_data
@@ -43,8 +42,8 @@ CASES: list[tuple[Kind, dict[str, Any]]] = [
     (HGT, {"heads": 1}),
     (RGAT, {"heads": 2, "output_heads": 3, "negative_slope": 0.1}),
     (RGAT, {"heads": 1}),
-    (RGAT, {"heads": 2, "across_relations": True}),
 ]
+ACROSS: tuple[Kind, dict[str, Any]] = (RGAT, {"heads": 2, "across_relations": True})  # not in PyG
 
 SCAFFOLDS: list[dict[str, Any]] = [
     {"num_layers": 1},
@@ -68,7 +67,8 @@ def name_of(case: object) -> str:
     return str(case)
 
 
-every_model = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
+in_pyg = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
+every_model = pytest.mark.parametrize(("kind", "options"), [*CASES, ACROSS], ids=name_of)
 every_model_but_bases = pytest.mark.parametrize(  # which need rows of one width
     ("kind", "options"), [case for case in CASES if "num_bases" not in case[1]], ids=name_of
 )
@@ -93,120 +93,18 @@ def features(graph: Graph) -> dict[NodeType, Tensor]:
     return {t: rows.double() for t, rows in found.items() if rows.shape[1]}
 
 
-def rgcn_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
-    """A layer of R-GCN: PyG's mean of each relation, and a linear layer of each type."""
-    own = {t: x[t][:, conv.columns(t)] for t in conv.types.node_types}
-    out = {t: F.linear(rows, *conv.root(t)) for t, rows in own.items()}
-    edges = edge_index_dict(graph)
-    for edge_type in conv.types.edge_types:
-        source, _, node_type = edge_type
-        rows = x[source][:, conv.columns(edge_type)]
-        mean = pyg.SimpleConv("mean")((rows, own[node_type]), edges[edge_type])
-        out[node_type] = out[node_type] + mean @ conv.relation_weight(edge_type).t()
+def pyg_forward(model: HeteroGNN, graph: Graph) -> Tensor:
+    """The model as PyG's layers, with its weights; gradients flow to these."""
+    made = model.typed_pyg_model()
+    layers = eval(f"TypedLayers({', '.join(made.positionals)})", {"TypedLayers": TypedLayers})
+    tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+    plain: Any = WithTables(layers, graph.target, tables)  # type: ignore[no-untyped-call]
+    plain = plain.double().eval()
+    missing = plain.state_dict().keys() - made.weights.keys()
+    assert not missing, missing
+    inputs = features(graph), edge_index_dict(graph)
+    out: Tensor = torch.func.functional_call(plain, made.weights, inputs)
     return out
-
-
-def sage_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
-    """A layer of GraphSAGE by PyG's `HeteroConv`, which leaves out types without in-edges."""
-    convs: dict[EdgeType, Any] = {edge: conv.convs[edge] for edge in conv.types.edge_types}
-    with warnings.catch_warnings(action="ignore"):  # on types that nothing updates
-        layer: Any = pyg.HeteroConv(convs, aggr="mean" if conv.is_mean else "sum")
-    out: dict[NodeType, Tensor] = layer(dict(x), edge_index_dict(graph))
-    return out | {t: linear(x[t]) for t, linear in conv.lins.items()}
-
-
-def hgt_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
-    """A layer of HGT by PyG's `HGTConv`, which leaves out types without in-edges."""
-    index = edge_index_dict(graph)
-    edges = {edge: index[edge] for edge in conv.types.edge_types}
-    metadata = [*x], [*edges]
-    layer: Any = pyg.HGTConv(
-        dict(conv.types.in_channels), conv.hidden_channels, metadata, conv.heads
-    )
-    out = torch.func.functional_call(layer, conv.pyg_weights(), (dict(x), edges))
-    for t in set(conv.types.node_types) - out.keys():
-        out[t] = conv.own_lin[t](x[t])
-        if t in conv.skip:
-            out[t] = conv.skip[t].sigmoid() * out[t] + (1 - conv.skip[t].sigmoid()) * x[t]
-    return {t: conv.lin(out[t]) for t in conv.types.node_types}
-
-
-def rgat_conv(conv: Any, x: Mapping[NodeType, Tensor], graph: Graph) -> dict[NodeType, Tensor]:
-    """A layer of R-GAT by PyG's `HeteroConv` of `GATConv`, or with one softmax edge by edge."""
-    out = {t: conv.roots[t](x[t]) for t in conv.types.node_types}
-    index = edge_index_dict(graph)
-    if conv.across_relations:
-        own = {t: softmax_across(conv, t, x, index) for t in out if conv.types.into(t)}
-    else:
-        convs = {edge: conv.relations[edge] for edge in conv.types.edge_types}
-        with warnings.catch_warnings(action="ignore"):  # on types that nothing updates
-            layer: Any = pyg.HeteroConv(convs)
-        own = layer(dict(x), index)
-    return {t: rows + own[t] if t in own else rows for t, rows in out.items()}
-
-
-def softmax_across(
-    conv: Any, node_type: NodeType, x: Mapping[NodeType, Tensor], index: Mapping[EdgeType, Tensor]
-) -> Tensor:
-    """Rows and scores of the edges of all relations, and PyG's softmax of them."""
-    rows, scores, nodes = [], [], []
-    for edge_type in conv.types.into(node_type):
-        made, (src, dst) = conv.relations[edge_type], index[edge_type]
-        lin_src, lin_dst = (made.lin, made.lin) if made.lin else (made.lin_src, made.lin_dst)
-        source = lin_src(x[edge_type[0]]).view(-1, made.heads, made.out_channels)
-        target = lin_dst(x[node_type]).view(-1, made.heads, made.out_channels)
-        score = (source * made.att_src).sum(-1)[src] + (target * made.att_dst).sum(-1)[dst]
-        rows.append(source[src])
-        scores.append(F.leaky_relu(score, made.negative_slope))
-        nodes.append(dst)
-    to, number = torch.cat(nodes), len(x[node_type])
-    alpha = softmax(torch.cat(scores), to, num_nodes=number)
-    messages = torch.cat(rows) * alpha.unsqueeze(-1)
-    total: Tensor = messages.new_zeros(number, *messages.shape[1:]).index_add(0, to, messages)
-    return total.flatten(1) if conv.concat else total.mean(1)
-
-
-REFERENCES: dict[object, Callable[..., dict[NodeType, Tensor]]] = {
-    RGCN: rgcn_conv,
-    HeteroSAGE: sage_conv,
-    HGT: hgt_conv,
-    RGAT: rgat_conv,
-}
-
-
-def pyg_forward(model: HeteroGNN, graph: Graph, options: Mapping[str, Any]) -> Tensor:
-    """The model as PyG would run it: its layers on all nodes and edges, no blocks."""
-    activations: dict[str, Callable[[Tensor], Tensor]] = {
-        "relu": F.relu,
-        "elu": F.elu,
-        "gelu": F.gelu,
-        "none": lambda rows: rows,
-    }
-    activation = activations[options.get("activation", "relu")]
-    h = features(graph) | {t: table.weight for t, table in model.tables.items()}
-    h = {t: rows for t, rows in h.items() if t in model.node_types_after(-1)}
-    for t, projection in model.projections.items():
-        h[t] = activation(projection(h[t]))
-    for i, conv in enumerate(model.convs):
-        out = REFERENCES[type(model)](conv, h, graph)
-        for t, rows in out.items():
-            if i < model.num_layers - 1:
-                rows = activation(_normalised(options.get("norm"), model.norms[i], t, rows))
-            own: Any = model.residuals[i] if options.get("residual") else None
-            out[t] = rows if own is None or t not in own else rows + own[t](h[t])
-        h = out
-    return h[graph.target]
-
-
-def _normalised(norm: str | None, norms: Any, node_type: NodeType, rows: Tensor) -> Tensor:
-    if norm == "batch":
-        found = norms[node_type].module
-        rows = (rows - found.running_mean) / (found.running_var + found.eps).sqrt()
-        normalised: Tensor = rows * found.weight + found.bias
-        return normalised
-    if norm == "layer":
-        return F.layer_norm(rows, rows.shape[1:], norms[node_type].weight, norms[node_type].bias)
-    return rows
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-11) -> None:
@@ -234,11 +132,11 @@ def reference_gradients(model: HeteroGNN, out: Tensor, rows: Tensor) -> dict[str
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_equals_pyg(graph: Graph, model: HeteroGNN, options: Mapping[str, Any]) -> None:
+def assert_equals_pyg(graph: Graph, model: HeteroGNN) -> None:
     """Outputs and gradients of the whole graph and of a batch with all neighbours."""
     for _, table in embedding_tables(model):
         table.weight.requires_grad_()
-    expected = pyg_forward(model, graph, options)
+    expected = pyg_forward(model, graph)
     factors = torch.randn(len(SEEDS), OUT, dtype=torch.float64)
     wanted = reference_gradients(model, expected[SEEDS], factors)
     for _, table in embedding_tables(model):
@@ -260,12 +158,12 @@ def assert_equals_pyg(graph: Graph, model: HeteroGNN, options: Mapping[str, Any]
 
 
 @pytest.mark.parametrize("scaffold", SCAFFOLDS, ids=name_of)
-@every_model
+@in_pyg
 def test_a_whole_graph_and_a_batch_with_all_neighbours_equal_pyg(
     kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
 ) -> None:
     graph = hetero_graph()
-    assert_equals_pyg(graph, build(graph, kind, **options, **scaffold), scaffold)
+    assert_equals_pyg(graph, build(graph, kind, **options, **scaffold))
 
 
 @pytest.mark.parametrize("scaffold", RAW, ids=name_of)
@@ -275,70 +173,50 @@ def test_layers_take_raw_widths_by_type(
 ) -> None:
     graph = hetero_graph()
     model = build(graph, kind, **options, **scaffold, project_inputs=False)
-    assert_equals_pyg(graph, model, scaffold)
+    assert_equals_pyg(graph, model)
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-@every_model
+@in_pyg
 def test_types_without_edges_into_them_keep_their_own_term(
     kind: Kind, options: dict[str, Any], reverse: bool
 ) -> None:
     graph = hetero_graph(random_hetero_data(reverse=reverse))
-    assert_equals_pyg(graph, build(graph, kind, **options, num_layers=3), {})
+    assert_equals_pyg(graph, build(graph, kind, **options, num_layers=3))
 
 
-@every_model
-def test_layerwise_inference_in_chunks_equals_the_whole_graph(
-    kind: Kind, options: dict[str, Any]
-) -> None:
+def softmax_across(
+    conv: Any, node_type: NodeType, x: Mapping[NodeType, Tensor], index: Mapping[EdgeType, Tensor]
+) -> Tensor:
+    """Rows and scores of the edges of all relations, and PyG's softmax of them."""
+    rows, scores, nodes = [], [], []
+    for edge_type in conv.types.into(node_type):
+        made, (src, dst) = conv.relations[edge_type], index[edge_type]
+        lin_src, lin_dst = (made.lin, made.lin) if made.lin else (made.lin_src, made.lin_dst)
+        source = lin_src(x[edge_type[0]]).view(-1, made.heads, made.out_channels)
+        target = lin_dst(x[node_type]).view(-1, made.heads, made.out_channels)
+        score = (source * made.att_src).sum(-1)[src] + (target * made.att_dst).sum(-1)[dst]
+        rows.append(source[src])
+        scores.append(F.leaky_relu(score, made.negative_slope))
+        nodes.append(dst)
+    to, number = torch.cat(nodes), len(x[node_type])
+    alpha = softmax(torch.cat(scores), to, num_nodes=number)
+    messages = torch.cat(rows) * alpha.unsqueeze(-1)
+    total: Tensor = messages.new_zeros(number, *messages.shape[1:]).index_add(0, to, messages)
+    return total.flatten(1) if conv.concat else total.mean(1)
+
+
+def test_rgat_across_relations_is_pygs_softmax_over_the_edges_of_all() -> None:
     graph = hetero_graph()
-    model = build(graph, kind, **options, num_layers=3, hidden_channels=4, norm="layer")
-    expected = model(features(graph), {}, [full_hetero_block(graph)] * 3)
-    close(layerwise(model, graph), expected)
-
-
-def layerwise(model: HeteroGNN, graph: Graph, size: int = 7) -> Tensor:
-    """The outputs of all nodes: `HeteroGNN`'s pseudo-code, by chunks of `size` destinations."""
-    x = features(graph)
-    h = {
-        t: model.start(t, model.tables[t].weight if t in model.tables else x[t])
-        for t in model.node_types_after(-1)
-    }
-    block, sizes = full_hetero_block(graph), graph.schema.num_nodes
-    for i in range(model.num_layers):
-        conv: Any = model.conv(i)
-        after = {}
-        for t in model.node_types_after(i):
-            parts, own = [], h[t][:, conv.columns(t)]
-            for a, b in chunks(sizes[t], size):
-                total = None
-                for stage in conv.stages(conv.types.into(t)):
-                    blocks = {edge: part_of(block.edges[edge], a, b) for edge in stage}
-                    z = {edge: source_rows(conv, edge, h) for edge in stage}
-                    part = conv.on_blocks(blocks, z, own[a:b])
-                    total = part if total is None else total + part
-                out = conv.finish(t, total, own[a:b])
-                parts.append(model.update(i, t, out, h[t][a:b]))
-            after[t] = torch.cat(parts)
-        h = after
-    return h[graph.target]
-
-
-def source_rows(conv: HeteroConv, edge_type: EdgeType, h: Mapping[NodeType, Tensor]) -> Tensor:
-    key, rows = conv.source(edge_type), h[edge_type[0]][:, conv.columns(edge_type)]
-    return rows if key is None else conv.transform(rows, key)
-
-
-def part_of(block: Any, a: int, b: int) -> Any:
-    """The in-edges of the destinations `a … b − 1`."""
-    start, stop = int(block.indptr[a]), int(block.indptr[b])
-    indptr, indices = block.indptr[a : b + 1] - start, block.indices[start:stop]
-    return replace(block, indptr=indptr, indices=indices, dst_offset=a, derived={})
-
-
-def chunks(num_rows: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, num_rows, size):
-        yield start, min(start + size, num_rows)
+    kind, options = ACROSS
+    model = build(graph, kind, **options, num_layers=1)
+    h = {t: model.start(t, rows) for t, rows in features(graph).items()}
+    h |= {t: model.start(t, table.weight) for t, table in model.tables.items()}
+    conv: Any = model.conv(0)
+    expected = softmax_across(conv, "paper", h, edge_index_dict(graph)) + conv.roots["paper"](
+        h["paper"]
+    )
+    close(model(features(graph), {}, [full_hetero_block(graph)]), expected)
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])

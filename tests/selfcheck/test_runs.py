@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.compute.devices import NEEDS_INTERPRETER
-from tests.selfcheck import breaking
+from tests.selfcheck.breaking import python_path
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = [pytest.mark.slow, NEEDS_INTERPRETER]
@@ -23,35 +22,26 @@ BROKEN = "aggregate_max=wrong,edge_softmax=abort,pair_scores=hang,gather=raise"
 # The further one is for the kernels that read rows there, two of which are broken.
 REPLACED = {"aggregate_max", "edge_softmax", "pair_scores", "gather", "host memory"}
 RUN = (
-    "dataset=synthetic",
-    "dataset.num_nodes=60",
-    "dataset.avg_degree=4",
-    "model.hidden_channels=8",
-    "model.dropout=0",
-    "trainer.epochs=2",
-    "trainer.gpus=0",
+    *("dataset=synthetic", "dataset.num_nodes=60", "dataset.avg_degree=4"),
+    *("model.hidden_channels=8", "model.dropout=0", "trainer.epochs=2", "trainer.gpus=0"),
 )
 
 
-def gnntrain(
-    folder: Path, *arguments: str, broken: str = "", auto: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in `folder`, whose caches are in it too, on broken kernels (see `breaking`);
-    `auto`: `compute.kernels=auto` means Triton's kernels on the CPU."""
-    changes = folder / "changes"
-    changes.mkdir(exist_ok=True)
-    shutil.copyfile(breaking.__file__, changes / "sitecustomize.py")
+def gnntrain(folder: Path, *arguments: str, broken: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command in `folder`, whose caches are in it too, on kernels broken as in `breaking`."""
     variables = {
-        "PYTHONPATH": os.pathsep.join([str(changes), str(Path(__file__).parents[2])]),
+        "PYTHONPATH": python_path(folder),
         "TRITON_INTERPRET": "1",
         "XDG_CACHE_HOME": str(folder / "cache"),
         "BROKEN": broken,
-        "AUTO_ON_CPU": str(int(auto)),
     }
-    command = [sys.executable, "-m", "gnntrain", *arguments]
-    environment = {**os.environ, **variables}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "gnntrain", *arguments],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -82,7 +72,7 @@ def test_every_broken_kernel_is_found_and_replaced_and_the_run_is_right(folder: 
     assert all(name in warning for name in REPLACED)
     ways = {"aggregate_max": "wrong", "edge_softmax": "SIGABRT", "pair_scores": "hang"}
     assert all(way in replaced[name] for name, way in ways.items())
-    gnntrain(folder, *RUN, "model=gatv2", "run.dir=plain", auto=False)
+    gnntrain(folder, *RUN, "model=gatv2", "run.dir=plain")
     expected = summary(folder, "plain")
     assert expected["kernels"]["kernels"] == "numba"
     assert found["train_loss"] == pytest.approx(expected["train_loss"], abs=1e-4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,22 +15,21 @@ import pytest
 from gnntrain.selfcheck.cases import all_cases
 from gnntrain.selfcheck.trying import Outcome, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
-from tests.selfcheck import breaking
+from tests.selfcheck.breaking import python_path
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = [NEEDS_INTERPRETER, pytest.mark.slow]
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 GATHER = "gather: selected rows, fp32"
-SUM, HEADS = "aggregate: sum, fp32", "aggregate: heads, fp32"
+FURTHER, SUM = "gather: float32 rows, fp32", "aggregate: sum, fp32"
 SAMPLER = "sampler: fan-outs 4, 3"
 
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Sets `BROKEN`, which processes from here on obey."""
-    shutil.copyfile(breaking.__file__, tmp_path / "sitecustomize.py")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     return monkeypatch
 
 
@@ -46,34 +44,17 @@ def try_some(
     return known, failure
 
 
-def test_a_crash_is_found_and_named_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
-    broken.setenv("BROKEN", "aggregate=abort")
-    outcomes, _ = try_some(SUM, HEADS, GATHER)
-    assert list(outcomes) == [SUM, GATHER]  # a further case of the kernel would tell nothing new
-    assert "SIGABRT" in str(outcomes[SUM].fault)
-    assert outcomes[SUM].is_lasting
-    assert outcomes[GATHER].fault is None
-
-
-def test_a_hang_is_found_and_named_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
+def test_what_hangs_twice_hangs_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
     broken.setenv("BROKEN", "gather=hang")
-    broken.setenv("CASE_SECONDS", "5")
+    broken.setenv("CASE_SECONDS", "10")
     began = time.monotonic()
-    outcomes, _ = try_some(GATHER, SAMPLER)
+    outcomes, _ = try_some(GATHER, FURTHER, SUM)
+    assert list(outcomes) == [GATHER, SUM]  # a further case would tell nothing new
     assert "hang" in str(outcomes[GATHER].fault)
     assert not outcomes[GATHER].is_lasting  # the machine may have had too much to do
     assert try_some(GATHER, before=[GATHER])[0][GATHER].is_lasting
-    assert outcomes[SAMPLER].fault is None
+    assert outcomes[SUM].fault is None
     assert time.monotonic() - began < PATIENCE
-
-
-def test_an_exception_and_a_wrong_result_are_found_side_by_side(
-    broken: pytest.MonkeyPatch,
-) -> None:
-    broken.setenv("BROKEN", "gather=raise,aggregate=wrong")
-    outcomes, _ = try_some(GATHER, SUM, number=2)
-    assert "shared memory" in str(outcomes[GATHER].fault)
-    assert "error 0.01" in str(outcomes[SUM].fault)
 
 
 def test_what_is_not_done_in_time_has_no_outcome(broken: pytest.MonkeyPatch) -> None:
