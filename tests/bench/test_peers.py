@@ -46,12 +46,13 @@ def test_a_trimmed_forward_gives_the_seeds_what_the_whole_one_gives() -> None:
     torch.testing.assert_close(trimmed, whole)
 
 
-def test_the_floor_counts_products_of_destinations_and_reads_of_the_innermost_layer() -> None:
+def test_the_floor_counts_products_of_destinations_and_reads_of_rows() -> None:
     def block(num_dst: int, num_edges: int) -> Block:
         indptr = torch.linspace(0, num_edges, num_dst + 1).to(torch.int32)
         return Block(indptr, torch.zeros(num_edges, dtype=torch.int32), num_src=num_dst)
 
     outer, inner = block(2, 10), block(5, 20)
-    work = work_of([inner, outer], widths=[7, 4, 3], row_bytes=28)
+    work = work_of([inner, outer], [7, 4, 3], feature_bytes=4, activation_bytes=2)
     # Innermost: forward and the weights' gradients of two maps; then also the input's gradients.
-    assert work == Work(5, 2 * 2 * (2 * 5 * 7 * 4) + 3 * 2 * (2 * 2 * 4 * 3), (20 + 5) * 28)
+    num_bytes = (20 + 5) * 7 * 4 + 2 * (10 + 2) * 4 * 2
+    assert work == Work(5, 2 * 2 * (2 * 5 * 7 * 4) + 3 * 2 * (2 * 2 * 4 * 3), num_bytes)
