@@ -189,16 +189,13 @@ class BlockConv(HeteroConv):
         """The rows to aggregate, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
         raise NotImplementedError
 
-    def propagate_block(
-        self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
-    ) -> Tensor:
+    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         """Aggregate over a block's edges, and add the destination's own term.
 
         Args:
             block: The edges.
             z: `[num_src, …]`, from `transform`, or without one the layer's input, perhaps lazy.
             x_dst: `[num_dst, …]`, the layer's input for the destinations.
-            z_dst: `[num_dst, …]`, the destinations' rows of `z`.
 
         Returns:
             `[num_dst, width of the layer]`.
@@ -209,8 +206,7 @@ class BlockConv(HeteroConv):
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
         (block,), (z,) = blocks.values(), sources.values()
-        z_dst = first_rows(z, block.num_dst, block.dst_offset) if self.has_transform else h_dst
-        return self.propagate_block(block, z, h_dst, z_dst)
+        return self.propagate_block(block, z, h_dst)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         assert total is not None
@@ -367,12 +363,11 @@ def in_memory(x: Rows) -> Tensor:
     return x
 
 
-def first_rows(rows: Rows, number: int, start: int = 0) -> Tensor:
-    """The rows `start … start + number − 1`."""
+def first_rows(rows: Rows, number: int) -> Tensor:
+    """The rows `0 … number − 1`."""
     if isinstance(rows, LazyFeatures):
-        return rows.read(start, start + number)
-    # The gradient of a slice is a copy.
-    return rows if number == len(rows) else rows[start : start + number]
+        return rows.read(0, number)
+    return rows if number == len(rows) else rows[:number]  # the gradient of a slice is a copy
 
 
 def _columns(rows: Rows, which: slice) -> Rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -65,11 +64,9 @@ class EmbeddingTable(nn.Module):
             float `[n, channels]`. Where gradients are recorded, a leaf; of all rows it shares the
             memory of `weight`.
         """
-        rows = self.weight.detach()
-        if nodes is not None:
-            rows = LazyFeatures(rows).select(nodes).whole(rows.dtype)
+        rows = self.in_place(nodes)[0].whole(self.weight.dtype)
         if torch.is_grad_enabled():
-            self._nodes, self._rows = nodes, rows.requires_grad_()
+            self._rows = rows.requires_grad_()
         return rows
 
     def in_place(self, nodes: Tensor | None) -> tuple[LazyFeatures, Tensor]:
@@ -100,14 +97,9 @@ class EmbeddingTable(nn.Module):
         return None if rows is None or rows.grad is None else RowGradient(nodes, rows.grad)
 
 
-@dataclass(frozen=True, slots=True)
-class LearntRows:
-    """The rows of a batch's nodes in a table, before it is known how they are read.
-
-    Attributes:
-        table: The table.
-        nodes: See `EmbeddingTable.forward`.
-    """
+class LearntRows(NamedTuple):
+    """The rows of a batch's nodes in a table, before it is known how they are read: a table and the
+    argument of its `forward`."""
 
     table: EmbeddingTable
     nodes: Tensor | None

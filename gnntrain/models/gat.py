@@ -10,13 +10,12 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv, SourceKey
+from gnntrain.models.conv import BlockConv, Rows, SourceKey
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
@@ -36,13 +35,7 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
         )
         return F.linear(x, torch.cat([weight.flatten(0, 1), score]))
 
-    def propagate_block(
-        self,
-        block: Block,
-        z: Tensor | LazyFeatures,
-        x_dst: Tensor,
-        z_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
+    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         assert isinstance(z, Tensor)  # of `transform`
         out, _ = self.attend(block, z, x_dst, adds_loops=True)
         bias: Tensor = self.bias

@@ -6,10 +6,9 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.reference import by_head
 from gnntrain.models.attention import attend, pair_score
-from gnntrain.models.conv import BlockConv, SourceKey
+from gnntrain.models.conv import BlockConv, Rows, SourceKey
 from gnntrain.models.gat import GAT
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
@@ -24,13 +23,12 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
         z: Tensor = self.lin_l(x)
         return z
 
-    def propagate_block(
-        self, block: Block, z: Tensor | LazyFeatures, x_dst: Tensor, z_dst: Tensor
-    ) -> Tensor:
+    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         assert isinstance(z, Tensor)  # of `transform`
         right: Tensor = self.lin_r(x_dst)
         att = self.att.squeeze(0)
         score = pair_score(block, z, right, att, self.negative_slope)
+        z_dst = z[block.dst_offset : block.dst_offset + block.num_dst]
         pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
         loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0
         out, _ = attend(block, z, score=score, loop=loop, dropout=dropout)

@@ -57,17 +57,12 @@ class MLP(GNN):
         return super().forward(seeds, [no_edges] * self.num_layers)
 
     def pyg_model(self) -> PyGModel:
-        if self.residuals:
-            raise _not_in_pyg("residual", "true")
-        if self.jk != "none":
-            raise _not_in_pyg("jk", self.jk)
+        for key, value in (("residual", "true" if self.residuals else None), ("jk", self.jk)):
+            if value not in (None, "none"):
+                raise UserError(
+                    f"PyG has no MLP with model.{key}={value}.",
+                    f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
+                )
         made = self.basic_gnn("MLP")
         weights = {name.replace("convs.", "lins."): rows for name, rows in made.weights.items()}
         return replace(made, weights=weights, inputs=("x",))
-
-
-def _not_in_pyg(key: str, value: str) -> UserError:
-    return UserError(
-        f"PyG has no MLP with model.{key}={value}.",
-        f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
-    )

@@ -57,20 +57,6 @@ def test_the_result_has_the_type_of_the_rows(reduce: Reduce, dtype: torch.dtype)
     assert x.grad.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_a_weighted_sum_has_the_type_of_the_rows(dtype: torch.dtype) -> None:
-    block = random_block()
-    x = torch.randn(block.num_src, 4).to(dtype).requires_grad_()
-    weight = torch.rand(block.num_edges, 1).requires_grad_()
-    out = weighted_sum(block, x, weight, torch.rand(block.num_dst))
-    assert out.dtype == dtype
-    torch.autograd.backward(out.sum())
-    assert x.grad is not None
-    assert x.grad.dtype == dtype
-    assert weight.grad is not None
-    assert weight.grad.dtype == torch.float32
-
-
 def test_a_hub_is_summed_finer_than_bfloat16() -> None:
     degree = 100_000
     block = Block(torch.tensor([0, degree]), torch.arange(degree), num_src=degree)
@@ -103,15 +89,6 @@ def test_blocks_without_edges_give_zeros_and_zero_gradients(
     assert not x.grad.any()
 
 
-def test_rows_that_do_not_lie_one_after_the_other_are_aggregated() -> None:
-    block, x = random_block(), torch.randn(40, 8)
-    weight = torch.rand(block.num_edges, 2)
-    torch.testing.assert_close(
-        weighted_sum(block, x[:, ::2], weight),
-        weighted_sum(block, x[:, ::2].contiguous(), weight),
-    )
-
-
 def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,15 +100,6 @@ def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
         got = weighted_sum(block, x, weight.requires_grad_())
         torch.testing.assert_close(got, expected)
         torch.autograd.backward(got.sum())
-
-
-def test_duplicates_may_outnumber_the_pairs_of_nodes() -> None:
-    block = full_block(graph_of(2, [(0, 1)] * 5), 1, 2)
-    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(5, 1, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda rows, factors: weighted_sum(block, rows, factors), (x, weight)
-    )
 
 
 def test_the_sampling_scale_is_one_where_no_edge_was_left_out() -> None:

@@ -51,27 +51,6 @@ def test_a_gradient_of_rows_in_place_has_their_shape() -> None:
     torch.testing.assert_close(taken.gradient, gradient)
 
 
-def test_a_gradient_is_taken_once() -> None:
-    made = table()
-    torch.autograd.backward(made(torch.tensor([1])).sum())
-    assert made.take_gradient() is not None
-    assert made.take_gradient() is None
-
-
-def test_without_recording_there_is_no_gradient_to_take() -> None:
-    made = table()
-    with torch.no_grad():
-        rows = made(torch.tensor([1, 2]))
-    assert not rows.requires_grad
-    assert made.take_gradient() is None
-
-
-def test_rows_that_no_loss_reaches_have_no_gradient() -> None:
-    made = table()
-    made(torch.tensor([1]))
-    assert made.take_gradient() is None
-
-
 def test_the_weight_is_in_the_state_dict_and_other_optimisers_leave_it_alone() -> None:
     model = nn.Sequential(nn.Linear(4, 2), table())
     assert list(dict(embedding_tables(model))) == ["1"]

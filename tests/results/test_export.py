@@ -20,6 +20,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import GNN, AnyModel, build_model
 from gnntrain.results.export import export
+from gnntrain.results.prediction import predict
 from gnntrain.tasks import NodeRegression
 from tests.graphs import random_graph, stored
 from tests.packages import install
@@ -238,6 +239,8 @@ def test_a_plain_pyg_model_is_loaded_from_its_package(tmp_path: Path) -> None:
     loaded = runpy.run_path(str(folder / "model.py"))["load"]()
     x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1], [1, 2]])
     torch.testing.assert_close(loaded(x, edge_index), model.eval()(x, edge_index))
+    with pytest.raises(UserError, match="has no embeddings"):
+        predict(tmp_path / "run", tmp_path / "e.npy", what="embeddings")
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
