@@ -20,7 +20,7 @@ from gnntrain.compute.cpu import (
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Chunks, Tile, arguments_of, launch_by_edge, launch_by_row
+from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
 from gnntrain.compute.operator import Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -89,12 +89,10 @@ class Aggregate(Operator):
         total, adds_own, out = self.total, self.root == "added", self.fake()
         features, args = self.features, arguments_of(self)
         width = features.num_features // 2 if adds_own else features.num_features
-        num_edges = len(features.rows if total.indices is None else total.indices)
         args |= {"HEADS": total.heads, "PUTS_OWN": self.root == "beside", "ADDS_OWN": adds_own}
         args["LOOP_HEADS"] = total.loop_heads
         args["num_loops"] = len(features) * adds_own if total.loop is None else len(total.loop)
-        chunks = Chunks.of(num_edges, total.max_in_edges)
-        launch_by_row("triton_kernels.reduce_rows", out, width, chunks, **args)
+        launch_by_row("reduce_rows", out, width, args)
         return out
 
     @staticmethod
@@ -226,10 +224,7 @@ class EdgeProducts(Operator):
         out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
         rows = LazyFeatures.of(self.rows).rows
         args = arguments_of(self) | {"rows": rows, "STRIDE": rows.stride(0), "HEADS": heads}
-        chunks = Chunks.of(len(total.indices), total.max_in_edges)
-        tile = Tile.of(width // heads, chunks, total.num_dst)
-        place = total.num_dst, heads, tile, width, chunks
-        launch_by_edge("triton_kernels.edge_products", *place, out=out, att=None, SLOPE=0, **args)
+        launch_by_edge("edge_products", out, width, args | {"att": None, "SLOPE": 0}, heads)
         return out
 
     @staticmethod
@@ -293,9 +288,8 @@ class AggregateMax(Operator):
 
     def cuda(self) -> tuple[Tensor, Tensor]:
         out, ties = self.fake()
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        also, args = {"ties": ties if self.count else None}, arguments_of(self)
-        launch_by_row("triton_kernels.max_rows", out, out.shape[1], chunks, also, **args)
+        also = {"ties": ties if self.count else None}
+        launch_by_row("max_rows", out, out.shape[1], arguments_of(self), also)
         return out, ties
 
     @staticmethod
@@ -350,11 +344,8 @@ class AggregateMaxBackward(Operator):
         return grad_rows
 
     def cuda(self) -> Tensor:
-        grad_rows, chunks = torch.empty_like(self.rows), Chunks.of(len(self.indices))
-        args = arguments_of(self) | {"tops": self.out}
-        del args["out"]  # of the forward pass
-        width = self.rows.shape[1]
-        launch_by_row("triton_kernels.spread_maximum", grad_rows, width, chunks, **args)
+        grad_rows, args = torch.empty_like(self.rows), arguments_of(self)
+        launch_by_row("spread_maximum", grad_rows, self.rows.shape[1], args | {"tops": self.out})
         return grad_rows
 
     @staticmethod

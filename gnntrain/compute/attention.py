@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import attention_kernels, kernels
+from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import Array, Table, array_of, by_rows, numbers_by_edge
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Chunks, Tile, launch_by_edge, launch_by_row, num_parts
+from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
 from gnntrain.compute.operator import EXACT_TYPES, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -93,7 +93,7 @@ class EdgeSoftmax(Operator):
         outs = array_of(alpha), array_of(second)
 
         def task(start: int, stop: int) -> None:
-            attention_kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
+            kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
 
         by_rows(len(second), len(indices), task)
         return alpha, second
@@ -104,14 +104,10 @@ class EdgeSoftmax(Operator):
         alpha = score.new_zeros(len(self.indices), heads)
         # No source has the number −num_dst.
         own = self.dst_offset if self.loop_score is not None else -num_dst
-        args: dict[str, Any] = {"rows": score, "target": self.target, "own": own}
-        args |= {"loop_score": self.loop_score, "SLOPE": self.slope}
-        args |= {"indptr": self.indptr, "indices": self.indices}
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        also = {"totals": totals}
-        launch_by_row("triton_attention.softmax_sums", tops, heads, chunks, also, **args)
+        args = arguments_of(self) | {"rows": score, "own": own, "SLOPE": self.slope}
+        launch_by_row("softmax_sums", tops, heads, args, {"totals": totals})
         args |= {"tops": tops, "totals": totals, "alpha": alpha}
-        _launch_by_head("softmax_weights", out, chunks, **args)
+        launch_by_edge("softmax_weights", out, heads, args)
         return alpha, out
 
     @staticmethod
@@ -310,14 +306,6 @@ def _rows_or_none(rows: Tensor | None, like: Tensor) -> Array:
     return array_of(like.new_empty(0, 0) if rows is None else rows)
 
 
-def _launch_by_head(name: str, out: Tensor, chunks: Chunks, **arguments: Any) -> None:
-    """Run a kernel that writes by edge, and besides `out`, `[num_dst, H]`."""
-    num_dst, width = out.shape
-    tile, name = Tile.of(width, chunks, num_dst), f"triton_attention.{name}"
-    across = num_parts(width, tile.block)
-    launch_by_edge(name, num_dst, across, tile, width, chunks, out=out, **arguments)
-
-
 class PairScores(Operator):
     """att · leaky_relu(left[u] + right[v], slope) for every edge and head, in the type of `att`."""
 
@@ -344,13 +332,10 @@ class PairScores(Operator):
     def cuda(self) -> Tensor:
         heads, width = len(self.att), self.left.shape[1]
         out = self.att.new_zeros(len(self.indices), heads)
-        args: dict[str, Any] = {"rows": self.left, "grad": self.right, "att": self.att, "out": out}
-        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width, "dst_offset": 0}
-        args |= {"indptr": self.indptr, "indices": self.indices}
-        args |= dict.fromkeys(("source_scale", "scale")) | {"is_mean": False, "skip_own": False}
-        num_dst, chunks = len(self.indptr) - 1, Chunks.of(len(self.indices), self.max_in_edges)
-        place = num_dst, heads, Tile.of(width // heads, chunks, num_dst), width, chunks
-        launch_by_edge("triton_kernels.edge_products", *place, **args)
+        args = arguments_of(self) | {"rows": self.left, "grad": self.right, "dst_offset": 0}
+        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width, "is_mean": False}
+        args |= {"source_scale": None, "scale": None, "skip_own": False}
+        launch_by_edge("edge_products", out, width, args, heads)
         return out
 
     @staticmethod
@@ -400,17 +385,13 @@ class PairScoresBackward(Operator):
         left, right, att = self.left, self.right, self.att
         left_grad, right_grad, _ = self.fake()
         values = torch.empty_like(right, dtype=exact_type(att.dtype))
-        given: dict[str, Any] = {"att": att, "grad": self.grad.contiguous()}
-        given |= {"SLOPE": self.slope, "HEADS": len(att)}
-        name, width = "triton_kernels.pair_gradient", right.shape[1]
-        args = {**given, "indptr": self.indptr, "indices": self.indices}
-        args |= {"rows": left, "mine": right, "edge_ids": None}
-        chunks = Chunks.of(len(self.indices), self.max_in_edges)
-        launch_by_row(name, right_grad, width, chunks, {"values": values}, **args)
-        args = {**given, "indptr": self.out_indptr, "indices": self.out_indices}
-        args |= {"rows": right, "mine": left, "edge_ids": self.out_edge_ids}
-        chunks = Chunks.of(len(self.out_indices))
-        launch_by_row(name, left_grad, width, chunks, {"values": None}, **args)
+        args = arguments_of(self) | {"SLOPE": self.slope, "HEADS": len(att)}
+        sides = {"rows": left, "mine": right, "edge_ids": None}
+        launch_by_row("pair_gradient", right_grad, right.shape[1], args | sides, {"values": values})
+        sides = {"rows": right, "mine": left, "edge_ids": self.out_edge_ids}
+        back = {"indptr": self.out_indptr, "indices": self.out_indices, "max_in_edges": None}
+        also = {"values": None}
+        launch_by_row("pair_gradient", left_grad, right.shape[1], args | sides | back, also)
         return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
     @staticmethod

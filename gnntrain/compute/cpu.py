@@ -7,8 +7,9 @@ not depend on the number of threads, so neither do the results.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ NO_TIES: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
 _BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 
 _lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}
 
 # Rows of a chunk: its intermediate results stay in the core's cache.
 CHUNK_ROWS = 512
@@ -140,10 +140,7 @@ def by_rows(num_rows: int, num_edges: int, task: Callable[[int, int], None]) -> 
 
 
 def for_tasks(num_rows: int, num_edges: int, task: Callable[[int, int, int], None]) -> None:
-    """Call `task(number, start, stop)` for `num_tasks` ranges of rows, on all threads.
-
-    The cuts do not depend on the number of threads.
-    """
+    """Call `task(number, start, stop)` for `num_tasks` ranges of rows, on all threads."""
     count = num_tasks(num_rows, num_edges)
     parallel_for(
         lambda number: task(number, num_rows * number // count, num_rows * (number + 1) // count),
@@ -174,48 +171,33 @@ def parallel_for(task: Callable[[int], None], num_tasks: int) -> None:
     that thread, to leave the other cores to the training step.
     """
     num_threads = min(torch.get_num_threads(), num_tasks)
+    numbers = iter(range(num_tasks))  # to take the next is atomic
+
+    def work(alone: bool = True) -> None:
+        # All three are thread-local settings.
+        if alone:
+            torch.set_num_threads(1)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            for number in numbers:
+                task(number)
+
     is_main = threading.current_thread() is threading.main_thread()
     if num_threads <= 1 or not is_main or not _lock.acquire(blocking=False):
-        _work(task, range(num_tasks))
+        work(alone=False)
         return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before, others = torch.get_num_threads(), list[Future[None]]()
     try:
-        _run(task, num_tasks, num_threads)
-    finally:
-        torch.set_num_threads(before)
-        _lock.release()
-
-
-def _run(task: Callable[[int], None], num_tasks: int, num_threads: int) -> None:
-    numbers = iter(range(num_tasks))  # to take the next is atomic
-    pool = _pool(num_threads)
-    others: list[Future[None]] = [
-        pool.submit(_work_alone, task, numbers) for _ in range(num_threads - 1)
-    ]
-    try:
-        _work(task, numbers)
+        others += [_pool(num_threads).submit(work) for _ in range(num_threads - 1)]
+        work()
     finally:
         errors = [other.exception() for other in others]
+        torch.set_num_threads(before)
+        _lock.release()
     for error in errors:
         if error is not None:
             raise error
 
 
-def _work(task: Callable[[int], None], numbers: Iterable[int]) -> None:
-    # Both are thread-local settings.
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        for number in numbers:
-            task(number)
-
-
-def _work_alone(task: Callable[[int], None], numbers: Iterable[int]) -> None:
-    # The number of threads of a matrix product is a thread-local setting.
-    torch.set_num_threads(1)
-    _work(task, numbers)
-
-
+@cache
 def _pool(num_threads: int) -> ThreadPoolExecutor:
-    if num_threads not in _pools:
-        _pools[num_threads] = ThreadPoolExecutor(num_threads - 1, "gnntrain-compute")
-    return _pools[num_threads]
+    return ThreadPoolExecutor(num_threads - 1, "gnntrain-compute")

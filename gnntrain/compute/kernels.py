@@ -59,36 +59,16 @@ def fetch_ahead(_: Any, table: Any, place: Any, byte: Any) -> Any:  # noqa: ARG0
     return types.void(table, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def float_of(_: Any, bits: Any) -> Any:  # noqa: ARG001
-    """The float32 with these 32 bits."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def bits_of(_: Any, number: Any) -> Any:  # noqa: ARG001
-    """The 32 bits of a float32."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
-
-
 @jit
 def from_bfloat16(bits: np.uint16) -> np.float32:
     """Widen: a bfloat16 is the upper half of a float32."""
-    return float_of(np.uint32(np.uint32(bits) << np.uint32(16)))  # type: ignore[no-any-return]
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
 @jit
 def to_bfloat16(number: np.float32) -> np.uint16:
     """Round to the nearest bfloat16, ties to even; NaN stays NaN."""
-    bits = bits_of(np.float32(number))
+    bits = np.float32(number).view(np.uint32)
     rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     return np.uint16((np.uint32(0x7FC00000) if is_nan else rounded) >> np.uint32(16))
@@ -231,22 +211,14 @@ def reduce_rows(
     out: Array,
     total: Array,
 ) -> None:
-    """Sum the rows of the in-neighbours of the destinations `start … stop − 1`; see `ops.Sum`.
-
-    out[v] = row_scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(own + v),
-    where e runs over the in-edges of v and u is the source of e; `row` reads the first `width`
-    numbers. With `is_mean` the sum is divided by the number of in-edges.
+    """The sums of the destinations `start … stop − 1`, see `Sum`; `row` reads `width` numbers.
 
     Args:
         table: The rows, one after the other; source u is row `nodes[u]`, or u without `nodes`.
         stride: Row r begins at number `r · stride` of `table`.
         by_edge: Edge e comes from source e; `indices` is not read.
-        edge_ids: The number of each edge in `edge_weight`; empty: as they lie.
-        edge_weight: `[num_edges, H]`: head h weighs the columns `[h·width/H, (h + 1)·width/H)`.
         own: Source number of destination 0: destination v is source `own + v`.
-        skip_own: Leave out edges from a node to itself.
-        loop: `loop[i]`, a number or one for each head, belongs to destination `first_loop + i`;
-            others have none.
+        loop: `[n, H]`, the loops' weights by head.
         num_added: So many destinations from `first_loop` on add the second `width` numbers of
             their own row.
         out: Destination `start` goes to its row 0.
@@ -344,11 +316,7 @@ def edge_products(
 ) -> None:
     """row(u) · grad[v] by head, of every in-edge of the destinations `start … stop − 1`.
 
-    Args:
-        table, stride, nodes: See `reduce_rows`.
-        grad: `[num_dst, width]`.
-        indptr, indices: The in-edges.
-        out: `[num_edges, H]`, in the type of `grad`.
+    `out` is of the type of `grad`; for the others see `reduce_rows`.
     """
     width, heads = grad.shape[1], out.shape[1]
     part = width // heads
@@ -437,15 +405,7 @@ def attention_gradient(
     alpha · mean[v]: the sum over a destination's edges of weight · (row · grad) is `mean` already.
 
     Args:
-        table, stride: The sources' rows, see `reduce_rows`; with a `target` their parts of the
-            scores follow, a number a head.
-        grad: `[num_dst, width]`.
-        mean: `[num_dst, H]`, the destination's out · grad by head.
-        alpha, weight: `[num_edges, H]`, the softmax, and the same after dropout.
-        loop_alpha, loop_weight: `[num_dst, H]`, those of the destinations' own loops, or empty.
-        target: `[num_dst, H]`, the destinations' parts of the scores, or empty: scores by edge.
-        slope: Of the leaky ReLU of a sum of two parts, below zero.
-        own: Source number of destination 0.
+        table, stride, own: See `reduce_rows`; for others `AttentionBackward`.
         indptr, indices, edge_ids: The out-edges, their destinations and numbers as in-edges.
         out: Source `start` goes to its row 0: `width` numbers, and with a `target` H more.
         edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
@@ -456,7 +416,7 @@ def attention_gradient(
     number = memory.dtype.type
     total, row = memory[0], memory[1]
     score, parts = np.empty(heads, memory.dtype), np.empty(heads, memory.dtype)
-    by_node = len(target) > 0
+    by_node = target.shape[1] > 0  # also of no destination
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for u in range(start, stop):
@@ -537,6 +497,59 @@ def products_by_head(
             for f in range(h * part, (h + 1) * part):
                 total += number_of(left[v, f]) * number_of(right[v, f])
             out[v, h] = total - less[v, h] if len(less) > 0 else total
+
+
+@jit
+def softmax_rows(
+    score: Array,
+    target: Array,
+    slope: float,
+    loop: Array,
+    own: int,
+    indptr: Array,
+    indices: Array,
+    start: int,
+    stop: int,
+    alpha: Array,
+    second: Array,
+) -> None:
+    """The softmax of the destinations `start … stop − 1`, see `EdgeSoftmax`; sums are float64.
+
+    The edge from source `own + v` is left out where there are loops.
+    """
+    by_node, has_loops, heads = len(target) > 0, len(loop) > 0, alpha.shape[1]
+    number = alpha.dtype.type
+    top, total, least = np.empty(heads, alpha.dtype), np.empty(heads), number(-np.inf)
+    for v in range(start, stop):
+        first: Any = np.int64(indptr[v])
+        last: Any = np.int64(indptr[v + 1])
+        for h in range(heads):
+            top[h] = loop[v, h] if has_loops else least
+        for e in range(first, last):
+            u = np.int64(indices[e])
+            is_skipped = has_loops and u == own + v
+            for h in range(heads):
+                value = score[u, h] + target[v, h] if by_node else score[e, h]
+                if by_node and value < 0:
+                    value = number(value * slope)
+                value = least if is_skipped else value
+                alpha[e, h] = value
+                top[h] = max(top[h], value)
+        for h in range(heads):
+            total[h] = np.exp(loop[v, h] - top[h]) if has_loops else 0.0
+        for e in range(first, last):
+            for h in range(heads):
+                weight = np.exp(alpha[e, h] - top[h])
+                alpha[e, h] = weight
+                total[h] += weight
+        for e in range(first, last):
+            for h in range(heads):
+                alpha[e, h] = number(alpha[e, h] / total[h])
+        for h in range(heads):
+            if has_loops:
+                second[v, h] = number(np.exp(loop[v, h] - top[h]) / total[h])
+            else:
+                second[v, h] = number(top[h] + np.log(total[h]))
 
 
 @jit
@@ -650,15 +663,7 @@ def place_rows(
 ) -> None:
     """Where the rows of the sources `start … stop − 1` begin, in numbers; see `LazyFeatures`.
 
-    Args:
-        nodes: The node of each source; empty: the source's own number.
-        slots: The row of each node among the cached rows, negative where it is not there; empty:
-            no row is cached.
-        first: Where the cached rows begin.
-        stride: Numbers from a row to the next.
-        bases: Where each part begins.
-        part_rows: Nodes of a part.
-        places: Likewise for all sources; the result.
+    The cached rows begin at `first`, each part at one of the `bases`; rows are `stride` long.
     """
     for i in range(start, stop):
         node = nodes[i] if len(nodes) > 0 else np.int64(i)

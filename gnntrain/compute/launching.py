@@ -44,40 +44,22 @@ class Tile(NamedTuple):
     warps: int
 
     @classmethod
-    def of(cls, width: int, chunks: Chunks | None = None, num_rows: int = 1) -> Tile:
-        """For rows of so many columns, a sum of which takes the edges of `chunks` by `num_rows`."""
+    def of(cls, width: int, edges_a_row: float = math.inf) -> Tile:
+        """For rows of so many columns, which are sums over so many edges on the average."""
         block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
-        has_few = chunks is not None and chunks.num_edges <= _FEW_EDGES * num_rows
-        warps = 1 if has_few else _MANY_WARPS
+        warps = 1 if edges_a_row <= _FEW_EDGES else _MANY_WARPS
         return cls(min(_MAX_ROWS, warps * _WARP_TILE // block), block, warps)
 
 
-class Chunks(NamedTuple):
-    """The chunks of the edges of long rows, see `triton_kernels`.
+def num_chunks(num_edges: int, max_edges: int | None = None) -> int:
+    """The whole chunks in so many edges, see `triton_kernels`; 0 if no row has many edges.
 
-    Attributes:
-        size: Edges of a chunk; 0: no row is long.
-        number: Whole chunks in all edges.
+    Args:
         num_edges: All edges.
+        max_edges: The most of a row, if known.
     """
-
-    size: int
-    number: int
-    num_edges: int
-
-    @classmethod
-    def of(cls, num_edges: int, max_edges: int | None = None) -> Chunks:
-        """For a block of `num_edges` edges, at most `max_edges` of them (if known) in a row."""
-        longest = num_edges if max_edges is None else min(num_edges, max_edges)
-        if longest < 2 * _CHUNK_EDGES:
-            return cls(0, 0, num_edges)
-        return cls(_CHUNK_EDGES, num_edges // _CHUNK_EDGES, num_edges)
-
-    def partial(self, like: Tensor | None, width: int) -> Tensor | None:
-        """An empty tensor for the chunks' part of `like`, `[number, width]`, if there are any."""
-        if not self.size or like is None:
-            return None
-        return like.new_empty(self.number, width, dtype=exact_type(like.dtype))
+    longest = num_edges if max_edges is None else min(num_edges, max_edges)
+    return 0 if longest < 2 * _CHUNK_EDGES else num_edges // _CHUNK_EDGES
 
 
 def num_parts(whole: int, part: int) -> int:
@@ -89,83 +71,89 @@ def launch_by_row(
     name: str,
     out: Tensor,
     width: int,
-    chunks: Chunks,
+    arguments: Mapping[str, Any],
     also: Mapping[str, Tensor | None] = MappingProxyType({}),
-    **arguments: Any,
 ) -> None:
     """Run a kernel that writes by row: a program for each chunk, then one for each row.
 
     Args:
-        name: See `launch`.
+        name: Of the kernel.
         out: `[num_rows, any]`.
         width: Columns of the rows that it sums.
-        chunks: The edges of long rows. Their programs write to tensors which those of the rows
-            find under the same names with `partial_` in front.
+        arguments: Its other arguments by name, among them the edges. The chunks' programs write to
+            tensors which those of the rows find under the same names with `partial_` in front.
         also: What it writes besides, `[num_rows, width]`.
-        **arguments: Further arguments of the kernel.
     """
-    outs: dict[str, Any] = {"out": out, **also}
-    of_chunks: dict[str, Any] = {key: chunks.partial(outs[key], width) for key in outs}
-    partials: dict[str, Any] = {f"partial_{key}": of_chunks[key] for key in outs}
-    tile = Tile.of(width, chunks, len(out))
-    given = {**arguments, "num_rows": len(out), "CHUNK": chunks.size}
-    across = num_parts(width, tile.block)
-    if chunks.size and len(out):
-        none: dict[str, Any] = dict.fromkeys(partials)
-        grid = chunks.number, across
-        launch(name, grid, tile, width, **given, **of_chunks, **none, OF_CHUNKS=True)
-    launch(name, (len(out), across), tile, width, **given, **outs, **partials, OF_CHUNKS=False)
+    tile, chunks, given = _cut(arguments, len(out), width)
+    across, outs = num_parts(width, tile.block), {"out": out, **also}
+    partials = {
+        key: like.new_empty(chunks, width, dtype=exact_type(like.dtype))
+        for key, like in outs.items()
+        if chunks and like is not None
+    }
+    given |= {**outs, **dict.fromkeys(f"partial_{key}" for key in outs)}
+    if partials and len(out):
+        launch(name, (chunks, across), tile, width, given | partials | {"OF_CHUNKS": True})
+    given |= {f"partial_{key}": part for key, part in partials.items()}
+    launch(name, (len(out), across), tile, width, given | {"OF_CHUNKS": False})
 
 
 def launch_by_edge(
-    name: str, num_rows: int, across: int, tile: Tile, width: int, chunks: Chunks, **arguments: Any
+    name: str, out: Tensor, width: int, arguments: Mapping[str, Any], heads: int | None = None
 ) -> None:
     """Run a kernel that writes by edge: a program for the edges of each row and of each chunk.
 
     Args:
-        name: See `launch`.
-        num_rows: Number of rows.
-        across: Programs of a row.
-        tile: See `launch`.
-        width: See `launch`.
-        chunks: The edges of long rows.
-        **arguments: Further arguments of the kernel.
+        name, out, width, arguments: See `launch_by_row`.
+        heads: Programs of a row, each of which reads `width / heads` columns; None: a tile's.
     """
-    given = {**arguments, "num_rows": num_rows, "CHUNK": chunks.size}
-    launch(name, (num_rows, across), tile, width, **given, OF_CHUNKS=False)
-    if chunks.size and num_rows:
-        launch(name, (chunks.number, across), tile, width, **given, OF_CHUNKS=True)
+    num_rows = len(arguments["indptr"]) - 1
+    tile, chunks, given = _cut(arguments, num_rows, width // (heads or 1))
+    across = heads or num_parts(width, tile.block)
+    for number, of_chunks in ((num_rows, False), (chunks if num_rows else 0, True)):
+        more = {"out": out, "OF_CHUNKS": of_chunks}
+        launch(name, (number, across), tile, width, given | more)
+
+
+def _cut(
+    arguments: Mapping[str, Any], num_rows: int, width: int
+) -> tuple[Tile, int, dict[str, Any]]:
+    """The tile, the number of chunks, and the arguments with those that say so."""
+    indices = arguments["indices"]
+    num_edges = len(arguments["rows"] if indices is None else indices)
+    chunks = num_chunks(num_edges, arguments.get("max_in_edges"))
+    size = _CHUNK_EDGES if chunks else 0
+    tile = Tile.of(width, num_edges / max(1, num_rows))
+    return tile, chunks, {**arguments, "num_rows": num_rows, "CHUNK": size}
 
 
 def launch(
-    name: str, grid: tuple[int, int], tile: Tile, width: int, *, out: Tensor, **arguments: Any
+    name: str, grid: tuple[int, int], tile: Tile, width: int, arguments: Mapping[str, Any]
 ) -> None:
-    """Run a kernel on `out`'s device, on the current stream.
+    """Run a kernel on the device of what it writes, on the current stream.
 
     Args:
-        name: Module and kernel, as "triton_kernels.reduce_rows".
+        name: Of the kernel.
         grid: Number of programs.
         tile: A program's tile.
         width: Columns of the rows that it reads.
-        out: The tensor that it writes.
-        **arguments: By name, what else it takes; others are left out.
+        arguments: By name, what else it takes; others are left out.
     """
+    out = arguments["out"]
     if out.numel() == 0 or 0 in grid:
         return
-    module, _, function = name.partition(".")
-    kernels = _kernels(module)
-    kernel = getattr(kernels, function)
+    kernels = _kernels()
+    kernel = getattr(kernels, name)
     known = {given: arguments[given] for given in kernel.arg_names if given in arguments}
     number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
-    constants = {"WIDTH": width, "TOTAL": number, "ROWS": tile.rows, "BLOCK": tile.block}
-    options = {"num_warps": tile.warps, "enable_fp_fusion": True}
+    known |= {"WIDTH": width, "TOTAL": number, "ROWS": tile.rows, "BLOCK": tile.block}
     with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        kernel[grid](**known, **constants, **options, out=out)
+        kernel[grid](**known, num_warps=tile.warps, enable_fp_fusion=True)
 
 
-def _kernels(module: str) -> ModuleType:
+def _kernels() -> ModuleType:
     try:
-        return import_module(f"gnntrain.compute.{module}")
+        return import_module("gnntrain.compute.triton_kernels")
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise

@@ -45,8 +45,8 @@ class Gather(Operator):
         out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
         tile = Tile.of(width)
         grid = num_parts(number, tile.rows), num_parts(width, tile.block)
-        args = {**arguments_of(self), "num_rows": number}
-        launch("triton_kernels.gather_rows", grid, tile, width, out=out, **args)
+        args = arguments_of(self) | {"num_rows": number, "out": out}
+        launch("gather_rows", grid, tile, width, args)
         return out
 
     @staticmethod

@@ -210,5 +210,5 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     with the training step for the cores.
     """
     if values.device.type != "cpu":
-        return values[index]
+        return values[index.to(values.device, non_blocking=True)]
     return torch.from_numpy(values.numpy()[index.numpy()])

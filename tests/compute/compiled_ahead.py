@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from gnntrain.compute import launching
+from gnntrain.compute import triton_kernels as compute_kernels
 from gnntrain.compute.examples import Inputs, awkward_inputs
 from gnntrain.compute.ops import OPERATORS
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
@@ -25,7 +25,6 @@ from gnntrain.sampling.base import SampleKey
 from tests.absent_gpus import AbsentGPUs, Compiled
 from tests.sampling.graphs import random_csc, seeds_of
 
-MODULES = ["triton_kernels", "triton_attention"]
 SAMPLER = ["register_seeds", "count_edges", "draw_by_row", "draw_by_edge", "draw_with_twins"]
 SAMPLER += ["claim", "mark", "number", "forget"]
 
@@ -52,10 +51,9 @@ class CompilesInstead:
 def compile_all() -> set[Compiled]:
     """All that was compiled, through the operators' examples and a sampler's calls."""
     gpus, found = AbsentGPUs(), set[Compiled]()
-    for name in launched():
-        place, kernel = name.split(".")
-        module = import_module(f"gnntrain.compute.{place}")
-        setattr(module, kernel, CompilesInstead(getattr(module, kernel), gpus, found))
+    for kernel in launched():
+        launch = CompilesInstead(getattr(compute_kernels, kernel), gpus, found)
+        setattr(compute_kernels, kernel, launch)
     for kernel in SAMPLER:
         launch = CompilesInstead(getattr(triton_kernels, kernel), gpus, found)
         setattr(triton_kernels, kernel, launch)
@@ -72,12 +70,8 @@ def compile_all() -> set[Compiled]:
 
 def launched() -> list[str]:
     """The kernels that are launched, rather than called by another one."""
-    return [
-        f"{module}.{name}"
-        for module in MODULES
-        for name, value in vars(import_module(f"gnntrain.compute.{module}")).items()
-        if "out" in getattr(value, "arg_names", ())
-    ]
+    kernels = vars(compute_kernels).items()
+    return [name for name, value in kernels if "out" in getattr(value, "arg_names", ())]
 
 
 def _call(inputs: Inputs) -> None:

@@ -33,6 +33,7 @@ class Spread:
     cached: Tensor
     part_rows: int
     nodes: Tensor | None = None
+    is_bare: bool = False  # no slots where no node is cached, no parts where all are
 
     def table(self, device: str, place: Callable[[Tensor], Tensor] | None = None) -> LazyFeatures:
         """On the device; the parts wherever `place` puts them."""
@@ -41,7 +42,7 @@ class Spread:
         held = tuple(place(self.matrix[a : a + self.part_rows].clone()) for a in starts)
         slots = torch.full((len(self.matrix),), -1, dtype=torch.int32)
         slots[self.cached] = torch.arange(len(self.cached), dtype=torch.int32)
-        return LazyFeatures(
+        whole = LazyFeatures(
             self.matrix[self.cached].to(device),
             nodes=None if self.nodes is None else self.nodes.to(device),
             slots=slots.to(device),
@@ -49,6 +50,11 @@ class Spread:
             part_rows=self.part_rows,
             held=held,
         )
+        if self.is_bare and not len(self.cached):
+            return replace(whole, slots=None)
+        if self.is_bare and len(self.cached) == len(self.matrix):
+            return replace(whole, parts=None, part_rows=0, held=())
+        return whole
 
     @property
     def expected(self) -> Tensor:
@@ -68,6 +74,7 @@ def spreads(draw: st.DrawFn, width: int | None = None) -> Spread:
         order,
         draw(st.sampled_from([1, 7, 20, NUM_NODES, 50])),
         torch.randint(0, NUM_NODES, (NUM_NODES,)) if named else None,
+        draw(st.booleans()),
     )
 
 
@@ -96,22 +103,6 @@ def test_rows_are_reduced_wherever_they_lie(
     moved = replace(given, block=block.to(device), loop=None if loop is None else loop.to(device))
     got = aggregate(spread.table(device), moved)
     assert_near(got, slow_aggregate(spread.expected.double(), given))
-
-
-@each_registration
-@pytest.mark.parametrize("part_rows", [9, NUM_NODES])
-def test_without_slots_all_rows_are_in_the_parts(part_rows: int, device: str) -> None:
-    spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(0), part_rows)
-    table = replace(spread.table(device), slots=None)
-    assert len(table) == NUM_NODES
-    assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
-
-
-@each_registration
-def test_where_all_nodes_are_cached_there_need_be_no_parts(device: str) -> None:
-    spread = Spread(torch.randn(NUM_NODES, 5), torch.randperm(NUM_NODES), NUM_NODES)
-    table = replace(spread.table(device), parts=None, part_rows=0, held=())
-    assert torch.equal(gathered(table, 0, NUM_NODES), spread.matrix)
 
 
 @each_registration

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gnntrain.compute.cpu import by_rows, num_tasks, parallel_for
+from gnntrain.compute.cpu import num_tasks, parallel_for
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -81,17 +81,6 @@ def test_a_thread_that_makes_batches_ahead_works_alone(threads: int) -> None:
     thread.join()
     assert set(seen) == {thread.ident}
     assert len(seen) == 4 * threads
-
-
-@pytest.mark.parametrize("num_rows", [0, 1, 511, 5000, 200_000])
-def test_chunks_cover_all_rows_once(num_rows: int) -> None:
-    seen = torch.zeros(num_rows, dtype=torch.int64)
-
-    def task(start: int, stop: int) -> None:
-        seen[start:stop] += 1
-
-    by_rows(num_rows, 0, task)
-    assert (seen == 1).all()
 
 
 def test_few_rows_with_many_edges_are_shared_out_too() -> None:
