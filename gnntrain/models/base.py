@@ -463,7 +463,8 @@ class GNN(HeteroGNN):
             **self.act_and_norm,
             **({} if self.jk == "none" else {"jk": self.jk}),
         }
-        made = PyGModel(name, scaffold | arguments, self.state_dict(), imports=[name])
+        state = self.state_dict(keep_vars=True)
+        made = PyGModel(name, scaffold | arguments, state, imports=[name])
         if not self.residuals:
             return made
         return replace(made, call=f"with_residuals({name})", copied=[with_residuals])

@@ -12,7 +12,7 @@ import torch
 
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
-from gnntrain.config import Config, FilesConfig, ModelConfig, PluginConfig, from_dict
+from gnntrain.config import FilesConfig, ModelConfig, PluginConfig, from_dict
 from gnntrain.config.graph_spec import NodeColumns
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
@@ -78,75 +78,24 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     model = build_model(config.model, signature.inputs, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
-    epoch = epoch_of(state, checkpoint)
-    about = _about(run, config, signature, made, epoch=epoch, num_parameters=num_parameters(model))
-    title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
-    made_by = signature.preprocessing_by_type or signature.preprocessing
-    source = model_source(made, title[0].upper() + title[1:], made_by, signature.target_scale)
-    texts = {
-        "model.py": source,
-        "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
-        "README.md": model_card(about, source),
-    }
-    _write(path, texts, made.weights)
-    return Export(path, f"{made.module}.{made.name}", run.shown)
-
-
-def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
-    if isinstance(model, PlainModel):
-        assert isinstance(config, PluginConfig)
-        return _plain_model(config, model, signature)
-    # Not what a base class says: the subclass computes something else.
-    made = model.pyg_model() if "pyg_model" in vars(type(model)) else None
-    if made is None:
-        raise UserError(
-            f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
-            "`gnntrain predict` uses it as it is.",
-        )
-    return made
-
-
-def _plain_model(config: PluginConfig, model: PlainModel, signature: ModelSignature) -> PyGModel:
-    """The model of another package, as that makes it."""
-    point, out = find_plugin(MODELS, config.name), signature.num_outputs
-    options, weights = dict(config.options), model.module.state_dict()
-    inputs = repr(signature.num_features)
-    if model.schema is not None:
-        schema = {**vars(model.schema), "node_types": model.schema.node_types}
-        inputs = f"types.SimpleNamespace(**{schema})"
-    made = PyGModel(point.attr, options, weights, point.module, imports=[point.attr])
-    made.positionals = inputs, repr(out)
-    return with_tables(made, model, weights) if model.schema is not None else made
-
-
-def _about(
-    run: RunDirectory,
-    config: Config,
-    signature: ModelSignature,
-    made: PyGModel,
-    *,
-    epoch: int,
-    num_parameters: int,
-) -> dict[str, Any]:
-    """What `model.json` says."""
-    summary = run.summary() or {}
-    plain = _without_places(config.to_dict())
-    return {
+    made_with = f"{made.module}.{made.name}"
+    summary, plain = run.summary() or {}, _without_places(config.to_dict())
+    preparation = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
+    about = {
         "format": _FORMAT,
         "model": config.model.name,
-        "made_with": f"{made.module}.{made.name}",
+        "made_with": made_with,
         "arguments": made.arguments,
         "own_package": made.own_package,
-        "takes": _takes(made, signature),
-        "num_parameters": num_parameters,
+        "takes": ", ".join(
+            name for name in made.inputs if signature.has_edge_weight or name != "edge_weight"
+        ),
+        "num_parameters": num_parameters(model),
         **signature.to_dict(),
         "num_outputs": signature.num_outputs,
-        "preparation": {
-            key: plain["dataset"][key]
-            for key in ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
-        },
+        "preparation": {key: plain["dataset"][key] for key in preparation},
         "run": run.name,
-        "best_epoch": epoch,
+        "best_epoch": epoch_of(state, checkpoint),
         "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
         "positive_class": summary.get("positive_class"),
@@ -158,12 +107,50 @@ def _about(
         },
         "config": plain,
     }
+    title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
+    made_by = signature.preprocessing_by_type or signature.preprocessing
+    source = model_source(made, title[0].upper() + title[1:], made_by, signature.target_scale)
+    texts = {
+        "model.py": source,
+        "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
+        "README.md": model_card(about, source),
+    }
+    try:
+        with atomic_folder(path) as draft:
+            for name, text in texts.items():
+                (draft / name).write_text(text, encoding="utf-8")
+            weights = {name: weight.detach() for name, weight in made.weights.items()}
+            torch.save(weights, draft / "model.pt")
+    except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
+        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise RunError(
+            f"{shown_path(path)} could not be written: {reason}.",
+            "Free some space there, or give another folder with --out DIR.",
+        ) from error
+    return Export(path, made_with, run.shown)
 
 
-def _takes(made: PyGModel, signature: ModelSignature) -> str:
-    """The arguments of a call of the model on such a graph."""
-    has_weight = signature.has_edge_weight
-    return ", ".join(name for name in made.inputs if has_weight or name != "edge_weight")
+def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
+    if isinstance(model, PlainModel):  # as its package makes it
+        assert isinstance(config, PluginConfig)
+        point, inputs = find_plugin(MODELS, config.name), repr(signature.num_features)
+        weights = model.module.state_dict()
+        made = PyGModel(point.attr, dict(config.options), weights, point.module)
+        made.imports = [point.attr]
+        if model.schema is not None:
+            schema = {**vars(model.schema), "node_types": model.schema.node_types}
+            inputs = f"types.SimpleNamespace(**{schema})"
+            made = with_tables(made, model, weights)
+        made.positionals = inputs, repr(signature.num_outputs)
+        return made
+    # Not what a base class says: the subclass computes something else.
+    told = model.pyg_model() if "pyg_model" in vars(type(model)) else None
+    if told is None:
+        raise UserError(
+            f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
+            "`gnntrain predict` uses it as it is.",
+        )
+    return told
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
@@ -185,18 +172,3 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     if begun_from is not None:
         rest["trainer"] = rest["trainer"] | {"init_from": Path(begun_from).name}
     return {"dataset": dataset, **rest}
-
-
-def _write(path: Path, texts: dict[str, str], weights: dict[str, torch.Tensor]) -> None:
-    """Write the folder whole or not at all."""
-    try:
-        with atomic_folder(path) as draft:
-            for name, text in texts.items():
-                (draft / name).write_text(text, encoding="utf-8")
-            torch.save({name: w.detach() for name, w in weights.items()}, draft / "model.pt")
-    except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
-        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise RunError(
-            f"{shown_path(path)} could not be written: {reason}.",
-            "Free some space there, or give another folder with --out DIR.",
-        ) from error

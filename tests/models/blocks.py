@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gnntrain.data.graph import EDGE, NODE
-from gnntrain.models import GNN
 from gnntrain.sampling.block import Block
 
 
@@ -120,30 +118,3 @@ def seed_blocks(
             )
         )
     return torch.tensor(nodes, dtype=torch.int64), blocks[::-1]
-
-
-def chunks(num_rows: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges that cover `[0, num_rows)`."""
-    for start in range(0, num_rows, size):
-        yield start, min(start + size, num_rows)
-
-
-def layerwise(model: GNN, x: Tensor, graph: Graph, size: int = 7) -> Tensor:
-    """The outputs of all nodes, a layer and a chunk of rows at a time, as `HeteroGNN` says."""
-    rows = list(chunks(graph.num_nodes, size))
-    h = torch.cat([model.start(NODE, x[a:b]) for a, b in rows])
-    state: Tensor | None = None
-    for i in range(model.num_layers):
-        conv = model.conv(i)
-        key = conv.source(EDGE)
-        z = h if key is None else torch.cat([conv.transform(h[a:b], key) for a, b in rows])
-        parts = []
-        for a, b in rows:
-            blocks = {EDGE: full_block(graph, a, b)}
-            totals = [conv.on_blocks(blocks, {EDGE: z}, h[a:b]) for _ in conv.stages([EDGE])]
-            out = conv.finish(NODE, totals[0] if totals else None, h[a:b])
-            parts.append(model.update(i, NODE, out, h[a:b]))
-        h = torch.cat(parts)
-        state = model.jk_update(i, state, h)
-    assert state is not None
-    return model.readout(state)
