@@ -110,7 +110,8 @@ class Aggregate(Operator):
         grad = given.rows(edges.num_dst, 48)
         return {
             "mean, own rows": of(given.features(136), mean, "beside"),  # SAGE's first layer
-            "float32 rows": of(given.features(136, torch.float32), mean),
+            "float32 rows": of(given.features(136, torch.float32), mean, "beside"),
+            "float32 sums": Aggregate(given.features(136), mean, "beside", torch.float32),
             "rows in several matrices": of(given.spread(40), mean, "beside"),
             "sum": of(given.rows(number, 5), edges),
             "all factors": of(given.rows(number, 47), factors),
@@ -299,6 +300,7 @@ class AggregateMax(Operator):
         return {
             "ties": AggregateMax(rows, *edges, dtype, True),
             "selected rows": AggregateMax(given.features(136), *edges, torch.float32, False),
+            "float32 rows": AggregateMax(given.features(136, torch.float32), *edges, dtype, False),
             "rows in several matrices": AggregateMax(given.spread(40), *edges, dtype, True),
         }
 

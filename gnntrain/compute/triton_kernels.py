@@ -407,12 +407,7 @@ def max_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The largest numbers of every destination's in-neighbours; 0 without any, NaN is the largest.
-
-    Args:
-        partial_out, partial_ties: The chunks' results.
-        ties: As `out`: the number of in-edges with the largest number.
-    """
+    """See `AggregateMax`; `partial_…` are the chunks' results, here and in the other kernels."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
     _v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
@@ -462,13 +457,7 @@ def spread_maximum(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient behind `max_rows`: in-edges that share a maximum share it evenly.
-
-    Args:
-        rows: The sources' `[num_src, WIDTH]`.
-        tops, ties, grad: The destinations' maxima, their counts, and their gradient.
-        indptr, indices: The out-edges of every source.
-    """
+    """See `AggregateMaxBackward`; `tops` are the destinations' maxima."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
     u, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
@@ -521,11 +510,8 @@ def pair_gradient(
     Args:
         rows: The other side, `[any, WIDTH]`.
         mine: This side, `[num_rows, WIDTH]`.
-        grad: The scores' gradient, `[num_edges, HEADS]`.
+        grad: The scores' gradient, `[num_edges, HEADS]`, by `edge_ids` where these are given.
         indptr, indices: By row of this side, the rows of the other.
-        edge_ids: The number of each edge in `grad`; None: as they lie.
-        partial_out, partial_values: The chunks' results.
-        out: The gradient of `mine`.
         values: Each row's term of the gradient of `att`; None: not needed.
     """
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -632,13 +618,12 @@ def softmax_sums(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The tops and totals of each destination's in-edges and, but for chunks, a loop of its own.
+    """The largest score and Σ exp(score − top) of each destination's in-edges and, but for chunks,
+    a loop of its own.
 
     Args:
         rows, target, SLOPE: The scores, see `scores_of`; the edge from `own` + v is left out.
-        loop_score: `[num_dst, WIDTH]`, or None: no loops.
-        partial_out, partial_totals: The chunks' results.
-        out, totals: `[num_dst, WIDTH]`, the largest score and the sum of exp(score − top).
+        out, totals: `[num_dst, WIDTH]`, the results.
     """
     heads = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_head = heads < WIDTH
