@@ -111,23 +111,19 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
         `[num_dst, F]` in the type of a tensor, float32 of lazy features. In-neighbours that share a
         maximum share its gradient.
     """
+    block = aggregation.block
     if isinstance(source, LazyFeatures):
+        out: Tensor
         if aggregation.reduce == "max":
-            return _maximum_and_ties(source, aggregation.block, torch.float32, count=False)[0]
-        total = aggregation.sum(aggregation.weight)
-        out: Tensor = ops.aggregate(*source.arguments(), *total, "none", torch.float32)
+            edges = block.indptr, block.indices, block.max_in_edges
+            out, _ = ops.aggregate_max(*source.arguments(), *edges, torch.float32, False)
+        else:
+            total = aggregation.sum(aggregation.weight)
+            out = ops.aggregate(*source.arguments(), *total, "none", torch.float32)
         return out
     if aggregation.reduce == "max":
-        return _maximum(source, aggregation.block)
+        return _maximum(source, block)
     return _weighted_sum(source, aggregation.weight, aggregation)
-
-
-def _maximum_and_ties(
-    features: LazyFeatures, block: Block, dtype: torch.dtype, *, count: bool
-) -> tuple[Tensor, Tensor]:
-    edges = block.indptr, block.indices, block.max_in_edges
-    found: tuple[Tensor, Tensor] = ops.aggregate_max(*features.arguments(), *edges, dtype, count)
-    return found
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -156,11 +152,12 @@ class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
         rows = rows.contiguous()
-        features, count = LazyFeatures(rows), ctx.needs_input_grad[0]
-        out, ties = _maximum_and_ties(features, block, rows.dtype, count=count)
+        edges = block.indptr, block.indices, block.max_in_edges
+        asked = *LazyFeatures(rows).arguments(), *edges, rows.dtype, ctx.needs_input_grad[0]
+        out, ties = ops.aggregate_max(*asked)
         ctx.save_for_backward(rows, out, ties)
         ctx.block = block
-        return out
+        return out  # type: ignore[no-any-return]  # operators have no types
 
     @staticmethod
     @torch.autograd.function.once_differentiable

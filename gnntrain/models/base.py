@@ -149,6 +149,8 @@ class HeteroGNN(nn.Module):
         self.jk_channels = {"none": 0, "cat": out_channels, "max": hidden_channels}[jk]
         act = None if activation == "none" else activation
         self.act_and_norm = {"act": act, **_PYG_NORMS[norm]}
+        # ReLU and dropout alone follow a convolution, which may compute them, too.
+        self._is_plain = act == "relu" and norm == "none" and not residual
         # The node types that layers read: of the inputs, then after each layer.
         needed = [{schema.target}]
         for _ in range(num_layers):
@@ -262,8 +264,7 @@ class HeteroGNN(nn.Module):
             block: The destinations of each type are its first sources.
         """
         conv, node_types = self.conv(i), self.node_types_after(i)
-        is_plain = isinstance(self.act, nn.ReLU) and self.act_and_norm["norm"] is None
-        if isinstance(conv, LinearConv) and is_plain and not (self.residuals or self.is_output(i)):
+        if self._is_plain and isinstance(conv, LinearConv) and not self.is_output(i):
             return conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
         outputs = conv.on_hop(h, block, node_types)
         return {t: self.update(i, t, out, h[t]) for t, out in outputs.items()}

@@ -283,20 +283,21 @@ class LinearConv(HeteroConv):
         dropout: float | None = None,
     ) -> dict[NodeType, Tensor]:
         """See `HeteroConv`; with a `dropout` probability ReLU and dropout follow."""
-        is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
-        if self.is_one_relation:  # which reads lazy rows in place
-            is_whole &= not any(isinstance(rows, LazyFeatures) for rows in h.values())
-        if not self.is_linear or (is_whole and any(map(self.source, hop.edges))):
-            outputs = super().on_hop(h, hop, node_types)
-        else:
+        is_linear, is_single = self.is_linear, self.is_one_relation
+        if is_linear and any(map(self.source, hop.edges)):  # the transform narrows the rows
+            is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
+            is_read = is_single and any(isinstance(rows, LazyFeatures) for rows in h.values())
+            is_linear = is_read or not is_whole
+        if is_linear:
             rows = [
                 r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
             ]
             parts = [self._part(t, hop.into(t), [*h], hop.num_dst[t]) for t in node_types]
-            sums = linear_sums(rows, parts, dropout if self.is_one_relation else None)
+            sums = linear_sums(rows, parts, dropout if is_single else None)
             outputs = dict(zip(node_types, sums, strict=True))
-            dropout = None if self.is_one_relation else dropout
-        if dropout is None:
+        else:
+            outputs = super().on_hop(h, hop, node_types)
+        if dropout is None or (is_linear and is_single):
             return outputs
         return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
 
