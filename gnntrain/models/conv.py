@@ -284,7 +284,8 @@ class LinearConv(HeteroConv):
     ) -> dict[NodeType, Tensor]:
         """See `HeteroConv`; with a `dropout` probability ReLU and dropout follow."""
         is_linear, is_single = self.is_linear, self.is_one_relation
-        if is_linear and any(map(self.source, hop.edges)):  # the transform narrows the rows
+        edges = [edge for t in node_types for edge in hop.into(t)]
+        if is_linear and any(map(self.source, edges)):  # the transform narrows the rows
             is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
             is_read = is_single and any(isinstance(rows, LazyFeatures) for rows in h.values())
             is_linear = is_read or not is_whole
