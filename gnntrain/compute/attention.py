@@ -271,12 +271,16 @@ class AttentionBackward(Operator):
     def examples(given: Inputs) -> dict[str, Operator]:
         found: dict[str, Operator] = {}
         heads, width, edges, num_dst = 3, 15, given.edges, given.edges.num_dst
+        exact = exact_type(given.dtype)  # as models call the softmax
         for name, call in EdgeSoftmax.examples(given).items():
             assert isinstance(call, EdgeSoftmax)
+            call = call.map(
+                lambda v: v.to(exact) if isinstance(v, Tensor) and v.is_floating_point() else v
+            )
             rows, has_loops = given.rows(given.num_src, width), call.loop_score is not None
             if call.target is not None:
                 rows = torch.cat([rows, given.rows(given.num_src, heads)], dim=1)
-                call.score = rows[:, width:].float()
+                call.score = rows[:, width:].to(exact)
                 own = call.score[call.dst_offset : call.dst_offset + num_dst]
                 call.loop_score = F.leaky_relu(own + call.target, call.slope)
             alpha, second = call.reference()
@@ -292,7 +296,7 @@ class AttentionBackward(Operator):
                 weight,
                 second if has_loops else None,
                 loop_weight,
-                None if has_loops else given.exact(num_dst, heads),
+                None if has_loops else given.exact(num_dst, heads).to(exact),
                 call.target,
                 call.slope,
                 call.dst_offset,
