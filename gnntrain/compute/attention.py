@@ -219,15 +219,13 @@ class AttentionBackward(Operator):
         by_edge = before_relu(by_edge, end_sums(parts, target, src, dst, target.dtype))
         by_edge = fill_padding(by_edge, indptr)
 
-        def sums_over(*adjacency: Tensor | None) -> Tensor:
+        def sums_over(indptr: Tensor, edge_ids: Tensor | None) -> Tensor:
             rows = LazyFeatures(by_edge).arguments()
-            out: Tensor = call.aggregate(*rows, *Sum(*adjacency), "none", by_edge.dtype)  # type: ignore[arg-type]
+            out: Tensor = call.aggregate(*rows, *Sum(indptr, edge_ids), "none", by_edge.dtype)
             return out
 
-        by_source, by_target = (
-            sums_over(self.out_indptr, self.out_edge_ids),
-            sums_over(indptr, None),
-        )
+        by_source = sums_over(self.out_indptr, self.out_edge_ids)
+        by_target = sums_over(indptr, None)
         if self.loop_alpha is not None:
             by_loop = before_relu(by_loop, parts[own] + target)
             by_source[own] += by_loop

@@ -82,7 +82,7 @@ def linear_sums(
         if term.columns == part.columns == _ALL:
             linear = term.weight, part.root_weight, part.bias
             return (_one_sum(tensor, *linear, dtype, features, term.aggregation, dropout),)
-    if dtype == torch.bfloat16 and part.bias.device.type == "cpu":
+    if part.bias.device.type == "cpu":
         dtype = product_type(dtype)
     features_of, tensors = zip(*pairs, strict=True)
     parameters = [tensor for part in parts for tensor in part.parameters]

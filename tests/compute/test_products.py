@@ -46,18 +46,24 @@ def test_autocast_computes_in_float32_and_keeps_rows_in_bfloat16() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_layer_in_one_pass_errs_less_than_by_products_in_bfloat16(
+def test_a_layer_in_one_pass_is_computed_in_float32_and_kept_in_bfloat16(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked: list[torch.dtype] = []
+
+    def product_type(dtype: torch.dtype) -> torch.dtype:
+        asked.append(dtype)
+        return torch.float32
+
+    monkeypatch.setattr(linear, "product_type", product_type)
     for operator in (linear.AggregateLinear, linear.AggregateLinearBackward):
         for inputs in awkward_inputs(torch.bfloat16):
             for call in operator.examples(inputs).values():
                 exact = call.map(lambda v: v.double() if _is_float(v) else v).reference()
-                monkeypatch.setattr(linear, "product_type", lambda _: torch.float32)
-                found = call.cpu()
-                for got, best in zip(found, exact, strict=True):
-                    got_exact = got.double()
-                    torch.testing.assert_close(got_exact, best.double(), atol=0.1, rtol=2e-2)
+                for got, best in zip(call.cpu(), exact, strict=True):
+                    assert got.dtype == torch.bfloat16
+                    torch.testing.assert_close(got.double(), best.double(), atol=0.1, rtol=2e-2)
+    assert set(asked) == {torch.bfloat16}
 
 
 def _is_float(value: object) -> bool:
