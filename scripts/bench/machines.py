@@ -301,8 +301,8 @@ def traffic(
                 asked = is_remote[nodes[: block.num_dst]]
                 total[:2] += asked.sum(), block.indptr.diff().numpy()[asked].sum()
             total[2:] += is_fetched[nodes].sum(), is_remote[nodes].sum()
-    means: list[float] = (total / (options.steps * trainers)).tolist()
-    return Traffic(*means, graph.features.nbytes // num_nodes)
+    ids, edges, rows, remote = (total / (options.steps * trainers)).tolist()
+    return Traffic(ids, edges, rows, remote, graph.features.nbytes // num_nodes)
 
 
 def partition(options: argparse.Namespace, contestant: Contestant) -> None:
