@@ -83,8 +83,7 @@ def of(graphs: Graphs, variant: dict[str, Any]) -> StoredGraph:
 
 
 @each_variant
-@pytest.mark.parametrize("num_layers", [1, 3])
-@pytest.mark.parametrize("memory_limit", [2**30, 0], ids=["in-memory", "on-disk"])
+@pytest.mark.parametrize(("num_layers", "memory_limit"), [(1, 2**30), (3, 0)])
 def test_inference_in_small_chunks_equals_the_full_graph_forward(
     graphs: Graphs,
     tmp_path: Path,
