@@ -13,6 +13,7 @@ from gnntrain.compute.cpu import (
     NO_TIES,
     NO_WEIGHTS,
     Table,
+    adjacency_of,
     array_of,
     by_rows,
     factors_of,
@@ -21,7 +22,7 @@ from gnntrain.compute.cpu import (
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
-from gnntrain.compute.operator import Operator, Sum
+from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
     columns_of,
@@ -37,8 +38,8 @@ class Aggregate(Operator):
 
     Attributes:
         root: "beside": row(dst_offset + v) stands beside out[v], which is twice as wide; "added":
-            the second half of that row is added to out[v] from `first_loop` on, and the first
-            halves are summed; else "none".
+            the second half of that row is added to out[v] where there is one, and the first halves
+            are summed; else "none".
     """
 
     features: LazyFeatures
@@ -58,9 +59,8 @@ class Aggregate(Operator):
         first = total.first_loop
         width = features.num_features // 2 if root == "added" else features.num_features
         out = reference.row_sums(features, total, width, exact)
-        scale = reference.row_factors(total, exact)
-        if scale is not None:
-            out *= scale
+        if total.scale is not None:
+            out *= total.scale.to(exact).unsqueeze(1)
 
         def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
             return Gather(features, start, start + number, dtype).reference()
@@ -97,8 +97,8 @@ class Aggregate(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        edges, dtype, number = given.edges, given.dtype, given.num_rows
-        mean, factors = edges._replace(is_mean=True), given.factors(is_mean=True)
+        edges, dtype, number = Sum(*given.edges), given.dtype, given.num_rows
+        mean, factors = given.mean(), given.factors()
         heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
         loops = heads._replace(loop=given.exact(edges.num_dst, 3))
         by_edge = edges._replace(indices=None)
@@ -131,26 +131,20 @@ class Reduction:
         self.num_edges = len(table.rows if total.indices is None else total.indices)
         self.width = table.width // 2 if root == "added" else table.width
         self._table, self._root, self._own = table, root, total.dst_offset
-        weight, source_scale, loop = total.edge_weight, total.source_scale, total.loop
-        if total.source_indptr is not None:
-            # In the sums' precision: otherwise the kernels would widen every row.
-            exact = torch.promote_types(table.rows.dtype, torch.float32)
-            share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
-            source_scale = share if source_scale is None else share * source_scale
+        weight, loop = total.edge_weight, total.loop
+        edge_ids = None if weight is None else total.edge_ids
         self._arguments = (
             *table.arguments,
             total.indptr.numpy(),
             NO_NUMBERS if total.indices is None else total.indices.numpy(),
             total.indices is None,
-            NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy(),
+            NO_NUMBERS if edge_ids is None else edge_ids.numpy(),
             NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
-            factors_of(source_scale),
+            factors_of(total.source_scale),
             factors_of(total.scale),
-            total.is_mean,
             total.dst_offset,
             total.skip_own,
             NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
-            total.first_loop,
             len(table.rows) if root == "added" else 0,
         )
 
@@ -190,11 +184,10 @@ class EdgeProducts(Operator):
             pairs.mul_(grad.index_select(0, dst[edges]))
             out[edges] = reference.by_head(pairs, total.heads).sum(-1)
         factors = reference.edge_factors(total._replace(edge_weight=None), src, exact)
-        scale = reference.row_factors(total, exact)
         if factors is not None:
             out *= factors
-        if scale is not None:
-            out *= scale.index_select(0, dst)
+        if total.scale is not None:
+            out *= total.scale.to(exact).index_select(0, dst).unsqueeze(1)
         return fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
 
     def cpu(self) -> Tensor:
@@ -204,13 +197,14 @@ class EdgeProducts(Operator):
         assert weight is not None
         assert indices is not None
         exact = torch.promote_types(torch.promote_types(rows.dtype, grad.dtype), torch.float32)
-        scale, table = reference.row_factors(total, exact), Table(LazyFeatures.of(rows))
-        scaled = array_of((grad if scale is None else grad * scale).to(exact).contiguous())
-        out = numbers_by_edge(torch.empty(0, total.heads, dtype=exact), total.indptr, indices)
-        edges = total.indptr.numpy(), indices.numpy()
+        table, scale = Table(LazyFeatures.of(rows)), total.scale
+        scaled = grad if scale is None else grad * scale.to(exact).unsqueeze(1)
+        edges = Edges(total.indptr, indices)
+        out = numbers_by_edge(torch.empty(0, total.heads, dtype=exact), edges)
+        arguments = *table.arguments, array_of(scaled.to(exact).contiguous()), *adjacency_of(edges)
 
         def task(start: int, stop: int) -> None:
-            kernels.edge_products(*table.arguments, scaled, *edges, start, stop, array_of(out))
+            kernels.edge_products(*arguments, start, stop, array_of(out))
 
         by_rows(total.num_dst, len(indices), task)
         factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
@@ -231,12 +225,11 @@ class EdgeProducts(Operator):
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         edges, number = given.edges, given.num_rows
-        heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
+        heads = Sum(*edges, edge_weight=given.exact(given.num_edges, 3))
         grad = given.rows(edges.num_dst, 48)
         columns = given.rows(number, 60)[:, 12:]  # read in place
-        factors = given.factors(is_mean=True)
         return {
-            "all factors": EdgeProducts(given.rows(number, 48), grad, factors),
+            "all factors": EdgeProducts(given.rows(number, 48), grad, given.factors()),
             "heads": EdgeProducts(columns, grad, heads),
         }
 
@@ -246,19 +239,17 @@ class AggregateMax(Operator):
     (int32; nothing if not asked for). Not a number is the largest."""
 
     features: LazyFeatures
-    indptr: Tensor
-    indices: Tensor
-    max_in_edges: int | None
+    edges: Edges
     dtype: torch.dtype
     count: bool
 
     def fake(self) -> tuple[Tensor, Tensor]:
-        size = len(self.indptr) - 1, self.features.num_features
-        out = torch.empty(size, dtype=self.dtype, device=self.indptr.device)
+        size = self.edges.num_dst, self.features.num_features
+        out = torch.empty(size, dtype=self.dtype, device=self.edges.indptr.device)
         return out, out.new_empty(size if self.count else (0, 0), dtype=torch.int32)
 
     def reference(self) -> tuple[Tensor, Tensor]:
-        features, indptr, indices = self.features, self.indptr, self.indices
+        features, (indptr, indices, *_) = self.features, self.edges
         exact, dst = exact_type(features.rows.dtype, self.dtype), destinations(indptr, len(indices))
         is_empty = (indptr.diff() == 0).unsqueeze(1)
         out, ties = self.fake()
@@ -274,9 +265,9 @@ class AggregateMax(Operator):
 
     def cpu(self) -> tuple[Tensor, Tensor]:
         table = Table(self.features)
-        out = BUFFERS.empty((len(self.indptr) - 1, table.width), self.dtype)
+        out = BUFFERS.empty((self.edges.num_dst, table.width), self.dtype)
         ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
-        given = *table.arguments, self.indptr.numpy(), self.indices.numpy()
+        given = *table.arguments, *adjacency_of(self.edges)
         number = np.float64 if torch.float64 in (table.rows.dtype, self.dtype) else np.float32
 
         def task(start: int, stop: int) -> None:
@@ -284,7 +275,7 @@ class AggregateMax(Operator):
             rows = array_of(out[start:stop]), counts, np.empty(table.width, number)
             kernels.max_rows(*given, start, stop, *rows)
 
-        by_rows(len(out), len(self.indices), task)
+        by_rows(len(out), len(self.edges.indices), task)
         return out, ties
 
     def cuda(self) -> tuple[Tensor, Tensor]:
@@ -296,12 +287,12 @@ class AggregateMax(Operator):
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         rows = LazyFeatures(given.integers(given.num_rows, 21))
-        edges, dtype = given.adjacency, given.dtype
+        edges, dtype = given.edges, given.dtype
         return {
-            "ties": AggregateMax(rows, *edges, dtype, True),
-            "selected rows": AggregateMax(given.features(136), *edges, torch.float32, False),
-            "float32 rows": AggregateMax(given.features(136, torch.float32), *edges, dtype, False),
-            "rows in several matrices": AggregateMax(given.spread(40), *edges, dtype, True),
+            "ties": AggregateMax(rows, edges, dtype, True),
+            "selected rows": AggregateMax(given.features(136), edges, torch.float32, False),
+            "float32 rows": AggregateMax(given.features(136, torch.float32), edges, dtype, False),
+            "rows in several matrices": AggregateMax(given.spread(40), edges, dtype, True),
         }
 
 
@@ -313,14 +304,13 @@ class AggregateMaxBackward(Operator):
     rows: Tensor
     out: Tensor
     ties: Tensor
-    indptr: Tensor
-    indices: Tensor
+    edges: Edges
 
     def fake(self) -> Tensor:
         return torch.empty_like(self.rows)
 
     def reference(self) -> Tensor:
-        rows, indptr, indices = self.rows, self.indptr, self.indices
+        rows, (indptr, indices, *_) = self.rows, self.edges
         shares = self.grad.to(exact_type(rows.dtype)) / self.ties.clamp(min=1)
         found, src = torch.empty_like(rows), destinations(indptr, len(indices))
         for _, columns in columns_of(rows.shape[1], len(indices)):
@@ -334,7 +324,7 @@ class AggregateMaxBackward(Operator):
         rows = self.rows
         grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
         given = array_of(rows), array_of(self.out), self.ties.numpy(), array_of(self.grad)
-        edges = self.indptr.numpy(), self.indices.numpy()
+        edges = adjacency_of(self.edges)
         number = np.float64 if rows.dtype == torch.float64 else np.float32
 
         def task(start: int, stop: int) -> None:
@@ -342,7 +332,7 @@ class AggregateMaxBackward(Operator):
             target = array_of(grad_rows[start:stop])
             kernels.spread_maximum(*given, *edges, start, stop, target, memory)
 
-        by_rows(len(rows), len(self.indices), task)
+        by_rows(len(rows), len(self.edges.indices), task)
         return grad_rows
 
     def cuda(self) -> Tensor:
@@ -353,5 +343,5 @@ class AggregateMaxBackward(Operator):
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         rows, grad = given.integers(given.num_rows, 21), given.rows(given.edges.num_dst, 21)
-        top = AggregateMax(LazyFeatures(rows), *given.adjacency, given.dtype, True).reference()
-        return {"ties": AggregateMaxBackward(grad, rows, *top, *given.back()[:2])}
+        top = AggregateMax(LazyFeatures(rows), given.edges, given.dtype, True).reference()
+        return {"ties": AggregateMaxBackward(grad, rows, *top, given.back())}

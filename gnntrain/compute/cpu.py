@@ -20,6 +20,7 @@ from torch import Tensor
 from gnntrain.compute import kernels
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.operator import Edges
 
 Array = npt.NDArray[Any]
 
@@ -92,10 +93,15 @@ class Table:
         kernels.gather_rows(*self.arguments, first, start, stop, *rows)
 
 
-def numbers_by_edge(like: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+def adjacency_of(edges: Edges) -> tuple[Array, Array]:
+    """indptr and indices as the kernels take them."""
+    return edges.indptr.numpy(), edges.indices.numpy()
+
+
+def numbers_by_edge(like: Tensor, edges: Edges) -> Tensor:
     """Memory for a number an edge and head; 0 in padding."""
-    out = BUFFERS.empty((len(indices), like.shape[1]), like.dtype)
-    out[int(indptr[-1]) :] = 0
+    out = BUFFERS.empty((len(edges.indices), like.shape[1]), like.dtype)
+    out[int(edges.indptr[-1]) :] = 0
     return out
 
 

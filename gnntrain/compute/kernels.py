@@ -200,11 +200,9 @@ def reduce_rows(
     edge_weight: Array,
     source_scale: Array,
     row_scale: Array,
-    is_mean: bool,
     own: int,
     skip_own: bool,
     loop: Array,
-    first_loop: int,
     num_added: int,
     start: int,
     stop: int,
@@ -219,8 +217,8 @@ def reduce_rows(
         by_edge: Edge e comes from source e; `indices` is not read.
         own: Source number of destination 0: destination v is source `own + v`.
         loop: `[n, H]`, the loops' weights by head.
-        num_added: So many destinations from `first_loop` on add the second `width` numbers of
-            their own row.
+        num_added: So many destinations, like `loop`'s, add the second `width` numbers of their own
+            row.
         out: Destination `start` goes to its row 0.
         total: Working memory; its length is `width`, its type that of the sums.
     """
@@ -281,12 +279,8 @@ def reduce_rows(
                         weight = number(edge_weight[edge, h]) * factor if has_weight else factor
                         add_row(table, place, weight, total, np.uint64(h * part), part)
             e += group
-        scale = one
-        if is_mean and last > first:
-            scale = one / number(last - first)
-        if len(row_scale) > 0:
-            scale = number(scale * row_scale[v])
-        i = v - first_loop
+        scale = number(row_scale[v]) if len(row_scale) > 0 else one
+        i = min(v, own + v)
         if 0 <= i < max(len(loop), num_added):
             for f in range(width):
                 total[f] *= scale

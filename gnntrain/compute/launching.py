@@ -169,7 +169,7 @@ def arguments_of(operator: Operator) -> dict[str, Any]:
     for name, value in vars(operator).items():
         if isinstance(value, LazyFeatures):
             known |= _places_of(value)
-        elif isinstance(value, Sum):
+        elif isinstance(value, Sum) or name == "edges":
             known |= value._asdict()
         else:
             known[name] = value

@@ -83,7 +83,7 @@ class AggregateLinear(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        features, mean = given.features(5), given.edges._replace(is_mean=True)
+        features, mean = given.features(5), given.mean()
         weight = given.rows(3, 10)
         # Far from 0 on either side: no rounding decides what ReLU keeps.
         bias = torch.tensor([16, -16, 16], dtype=given.dtype)

@@ -75,29 +75,10 @@ def edge_factors(total: Sum, src: Tensor, dtype: torch.dtype) -> Tensor | None:
         factors.append(weight.reshape(len(src), total.heads))
     if total.source_scale is not None:
         factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
-    if total.source_indptr is not None:
-        factors.append(_shares(total.source_indptr, dtype).index_select(0, src))
     if total.skip_own:
         dst = destinations(total.indptr, len(src))
         factors.append((src != dst + total.dst_offset).unsqueeze(1))
-    return _product(factors, dtype)
-
-
-def row_factors(total: Sum, dtype: torch.dtype) -> Tensor | None:
-    """What each destination's sum is multiplied by, `[num_dst, 1]`; None: by nothing."""
-    factors = [] if total.scale is None else [total.scale.unsqueeze(1)]
-    if total.is_mean:
-        factors.append(_shares(total.indptr, dtype))
-    return _product(factors, dtype)
-
-
-def _product(factors: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     return reduce(torch.mul, [part.to(dtype) for part in factors]) if factors else None
-
-
-def _shares(indptr: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 / the number of each row's edges, `[rows, 1]`."""
-    return indptr.diff().clamp(min=1).to(dtype).reciprocal().unsqueeze(1)
 
 
 def row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype) -> Tensor:

@@ -187,7 +187,7 @@ def gather_rows(
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["first_loop", "num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
@@ -198,10 +198,8 @@ def reduce_rows(
     edge_ids: tl.tensor,
     edge_weight: tl.tensor,
     source_scale: tl.tensor,
-    source_indptr: tl.tensor,
     scale: tl.tensor,
     loop: tl.tensor,
-    first_loop: tl.tensor,
     num_loops: tl.tensor,
     dst_offset: tl.tensor,
     num_rows: tl.tensor,
@@ -213,7 +211,6 @@ def reduce_rows(
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     LOOP_HEADS: tl.constexpr,
-    is_mean: tl.constexpr,
     skip_own: tl.constexpr,
     PUTS_OWN: tl.constexpr,
     ADDS_OWN: tl.constexpr,
@@ -228,7 +225,7 @@ def reduce_rows(
     See `Sum`; of a chunk only Σ_e.
 
     Args:
-        num_loops: So many destinations from `first_loop` on have a loop.
+        num_loops: So many destinations, the first that are sources, have a loop.
         PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(dst_offset + v).
         ADDS_OWN: Add the numbers `WIDTH … 2 · WIDTH − 1` of row(dst_offset + v) where v has a loop.
     """
@@ -248,10 +245,6 @@ def reduce_rows(
         weight = tl.full([ROWS], 1, TOTAL)
         if source_scale is not None:
             weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if source_indptr is not None:
-            from_edge = tl.load(source_indptr + source, mask=is_edge, other=0)
-            to_edge = tl.load(source_indptr + source + 1, mask=is_edge, other=1)
-            weight /= (to_edge - from_edge).to(TOTAL)
         row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=0)
@@ -272,17 +265,16 @@ def reduce_rows(
     if not OF_CHUNKS:
         if CHUNK > 0:
             total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
-        if is_mean:
-            total /= tl.maximum(last - first, 1).to(TOTAL)
         if scale is not None:
             total *= tl.load(scale + v).to(TOTAL)
         is_row = v >= 0
-        if (loop is not None) or ADDS_OWN:  # noqa: SIM102  # decided when the kernel is compiled
-            if (v >= first_loop) & (v < first_loop + num_loops):
+        if (loop is not None) or ADDS_OWN:  # decided when the kernel is compiled
+            number = tl.minimum(v, own)
+            if (number >= 0) & (number < num_loops):
                 own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
-                    at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
+                    at_loop = number * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
                     total += tl.load(loop + at_loop, mask=is_column, other=0).to(TOTAL) * row
                 if ADDS_OWN:
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
@@ -310,7 +302,6 @@ def edge_products(
     STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    is_mean: tl.constexpr,
     skip_own: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -332,7 +323,6 @@ def edge_products(
     head = tl.program_id(1)
     part = WIDTH // HEADS
     v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
-    count = tl.load(indptr + v + 1) - tl.load(indptr + v)
     for start in range(first, last - (end - begin), ROWS):
         edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
@@ -353,8 +343,6 @@ def edge_products(
                 pair = row + given
                 products += factor * tl.where(pair > 0, pair, pair * SLOPE)
         total = tl.sum(products, axis=1)
-        if is_mean:
-            total /= count.to(TOTAL)
         if scale is not None:
             total *= tl.load(scale + v).to(TOTAL)
         if source_scale is not None:

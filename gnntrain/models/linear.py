@@ -121,7 +121,7 @@ class _OneSum(torch.autograd.Function):
         weight = torch.cat(parts, dim=1).to(dtype)
         out, inputs = ops.aggregate_linear(
             *features.arguments(),
-            *aggregation.sum(aggregation.weight),
+            *aggregation.sum(aggregation.weight, features.rows.dtype, dtype),
             weight,
             bias.to(dtype),
             has_root,
@@ -168,7 +168,8 @@ class _Sums(torch.autograd.Function):
             bias, *weights = [next(parameters).to(dtype) for _ in part.parameters]  # type: ignore[union-attr]
             inputs = [features[part.own].columns(part.columns).read(0, part.num_dst, dtype)]
             for term in part.terms:
-                given, total = features[term.source], term.aggregation.sum(None)
+                given = features[term.source]
+                total = term.aggregation.sum(None, given.rows.dtype, dtype)
                 given_to = given.columns(term.columns).arguments()
                 inputs.append(ops.aggregate(*given_to, *total, "none", dtype))
             out = torch.addmm(bias, inputs[0], weights[0].t())

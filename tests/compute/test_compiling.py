@@ -31,7 +31,7 @@ if sys.argv[1] == "forked":
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 rows = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
 indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
-total = Sum(indptr, indices, is_mean=True)
+total = Sum(indptr, indices, scale=torch.tensor([0.5]))
 print(Aggregate(LazyFeatures(rows), total, "none", torch.float32).cpu().tolist())
 stats = kernels.reduce_rows.stats
 hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
