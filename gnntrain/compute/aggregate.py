@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from gnntrain.compute.cpu import (
     array_of,
     by_rows,
     factors_of,
+    number_type,
     numbers_by_edge,
 )
 from gnntrain.compute.examples import Inputs
@@ -47,11 +50,14 @@ class Aggregate(Operator):
     root: str
     dtype: torch.dtype
 
-    def fake(self) -> Tensor:
+    @property
+    def out_width(self) -> int:
         width = self.features.num_features
-        across = {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
+        return {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
+
+    def fake(self) -> Tensor:
         device = self.total.indptr.device
-        return torch.empty(self.total.num_dst, across, dtype=self.dtype, device=device)
+        return torch.empty(self.total.num_dst, self.out_width, dtype=self.dtype, device=device)
 
     def reference(self) -> Tensor:
         features, total, root, dtype = self.features, self.total, self.root, self.dtype
@@ -79,10 +85,9 @@ class Aggregate(Operator):
         return out.to(dtype)
 
     def cpu(self) -> Tensor:
-        reduction = Reduction(Table(self.features), self.total, self.root)
-        across = 2 * reduction.width if self.root == "beside" else reduction.width
-        out = BUFFERS.empty((reduction.num_dst, across), self.dtype)
-        by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
+        put = reduction(self.features, self.total, self.root)
+        out = BUFFERS.empty((self.total.num_dst, self.out_width), self.dtype)
+        by_rows(len(out), self.total.num_edges(self.features), lambda a, b: put(a, b, out[a:b]))
         return out
 
     def cuda(self) -> Tensor:
@@ -123,38 +128,29 @@ class Aggregate(Operator):
         }
 
 
-class Reduction:
-    """`Sum` in the form of Numba's kernel."""
+def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, int, Tensor], None]:
+    """Reduces for the destinations `start … stop − 1` into the rows of a tensor, on this thread."""
+    table, weight, loop, own = Table(features), total.edge_weight, total.loop, total.dst_offset
+    width = table.width // 2 if root == "added" else table.width
+    edge_ids = None if weight is None else total.edge_ids
+    edges = total.indptr.numpy(), NO_NUMBERS if total.indices is None else total.indices.numpy()
+    factors = (
+        NO_NUMBERS if edge_ids is None else edge_ids.numpy(),
+        NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
+        factors_of(total.source_scale),
+        factors_of(total.scale),
+        NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
+    )
+    num_added = len(features) if root == "added" else 0
+    given = table.arguments, edges, factors, (total.indices is None, own, total.skip_own, num_added)
 
-    def __init__(self, table: Table, total: Sum, root: str) -> None:
-        self.num_dst = total.num_dst
-        self.num_edges = len(table.rows if total.indices is None else total.indices)
-        self.width = table.width // 2 if root == "added" else table.width
-        self._table, self._root, self._own = table, root, total.dst_offset
-        weight, loop = total.edge_weight, total.loop
-        edge_ids = None if weight is None else total.edge_ids
-        self._arguments = (
-            *table.arguments,
-            total.indptr.numpy(),
-            NO_NUMBERS if total.indices is None else total.indices.numpy(),
-            total.indices is None,
-            NO_NUMBERS if edge_ids is None else edge_ids.numpy(),
-            NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
-            factors_of(total.source_scale),
-            factors_of(total.scale),
-            total.dst_offset,
-            total.skip_own,
-            NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
-            len(table.rows) if root == "added" else 0,
-        )
+    def put(start: int, stop: int, out: Tensor) -> None:
+        memory = np.empty(width, number_type(table.rows.dtype, out.dtype))
+        kernels.reduce_rows(*given, start, stop, array_of(out), memory)
+        if root == "beside":
+            table.put(own, start, stop, out, column=width)
 
-    def put(self, start: int, stop: int, out: Tensor) -> None:
-        """Reduce for the destinations `start … stop − 1` into the rows of `out`, on this thread."""
-        is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
-        memory = np.empty(self.width, np.float64 if is_double else np.float32)
-        kernels.reduce_rows(*self._arguments, start, stop, array_of(out), memory)
-        if self._root == "beside":
-            self._table.put(self._own, start, stop, out, column=self.width)
+    return put
 
 
 class EdgeProducts(Operator):
@@ -201,7 +197,8 @@ class EdgeProducts(Operator):
         scaled = grad if scale is None else grad * scale.to(exact).unsqueeze(1)
         edges = Edges(total.indptr, indices)
         out = numbers_by_edge(torch.empty(0, total.heads, dtype=exact), edges)
-        arguments = *table.arguments, array_of(scaled.to(exact).contiguous()), *adjacency_of(edges)
+        scaled_array = array_of(scaled.to(exact).contiguous())
+        arguments = table.arguments, adjacency_of(edges), scaled_array
 
         def task(start: int, stop: int) -> None:
             kernels.edge_products(*arguments, start, stop, array_of(out))
@@ -267,8 +264,10 @@ class AggregateMax(Operator):
         table = Table(self.features)
         out = BUFFERS.empty((self.edges.num_dst, table.width), self.dtype)
         ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
-        given = *table.arguments, *adjacency_of(self.edges)
-        number = np.float64 if torch.float64 in (table.rows.dtype, self.dtype) else np.float32
+        given, number = (
+            (table.arguments, adjacency_of(self.edges)),
+            number_type(table.rows.dtype, self.dtype),
+        )
 
         def task(start: int, stop: int) -> None:
             counts = ties[start:stop].numpy() if self.count else NO_TIES
@@ -324,13 +323,12 @@ class AggregateMaxBackward(Operator):
         rows = self.rows
         grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
         given = array_of(rows), array_of(self.out), self.ties.numpy(), array_of(self.grad)
-        edges = adjacency_of(self.edges)
-        number = np.float64 if rows.dtype == torch.float64 else np.float32
+        edges, number = adjacency_of(self.edges), number_type(rows.dtype)
 
         def task(start: int, stop: int) -> None:
             memory = np.empty(rows.shape[1], number)
             target = array_of(grad_rows[start:stop])
-            kernels.spread_maximum(*given, *edges, start, stop, target, memory)
+            kernels.spread_maximum(given, edges, start, stop, target, memory)
 
         by_rows(len(rows), len(self.edges.indices), task)
         return grad_rows

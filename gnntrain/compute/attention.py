@@ -12,7 +12,15 @@ from torch import Tensor
 from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import Array, Table, adjacency_of, array_of, by_rows, numbers_by_edge
+from gnntrain.compute.cpu import (
+    Array,
+    Table,
+    adjacency_of,
+    array_of,
+    by_rows,
+    number_type,
+    numbers_by_edge,
+)
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
@@ -84,12 +92,12 @@ class EdgeSoftmax(Operator):
         alpha = numbers_by_edge(score, edges)
         second = score.new_empty(edges.num_dst, score.shape[1])
         loops = _rows_or_none(self.loop_score, score)
-        given = array_of(score), _rows_or_none(self.target, score), self.slope, loops
-        adjacency = edges.dst_offset, *adjacency_of(edges)
+        ends = _rows_or_none(self.target, score), loops
+        given = (array_of(score), *ends, self.slope, edges.dst_offset), adjacency_of(edges)
         outs = array_of(alpha), array_of(second)
 
         def task(start: int, stop: int) -> None:
-            kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
+            kernels.softmax_rows(*given, start, stop, *outs)
 
         by_rows(len(second), len(edges.indices), task)
         return alpha, second
@@ -234,11 +242,11 @@ class AttentionBackward(Operator):
         shares = array_of(alpha), array_of(self.weight), *loops
         scores = _rows_or_none(target, alpha), self.slope, edges.dst_offset
         assert back.edge_ids is not None
-        first = table.data, table.stride, array_of(grad).reshape(-1), means
-        arguments = *first, *shares, *scores, *adjacency_of(back)
-        arguments = *arguments, back.edge_ids.numpy()
+        out_edges = *adjacency_of(back), back.edge_ids.numpy()
+        gradients = array_of(grad).reshape(-1), means
+        arguments = table.arguments, out_edges, gradients, shares, scores
         changes = array_of(by_edge), array_of(by_loop)
-        number = np.float64 if torch.float64 in (grad.dtype, self.rows.dtype) else np.float32
+        number = number_type(grad.dtype, self.rows.dtype)
 
         def task(start: int, stop: int) -> None:
             out, memory = array_of(rows_grad[start:stop]), np.empty((2, width), number)

@@ -67,7 +67,7 @@ class Table:
 
     @property
     def arguments(self) -> tuple[Array, int, npt.NDArray[np.int64]]:
-        """The first arguments of the kernels."""
+        """The first argument of the kernels."""
         return self.data, self.stride, self.nodes
 
     def _places(self, features: LazyFeatures) -> npt.NDArray[np.int64]:
@@ -79,9 +79,7 @@ class Table:
         slots = _NO_SLOTS if features.slots is None else features.slots.numpy()
         layout = first, self.width, np.array(bases, np.int64), max(1, features.part_rows)
         places = np.empty(len(features), np.int64)
-        by_rows(
-            len(places), 0, lambda a, b: kernels.place_rows(nodes, slots, *layout, a, b, places)
-        )
+        by_rows(len(places), 0, lambda a, b: kernels.place_rows(nodes, slots, layout, a, b, places))
         return places
 
     def put(self, first: int, start: int, stop: int, out: Tensor, column: int = 0) -> None:
@@ -90,7 +88,12 @@ class Table:
         The first goes to row 0 of `out`, from `column` on.
         """
         rows = array_of(out), column, self.width
-        kernels.gather_rows(*self.arguments, first, start, stop, *rows)
+        kernels.gather_rows(self.arguments, first, start, stop, *rows)
+
+
+def number_type(*dtypes: torch.dtype) -> type[np.float32 | np.float64]:
+    """In which sums are kept: float32, or float64 of float64 numbers."""
+    return np.float64 if torch.float64 in dtypes else np.float32
 
 
 def adjacency_of(edges: Edges) -> tuple[Array, Array]:

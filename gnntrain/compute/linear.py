@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import kernels
-from gnntrain.compute.aggregate import Reduction
+from gnntrain.compute.aggregate import reduction
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import Table, array_of, by_rows, chunks, for_tasks, num_tasks
+from gnntrain.compute.cpu import array_of, by_rows, chunks, for_tasks, num_tasks, number_type
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Operator, Sum
@@ -60,17 +60,17 @@ class AggregateLinear(Operator):
 
         Computed by separate operators, block-sized tensors would be written and read several times.
         """
-        reduction = Reduction(Table(self.features), self.total, self.root)
+        put, num_dst = reduction(self.features, self.total, self.root), self.total.num_dst
         weight, keep, product = self.weight, self.keep, product_type(self.weight.dtype)
         bias, across = self.bias.to(product), weight.t().to(product)
         drop = None if self.dropout is None else Drop.draw(self.dropout)
-        num_dst, dtype = reduction.num_dst, weight.dtype
+        dtype = weight.dtype
         inputs = BUFFERS.empty((num_dst if keep else 0, weight.shape[1]), dtype)
         out = BUFFERS.empty((num_dst, weight.shape[0]), dtype)
 
         def task(start: int, stop: int) -> None:
             part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
-            reduction.put(start, stop, part)
+            put(start, stop, part)
             if product == dtype:
                 torch.addmm(bias, part, across, out=out[start:stop])
             else:
@@ -78,7 +78,7 @@ class AggregateLinear(Operator):
             if drop is not None:
                 drop.apply(out, start, stop, relu=True)
 
-        by_rows(num_dst, reduction.num_edges, task)
+        by_rows(num_dst, self.total.num_edges(self.features), task)
         return out, inputs
 
     @staticmethod
@@ -132,7 +132,7 @@ class AggregateLinearBackward(Operator):
         exact = torch.promote_types(weight.dtype, torch.float32)
         product = product_type(weight.dtype)
         across = weight.to(product)
-        factor = 1.0 if self.dropout is None else Drop.of(self.dropout).factor
+        factor = Drop.of(self.dropout or 0.0).factor(grad.dtype)
         count = num_tasks(len(inputs), 0)
         # A sum for each task: the order of additions does not depend on the threads.
         weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
@@ -235,15 +235,14 @@ class Drop:
         """Dropout with probability `p` and a key from torch's generator."""
         return cls.of(p, int(torch.randint(2**63 - 1, ())) if p > 0 else 0)
 
-    @property
-    def factor(self) -> float:
+    def factor(self, dtype: torch.dtype) -> Any:
         """The factor of kept numbers, which preserves the mean."""
-        return _STEPS / (_STEPS - self.threshold)
+        return number_type(dtype)(_STEPS / (_STEPS - self.threshold))
 
     def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
         """Apply it to the rows `start … stop − 1` in place, after a ReLU if `relu`."""
-        given = array_of(rows), relu, self.threshold, self.factor, np.uint64(self.key)
-        kernels.activate_rows(*given, start, stop)
+        drop = self.threshold, self.factor(rows.dtype), np.uint64(self.key)
+        kernels.activate_rows(array_of(rows), relu, drop, start, stop)
 
     def applied(self, x: Tensor) -> Tensor:
         """`x` after dropout, `[rows, …]`."""

@@ -86,6 +86,9 @@ class Sum(NamedTuple):
     def num_dst(self) -> int:
         return len(self.indptr) - 1
 
+    def num_edges(self, features: LazyFeatures) -> int:
+        return len(features if self.indices is None else self.indices)
+
     @property
     def first_loop(self) -> int:
         """The first destination that is a source."""

@@ -141,6 +141,6 @@ class AdamRows(Operator):
         numbers = np.array([*shares, *factors], arrays[0].dtype)
 
         def task(start: int, stop: int) -> None:
-            kernels.adam_rows(*arrays, places[start:stop], gradient[start:stop], numbers)
+            kernels.adam_rows(arrays, places[start:stop], gradient[start:stop], numbers)
 
         by_rows(len(places), 0, task)
