@@ -362,13 +362,12 @@ class PairScoresBackward(Operator):
         flat, exact = att.flatten(), exact_type(att.dtype)
         left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
         grad = fill_padding(self.grad.clone(), indptr)
-        for heads, columns in columns_of(left.shape[1], len(src), len(att)):
+        for head, columns in columns_of(left.shape[1], len(src), len(att)):
             pair = end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
-            weight = grad[:, heads].unsqueeze(-1)
-            scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
+            weight = grad[:, head, None]
+            scaled = weight * flat[columns]
             values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
-            by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
-            att_grad[columns] = pair.sum(0, dtype=exact)
+            att_grad[columns] = F.leaky_relu_(pair, slope).mul_(weight).sum(0, dtype=exact)
             left_grad[:, columns] = sums_at(values, back.edge_ids, back.indptr)
             right_grad[:, columns] = edge_sums(values, indptr)
         return left_grad, right_grad, att_grad.view(att.shape)

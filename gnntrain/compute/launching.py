@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -62,11 +62,6 @@ def num_chunks(num_edges: int, max_edges: int | None = None) -> int:
     return 0 if longest < 2 * _CHUNK_EDGES else num_edges // _CHUNK_EDGES
 
 
-def num_parts(whole: int, part: int) -> int:
-    """The number of parts of a whole; the last may be shorter."""
-    return -(-whole // part)
-
-
 def launch_by_row(
     name: str,
     out: Tensor,
@@ -85,7 +80,7 @@ def launch_by_row(
         also: What it writes besides, `[num_rows, width]`.
     """
     tile, chunks, given = _cut(arguments, len(out), width)
-    across, outs = num_parts(width, tile.block), {"out": out, **also}
+    across, outs = -(-width // tile.block), {"out": out, **also}
     partials = {
         key: like.new_empty(chunks, width, dtype=exact_type(like.dtype))
         for key, like in outs.items()
@@ -109,7 +104,7 @@ def launch_by_edge(
     """
     num_rows = len(arguments["indptr"]) - 1
     tile, chunks, given = _cut(arguments, num_rows, width // (heads or 1))
-    across = heads or num_parts(width, tile.block)
+    across = heads or -(-width // tile.block)
     for number, of_chunks in ((num_rows, False), (chunks if num_rows else 0, True)):
         more = {"out": out, "OF_CHUNKS": of_chunks}
         launch(name, (number, across), tile, width, given | more)
@@ -138,11 +133,22 @@ def launch(
         tile: A program's tile.
         width: Columns of the rows that it reads.
         arguments: By name, what else it takes; others are left out.
+
+    Raises:
+        UserError: Triton is not installed.
     """
     out = arguments["out"]
     if out.numel() == 0 or 0 in grid:
         return
-    kernels = _kernels()
+    try:
+        kernels = import_module("gnntrain.compute.triton_kernels")
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise UserError(
+            "computing on a GPU needs triton, which is not installed",
+            "it comes with torch's CUDA builds for Linux; else: pip install triton",
+        ) from error
     kernel = getattr(kernels, name)
     known = {given: arguments[given] for given in kernel.arg_names if given in arguments}
     number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
@@ -151,44 +157,21 @@ def launch(
         kernel[grid](**known, num_warps=tile.warps, enable_fp_fusion=True)
 
 
-def _kernels() -> ModuleType:
-    try:
-        return import_module("gnntrain.compute.triton_kernels")
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        raise UserError(
-            "computing on a GPU needs triton, which is not installed",
-            "it comes with torch's CUDA builds for Linux; else: pip install triton",
-        ) from error
-
-
 def arguments_of(operator: Operator) -> dict[str, Any]:
-    """An operator's fields, and those of its rows and sum, by the names that kernels give them."""
+    """An operator's fields, and those of its rows, edges and sum, by the names of kernels."""
     known: dict[str, Any] = {}
     for name, value in vars(operator).items():
         if isinstance(value, LazyFeatures):
-            known |= _places_of(value)
+            rows, stride = value.rows, value.rows.stride(0)
+            begins = [matrix.data_ptr() for matrix in (rows, *value.held)]
+            known |= {"rows": rows, "nodes": value.nodes, "slots": value.slots}
+            known |= {"parts": value.parts, "PART_ROWS": value.part_rows, "STRIDE": stride}
+            known["ALIGN"] = math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins)
         elif isinstance(value, Sum) or name == "edges":
             known |= value._asdict()
         else:
             known[name] = value
-    for name, value in known.items():
-        if isinstance(value, Tensor) and name != "rows":
-            known[name] = value.contiguous()
-    return known
-
-
-def _places_of(features: LazyFeatures) -> dict[str, Any]:
-    """The arguments of kernels that read features, see `triton_kernels.rows_at`."""
-    rows, stride = features.rows, features.rows.stride(0)
-    begins = [matrix.data_ptr() for matrix in (rows, *features.held)]
     return {
-        "rows": rows,
-        "nodes": features.nodes,
-        "slots": features.slots,
-        "parts": features.parts,
-        "STRIDE": stride,
-        "PART_ROWS": features.part_rows,
-        "ALIGN": math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins),
+        name: value.contiguous() if isinstance(value, Tensor) and name != "rows" else value
+        for name, value in known.items()
     }

@@ -11,7 +11,7 @@ from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import Table, array_of, by_rows
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Tile, arguments_of, launch, num_parts
+from gnntrain.compute.launching import Tile, arguments_of, launch
 from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
 from gnntrain.compute.reference import is_plain, rows_at
 
@@ -44,7 +44,7 @@ class Gather(Operator):
         width, number = self.features.num_features, self.stop - self.start
         out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
         tile = Tile.of(width)
-        grid = num_parts(number, tile.rows), num_parts(width, tile.block)
+        grid = -(-number // tile.rows), -(-width // tile.block)
         args = arguments_of(self) | {"num_rows": number, "out": out}
         launch("gather_rows", grid, tile, width, args)
         return out

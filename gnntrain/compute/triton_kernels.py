@@ -72,18 +72,6 @@ def rows_at(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def span_of(indptr: tl.tensor, v: tl.tensor, CHUNK: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """The in-edges of a destination: the first, the end; and the first and end of its chunks."""
-    first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
-    begin, end = last, last
-    if CHUNK > 0:
-        is_long = last - first >= 2 * CHUNK
-        begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
-        end = tl.where(is_long, last // CHUNK * CHUNK, last)
-    return first, last, begin, end
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def edges_at(
     start: tl.tensor, begin: tl.tensor, end: tl.tensor, ROWS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tl.tensor:
@@ -98,25 +86,6 @@ def edges_at(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def row_of_chunk(
-    indptr: tl.tensor, num_rows: tl.tensor, chunk: tl.tensor, CHUNK: tl.constexpr
-) -> tuple[tl.tensor, ...]:
-    """The row that leaves a chunk to its own program (or −1), and the chunk's edges."""
-    begin = chunk.to(indptr.dtype.element_ty) * CHUNK
-    low, high = num_rows * 0, num_rows + 1
-    while high - low > 1:  # the last row that starts at or before the chunk
-        middle = low + (high - low) // 2
-        is_before = tl.load(indptr + middle) <= begin
-        low = tl.where(is_before, middle, low)
-        high = tl.where(is_before, high, middle)
-    is_row = low < num_rows
-    first = tl.load(indptr + low)
-    last = tl.load(indptr + low + 1, mask=is_row, other=0)
-    is_inside = is_row & (last - first >= 2 * CHUNK) & (begin + CHUNK <= last)
-    return tl.where(is_inside, low, -1), begin, begin + CHUNK
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def walk_of(
     indptr: tl.tensor, num_rows: tl.tensor, OF_CHUNKS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
@@ -126,13 +95,27 @@ def walk_of(
     then stands for a row); else a row's edges without its chunks.
     """
     if OF_CHUNKS:
-        v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
-        last = tl.where(v >= 0, last, first)
-        v = tl.maximum(v, 0)
+        start = tl.program_id(0).to(indptr.dtype.element_ty) * CHUNK
+        v, high = num_rows * 0, num_rows + 1
+        while high - v > 1:  # the last row that starts at or before the chunk
+            middle = v + (high - v) // 2
+            is_before = tl.load(indptr + middle) <= start
+            v = tl.where(is_before, middle, v)
+            high = tl.where(is_before, high, middle)
+        first = tl.load(indptr + v)
+        last = tl.load(indptr + v + 1, mask=v < num_rows, other=0)
+        is_inside = (v < num_rows) & (last - first >= 2 * CHUNK) & (start + CHUNK <= last)
+        first, last = start, tl.where(is_inside, start + CHUNK, start)
+        v = tl.where(is_inside, v, 0)
         begin, end = last, last
     else:
         v = tl.program_id(0)
-        first, last, begin, end = span_of(indptr, v, CHUNK)
+        first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
+        begin, end = last, last
+        if CHUNK > 0:
+            is_long = last - first >= 2 * CHUNK
+            begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
+            end = tl.where(is_long, last // CHUNK * CHUNK, last)
     return v, first, last, begin, end
 
 
