@@ -14,13 +14,13 @@ from gnntrain.compute.cpu import (
     NO_NUMBERS,
     NO_TIES,
     NO_WEIGHTS,
-    Table,
     adjacency_of,
     array_of,
     by_rows,
     factors_of,
     number_type,
     numbers_by_edge,
+    table_of,
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
@@ -130,8 +130,9 @@ class Aggregate(Operator):
 
 def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, int, Tensor], None]:
     """Reduces for the destinations `start … stop − 1` into the rows of a tensor, on this thread."""
-    table, weight, loop, own = Table(features), total.edge_weight, total.loop, total.dst_offset
-    width = table.width // 2 if root == "added" else table.width
+    table, weight, loop, own = table_of(features), total.edge_weight, total.loop, total.dst_offset
+    row_width, row_type = features.num_features, features.rows.dtype
+    width = row_width // 2 if root == "added" else row_width
     edge_ids = None if weight is None else total.edge_ids
     edges = total.indptr.numpy(), NO_NUMBERS if total.indices is None else total.indices.numpy()
     factors = (
@@ -142,78 +143,53 @@ def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, i
         NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
     )
     num_added = len(features) if root == "added" else 0
-    given = table.arguments, edges, factors, (total.indices is None, own, total.skip_own, num_added)
+    given = table, edges, factors, (total.indices is None, own, total.skip_own, num_added)
 
     def put(start: int, stop: int, out: Tensor) -> None:
-        memory = np.empty(width, number_type(table.rows.dtype, out.dtype))
+        memory = np.empty(width, number_type(row_type, out.dtype))
         kernels.reduce_rows(*given, start, stop, array_of(out), memory)
         if root == "beside":
-            table.put(own, start, stop, out, column=width)
+            kernels.gather_rows(table, own, start, stop, array_of(out), width, width)
 
     return put
 
 
 class EdgeProducts(Operator):
-    """The gradient of `edge_weight` behind `Aggregate`; attention's scores.
-
-    ⟨rows[src], grad[dst]⟩ by head, times all factors but the weight, of which only the shape and
-    type are read.
-    """
+    """⟨rows[src], grad[dst]⟩ by edge and head, in float32 or finer: attention's scores and the
+    gradient of its weights."""
 
     rows: Tensor
     grad: Tensor
-    total: Sum
+    heads: int
+    edges: Edges
 
     def fake(self) -> Tensor:
-        assert self.total.edge_weight is not None
-        return torch.empty_like(self.total.edge_weight)
+        size, rows = (len(self.edges.indices), self.heads), self.rows
+        return torch.empty(size, dtype=exact_type(rows.dtype), device=rows.device)
 
     def reference(self) -> Tensor:
-        rows, grad, total = self.rows, self.grad, self.total
-        weight, src = total.edge_weight, total.indices
-        assert weight is not None
-        assert src is not None
-        exact, dst = exact_type(rows.dtype, weight.dtype), destinations(total.indptr, len(src))
-        out = torch.empty(len(src), total.heads, dtype=exact, device=rows.device)
+        rows, grad, (indptr, src, *_) = self.rows, self.grad, self.edges
+        out, dst = self.fake(), destinations(indptr, len(src))
         for edges in reference.edge_chunks(len(src), rows.shape[1]):
-            pairs = rows.index_select(0, src[edges]).to(exact)
+            pairs = rows.index_select(0, src[edges]).to(out.dtype)
             pairs.mul_(grad.index_select(0, dst[edges]))
-            out[edges] = reference.by_head(pairs, total.heads).sum(-1)
-        factors = reference.edge_factors(total._replace(edge_weight=None), src, exact)
-        if factors is not None:
-            out *= factors
-        if total.scale is not None:
-            out *= total.scale.to(exact).index_select(0, dst).unsqueeze(1)
-        return fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
+            out[edges] = by_head(pairs, self.heads).sum(-1)
+        return fill_padding(out, indptr)
 
     def cpu(self) -> Tensor:
-        """The products by head, then the factors of edges."""
-        rows, grad, total = self.rows, self.grad, self.total
-        weight, indices = total.edge_weight, total.indices
-        assert weight is not None
-        assert indices is not None
-        exact = torch.promote_types(torch.promote_types(rows.dtype, grad.dtype), torch.float32)
-        table, scale = Table(LazyFeatures.of(rows)), total.scale
-        scaled = grad if scale is None else grad * scale.to(exact).unsqueeze(1)
-        edges = Edges(total.indptr, indices)
-        out = numbers_by_edge(torch.empty(0, total.heads, dtype=exact), edges)
-        scaled_array = array_of(scaled.to(exact).contiguous())
-        arguments = table.arguments, adjacency_of(edges), scaled_array
+        edges, exact = self.edges, exact_type(self.rows.dtype, self.grad.dtype)
+        out = numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
+        grad = array_of(self.grad.to(exact).contiguous())
+        given = table_of(LazyFeatures.of(self.rows)), adjacency_of(edges), grad
 
         def task(start: int, stop: int) -> None:
-            kernels.edge_products(*arguments, start, stop, array_of(out))
+            kernels.edge_products(*given, start, stop, array_of(out))
 
-        by_rows(total.num_dst, len(indices), task)
-        factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
-        if factors is not None:
-            out *= factors
-        return out.view(weight.shape).to(weight.dtype)
+        by_rows(edges.num_dst, len(edges.indices), task)
+        return out.to(exact_type(self.rows.dtype))
 
     def cuda(self) -> Tensor:
-        total, width, heads = self.total, self.rows.shape[1], self.total.heads
-        assert total.edge_weight is not None
-        assert total.indices is not None
-        out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
+        out, heads, width = self.fake().zero_(), self.heads, self.rows.shape[1]
         rows = LazyFeatures.of(self.rows).rows
         args = arguments_of(self) | {"rows": rows, "STRIDE": rows.stride(0), "HEADS": heads}
         launch_by_edge("edge_products", out, width, args | {"att": None, "SLOPE": 0}, heads)
@@ -221,14 +197,9 @@ class EdgeProducts(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        edges, number = given.edges, given.num_rows
-        heads = Sum(*edges, edge_weight=given.exact(given.num_edges, 3))
-        grad = given.rows(edges.num_dst, 48)
-        columns = given.rows(number, 60)[:, 12:]  # read in place
-        return {
-            "all factors": EdgeProducts(given.rows(number, 48), grad, given.factors()),
-            "heads": EdgeProducts(columns, grad, heads),
-        }
+        grad = given.rows(given.edges.num_dst, 48)
+        columns = given.rows(given.num_rows, 60)[:, 12:]  # read in place
+        return {"heads": EdgeProducts(columns, grad, 3, given.edges)}
 
 
 class AggregateMax(Operator):
@@ -261,17 +232,15 @@ class AggregateMax(Operator):
         return out, ties
 
     def cpu(self) -> tuple[Tensor, Tensor]:
-        table = Table(self.features)
-        out = BUFFERS.empty((self.edges.num_dst, table.width), self.dtype)
+        width = self.features.num_features
+        out = BUFFERS.empty((self.edges.num_dst, width), self.dtype)
         ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
-        given, number = (
-            (table.arguments, adjacency_of(self.edges)),
-            number_type(table.rows.dtype, self.dtype),
-        )
+        given = table_of(self.features), adjacency_of(self.edges)
+        number = number_type(self.features.rows.dtype, self.dtype)
 
         def task(start: int, stop: int) -> None:
             counts = ties[start:stop].numpy() if self.count else NO_TIES
-            rows = array_of(out[start:stop]), counts, np.empty(table.width, number)
+            rows = array_of(out[start:stop]), counts, np.empty(width, number)
             kernels.max_rows(*given, start, stop, *rows)
 
         by_rows(len(out), len(self.edges.indices), task)

@@ -14,12 +14,12 @@ from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import (
     Array,
-    Table,
     adjacency_of,
     array_of,
     by_rows,
     number_type,
     numbers_by_edge,
+    table_of,
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
@@ -192,7 +192,7 @@ class AttentionBackward(Operator):
         exact = grad.to(alpha.dtype)
         mean = by_head(exact * self.out, heads).sum(-1)
         mean = mean if self.log_grad is None else mean - self.log_grad
-        products = call.edge_products(self.rows[:, :width], grad, *Sum(*self.edges, weight))
+        products = call.edge_products(self.rows[:, :width], grad, heads, *self.edges)
         by_edge = score_grad(products, weight, alpha, mean.index_select(0, dst))
         by_loop = alpha[:0]
         own = slice(offset, offset + num_dst)
@@ -230,7 +230,7 @@ class AttentionBackward(Operator):
     def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
         grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
         (num_dst, width), heads, edges, back = grad.shape, alpha.shape[1], self.edges, self.back
-        table = Table(LazyFeatures.of(self.rows))
+        features = LazyFeatures.of(self.rows)
         mean = alpha.new_empty(num_dst, heads)
         given = array_of(grad), array_of(self.out), _rows_or_none(self.log_grad, alpha)
         means = array_of(mean)
@@ -244,7 +244,7 @@ class AttentionBackward(Operator):
         assert back.edge_ids is not None
         out_edges = *adjacency_of(back), back.edge_ids.numpy()
         gradients = array_of(grad).reshape(-1), means
-        arguments = table.arguments, out_edges, gradients, shares, scores
+        arguments = table_of(features), out_edges, gradients, shares, scores
         changes = array_of(by_edge), array_of(by_loop)
         number = number_type(grad.dtype, self.rows.dtype)
 
@@ -328,7 +328,6 @@ class PairScores(Operator):
         out = self.att.new_zeros(len(self.edges.indices), heads)
         args = arguments_of(self) | {"rows": self.left, "grad": self.right}
         args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width}
-        args |= {"source_scale": None, "scale": None, "skip_own": False}
         launch_by_edge("edge_products", out, width, args, heads)
         return out
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gnntrain.compute import kernels
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import Table, array_of, by_rows
+from gnntrain.compute.cpu import array_of, by_rows, table_of
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import Tile, arguments_of, launch
@@ -35,9 +35,13 @@ class Gather(Operator):
         return rows_at(features, torch.arange(start, stop, device=features.device)).to(self.dtype)
 
     def cpu(self) -> Tensor:
-        table, start = Table(self.features), self.start
-        out = BUFFERS.empty((self.stop - start, table.width), self.dtype)
-        by_rows(len(out), 0, lambda a, b: table.put(start, a, b, out[a:b]))
+        table, start, width = table_of(self.features), self.start, self.features.num_features
+        out = BUFFERS.empty((self.stop - start, width), self.dtype)
+
+        def task(a: int, b: int) -> None:
+            kernels.gather_rows(table, start, a, b, array_of(out[a:b]), 0, width)
+
+        by_rows(len(out), 0, task)
         return out
 
     def cuda(self) -> Tensor:

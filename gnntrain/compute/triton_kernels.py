@@ -269,30 +269,26 @@ def reduce_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 
-@triton.jit(do_not_specialize=["dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def edge_products(
     rows: tl.tensor,
     grad: tl.tensor,
     att: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
-    source_scale: tl.tensor,
-    scale: tl.tensor,
-    dst_offset: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    skip_own: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of `edge_weight` behind `reduce_rows`; or scores, which have no factors.
+    """Attention's scores, and the gradient of its weights.
 
     A program takes a row, or a chunk, and a head. The vector of an edge is never stored.
 
@@ -326,12 +322,6 @@ def edge_products(
                 pair = row + given
                 products += factor * tl.where(pair > 0, pair, pair * SLOPE)
         total = tl.sum(products, axis=1)
-        if scale is not None:
-            total *= tl.load(scale + v).to(TOTAL)
-        if source_scale is not None:
-            total *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if skip_own:
-            total = tl.where(source == dst_offset + v, 0, total)
         at = edge.to(tl.int64) * HEADS + head
         tl.store(out + at, total.to(out.dtype.element_ty), mask=is_edge)
 

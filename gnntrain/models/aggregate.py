@@ -47,8 +47,7 @@ class Aggregation:
         block: The in-edges.
         reduce: "sum", "mean" (the sum over the number of in-edges) or "max" (of the rows alone: it
             takes no weight, scale or loop); 0 where a destination has no in-edge.
-        weight: float `[num_edges]`, or `[num_edges, H]` for H heads, where head h weighs the
-            columns `[h·F/H, (h + 1)·F/H)`; gradients flow, but not to the other factors.
+        weight: float `[num_edges]`.
         source_scale: float `[num_src]`.
         scale: float `[num_dst]`.
         loop: float `[num_dst]`.
@@ -63,14 +62,14 @@ class Aggregation:
     loop: Tensor | None = None
     skip_loops: bool = False
 
-    def sum(self, weight: Tensor | None, *dtypes: torch.dtype) -> Sum:
-        """The operators' arguments, with these edge weights, for rows of these types."""
-        factors = weight, self.source_scale, self._scale(dtypes), self.loop, self.skip_loops
+    def sum(self, *dtypes: torch.dtype) -> Sum:
+        """The operators' arguments, for rows of these types."""
+        factors = self.weight, self.source_scale, self._scale(dtypes), self.loop, self.skip_loops
         return Sum(*self.block.edges, *factors)
 
-    def transposed(self, weight: Tensor | None, *dtypes: torch.dtype) -> Sum:
+    def transposed(self, *dtypes: torch.dtype) -> Sum:
         """The same for the gradient of the sources: a sum over the out-edges of each."""
-        factors = weight, self._scale(dtypes), self.source_scale, self.loop, self.skip_loops
+        factors = self.weight, self._scale(dtypes), self.source_scale, self.loop, self.skip_loops
         return Sum(*self.block.transposed(), *factors)
 
     def _scale(self, dtypes: Sequence[torch.dtype]) -> Tensor | None:
@@ -95,37 +94,29 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
     if isinstance(source, Tensor):
         if is_max:
             return _maximum(source, block)
-        return _weighted_sum(source, aggregation.weight, aggregation)
+        return _sum(source, aggregation)
     rows, dtype = source.arguments(), torch.float32
     out: Tensor
     if is_max:
         out, _ = ops.aggregate_max(*rows, *block.edges, dtype, False)
     else:
-        total = aggregation.sum(aggregation.weight, source.rows.dtype)
+        total = aggregation.sum(source.rows.dtype)
         out = ops.aggregate(*rows, *total, "none", dtype)
     return out
 
 
-class _WeightedSum(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor | None, aggregation: Aggregation) -> Tensor:
-        ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, weight)
+    def forward(ctx: Any, rows: Tensor, aggregation: Aggregation) -> Tensor:
         ctx.aggregation = aggregation
-        features, total = LazyFeatures.of(rows), aggregation.sum(weight, rows.dtype)
+        features, total = LazyFeatures.of(rows), aggregation.sum(rows.dtype)
         out: Tensor = ops.aggregate(*features.arguments(), *total, "none", rows.dtype)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        rows, weight = ctx.saved_tensors
-        aggregation: Aggregation = ctx.aggregation
-        grad_rows = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_rows = source_gradient(grad, aggregation, weight, grad.dtype)
-        if ctx.needs_input_grad[1]:
-            grad_weight = ops.edge_products(rows, grad, *aggregation.sum(weight, grad.dtype))
-        return grad_rows, grad_weight, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return source_gradient(grad, ctx.aggregation, grad.dtype), None
 
 
 class _Maximum(torch.autograd.Function):
@@ -146,11 +137,7 @@ class _Maximum(torch.autograd.Function):
 
 
 def source_gradient(
-    grad: Tensor,
-    aggregation: Aggregation,
-    weight: Tensor | None,
-    dtype: torch.dtype,
-    has_root: bool = False,
+    grad: Tensor, aggregation: Aggregation, dtype: torch.dtype, has_root: bool = False
 ) -> Tensor:
     """The gradient of the source rows behind a sum or mean.
 
@@ -158,7 +145,6 @@ def source_gradient(
         grad: float `[num_dst, F]`, of the aggregates; with `has_root` `[num_dst, 2F]`: the second
             half is the gradient of the destinations' own rows.
         aggregation: The one of the forward pass.
-        weight: Its edge weights.
         dtype: Type of the result.
         has_root: Whether `grad` has two halves.
 
@@ -166,10 +152,10 @@ def source_gradient(
         `[num_src, F]`.
     """
     features, root = LazyFeatures.of(grad), "added" if has_root else "none"
-    total = aggregation.transposed(weight, grad.dtype, dtype)
+    total = aggregation.transposed(grad.dtype, dtype)
     out: Tensor = ops.aggregate(*features.arguments(), *total, root, dtype)
     return out
 
 
-_weighted_sum: Callable[..., Tensor] = _WeightedSum.apply
+_sum: Callable[..., Tensor] = _Sum.apply
 _maximum: Callable[..., Tensor] = _Maximum.apply

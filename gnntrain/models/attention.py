@@ -157,10 +157,7 @@ class _DotScore(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, query: Tensor, heads: int, block: Block) -> Tensor:
         ctx.save_for_backward(rows, query)
         ctx.block = block
-        # The operator reads only the weights' shape and type.
-        exact = torch.promote_types(rows.dtype, torch.float32)
-        shape = rows.new_empty((), dtype=exact).expand(block.num_edges, heads)
-        score: Tensor = ops.edge_products(rows, query, *Sum(*block.edges, shape))
+        score: Tensor = ops.edge_products(rows, query, heads, *block.edges)
         return score
 
     @staticmethod

@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute import reference
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.sampling.block import Block
-from tests.compute.registrations import registered
 from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.slow_aggregate import INDEX_TYPES
 
@@ -19,22 +17,6 @@ from tests.models.slow_aggregate import INDEX_TYPES
 def random_block(index: torch.dtype = torch.int64) -> Block:
     """Destinations 4 to 24 of a rough graph, so that sources and destinations differ."""
     return full_block(rough_graph(), 4, 24, index)
-
-
-def weighted_sum(block: Block, x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
-    return aggregate(x, Aggregation(block, weight=weight, scale=scale))
-
-
-@pytest.mark.parametrize("index", INDEX_TYPES)
-@pytest.mark.parametrize("heads", [1, 2])
-def test_the_gradient_of_a_weighted_sum_is_exact(heads: int, index: torch.dtype) -> None:
-    block = random_block(index)
-    x = torch.randn(block.num_src, 4, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(block.num_edges, heads, dtype=torch.float64, requires_grad=True)
-    scale = torch.rand(block.num_dst, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda rows, factors: weighted_sum(block, rows, factors, scale), (x, weight)
-    )
 
 
 @pytest.mark.parametrize("index", INDEX_TYPES)
@@ -72,7 +54,6 @@ def test_a_hub_is_summed_finer_than_bfloat16() -> None:
         lambda block, x: aggregate(x, Aggregation(block, "sum")),
         lambda block, x: aggregate(x, Aggregation(block, "mean")),
         lambda block, x: aggregate(x, Aggregation(block, "max")),
-        lambda block, x: weighted_sum(block, x, torch.zeros(0, 2, requires_grad=True)),
     ],
 )
 def test_blocks_without_edges_give_zeros_and_zero_gradients(
@@ -87,19 +68,6 @@ def test_blocks_without_edges_give_zeros_and_zero_gradients(
     assert x.grad is not None
     assert x.grad.shape == x.shape
     assert not x.grad.any()
-
-
-def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    block = random_block(torch.int32)
-    x, weight = torch.randn(40, 6, requires_grad=True), torch.rand(block.num_edges, 3)
-    expected = weighted_sum(block, x, weight)
-    monkeypatch.setattr(reference, "_INT32_MAX", 100)
-    with registered("reference"):
-        got = weighted_sum(block, x, weight.requires_grad_())
-        torch.testing.assert_close(got, expected)
-        torch.autograd.backward(got.sum())
 
 
 def test_the_sampling_scale_is_one_where_no_edge_was_left_out() -> None:
