@@ -185,43 +185,33 @@ class AttentionBackward(Operator):
         heads, width, num_dst = alpha.shape[1], grad.shape[1], len(grad)
         (indptr, src, _, offset, _), back = self.edges, self.back
         dst = destinations(indptr, len(src))
-
-        def score_grad(products: Tensor, weight: Tensor, alpha: Tensor, mean: Tensor) -> Tensor:
-            return torch.addcmul(weight * products, alpha, mean, value=-1)
-
         exact = grad.to(alpha.dtype)
         mean = by_head(exact * self.out, heads).sum(-1)
         mean = mean if self.log_grad is None else mean - self.log_grad
         products = call.edge_products(self.rows[:, :width], grad, heads, *self.edges)
-        by_edge = score_grad(products, weight, alpha, mean.index_select(0, dst))
+        by_edge = torch.addcmul(weight * products, alpha, mean.index_select(0, dst), value=-1)
         by_loop = alpha[:0]
         own = slice(offset, offset + num_dst)
         if self.loop_alpha is not None and self.loop_weight is not None:
             products = by_head(exact * self.rows[own, :width], heads).sum(-1)
-            by_loop = score_grad(products, self.loop_weight, self.loop_alpha, mean)
+            by_loop = torch.addcmul(self.loop_weight * products, self.loop_alpha, mean, value=-1)
         total = Sum(*back, weight, loop=self.loop_weight)
         features = LazyFeatures(grad).arguments()
         rows_grad = call.aggregate(*features, *total, "none", self.rows.dtype)
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr), by_loop
-
-        def before_relu(by_sum: Tensor, sums: Tensor) -> Tensor:
-            out: Tensor = torch.ops.aten.leaky_relu_backward(by_sum, sums, self.slope, False)
-            return out
-
-        parts = self.rows[:, width:].to(target.dtype)
-        by_edge = before_relu(by_edge, end_sums(parts, target, src, dst, target.dtype))
-        by_edge = fill_padding(by_edge, indptr)
-
-        def sums_over(indptr: Tensor, edge_ids: Tensor | None) -> Tensor:
-            rows = LazyFeatures(by_edge).arguments()
-            out: Tensor = call.aggregate(*rows, *Sum(indptr, edge_ids), "none", by_edge.dtype)
-            return out
-
-        by_source = sums_over(back.indptr, back.edge_ids)
-        by_target = sums_over(indptr, None)
+        before_relu, parts = (
+            torch.ops.aten.leaky_relu_backward,
+            self.rows[:, width:].to(target.dtype),
+        )
+        sums = end_sums(parts, target, src, dst, target.dtype)
+        by_edge = fill_padding(before_relu(by_edge, sums, self.slope, False), indptr)
+        by_source, by_target = (
+            call.aggregate(*LazyFeatures(by_edge).arguments(), *total, "none", by_edge.dtype)
+            for total in (Sum(back.indptr, back.edge_ids), Sum(indptr, None))
+        )
         if self.loop_alpha is not None:
-            by_loop = before_relu(by_loop, parts[own] + target)
+            by_loop = before_relu(by_loop, parts[own] + target, self.slope, False)
             by_source[own] += by_loop
             by_target = by_target + by_loop
         rows_grad = torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1)
@@ -231,9 +221,8 @@ class AttentionBackward(Operator):
         grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
         (num_dst, width), heads, edges, back = grad.shape, alpha.shape[1], self.edges, self.back
         features = LazyFeatures.of(self.rows)
-        mean = alpha.new_empty(num_dst, heads)
+        means = array_of(alpha.new_empty(num_dst, heads))
         given = array_of(grad), array_of(self.out), _rows_or_none(self.log_grad, alpha)
-        means = array_of(mean)
         by_rows(num_dst, 0, lambda a, b: kernels.products_by_head(*given, a, b, means))
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
         by_edge = numbers_by_edge(alpha, edges)

@@ -11,7 +11,7 @@ from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import array_of, by_rows, table_of
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Tile, arguments_of, launch
+from gnntrain.compute.launching import arguments_of, launch, tile_of
 from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
 from gnntrain.compute.reference import is_plain, rows_at
 
@@ -47,8 +47,8 @@ class Gather(Operator):
     def cuda(self) -> Tensor:
         width, number = self.features.num_features, self.stop - self.start
         out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
-        tile = Tile.of(width)
-        grid = -(-number // tile.rows), -(-width // tile.block)
+        tile = tile_of(width)
+        grid = -(-number // tile[0]), -(-width // tile[1])
         args = arguments_of(self) | {"num_rows": number, "out": out}
         launch("gather_rows", grid, tile, width, args)
         return out
