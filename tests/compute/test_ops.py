@@ -122,23 +122,6 @@ def test_stored_rows_are_reduced_where_they_lie(
 
 
 @each_registration
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("made", DTYPES)
-@pytest.mark.parametrize("is_named", [False, True])
-def test_rows_are_gathered_and_converted(
-    is_named: bool, made: torch.dtype, dtype: torch.dtype, device: str
-) -> None:
-    rows = torch.randn(90, 47).to(dtype)
-    nodes = torch.randint(0, 90, (80,)) if is_named else None
-    table = LazyFeatures(rows.to(device), None if nodes is None else nodes.to(device))
-    assert len(table) == (80 if is_named else 90)
-    out = table.read(3, 74, made)
-    assert out.dtype == made
-    sources = rows if nodes is None else rows[nodes]
-    torch.testing.assert_close(out.cpu(), sources[3:74].to(made))
-
-
-@each_registration
 @pytest.mark.parametrize("index", INDEX_TYPES)
 @examples(50)
 @given(block=blocks())
