@@ -121,17 +121,13 @@ class EdgeSoftmax(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        num_dst, score = given.edges.num_dst, given.exact(given.num_edges, 3)
-        ends = given.exact(given.num_rows, 3), given.exact(num_dst, 3)
-        loops = given.exact(num_dst, 3)
-
-        def of(score: Tensor, target: Tensor | None, loops: Tensor | None) -> Operator:
-            return EdgeSoftmax(score, target, loops, _SLOPE, given.edges)
-
+        sizes = given.num_edges, given.num_rows, given.edges.num_dst, given.edges.num_dst
+        score, source, target, loops = (given.exact(size, 3) for size in sizes)
+        more = _SLOPE, given.edges
         return {
-            "scores by edge": of(score, None, loops),
-            "scores by node": of(*ends, loops),
-            "no extra loops": of(score, None, None),  # HGT's
+            "scores by edge": EdgeSoftmax(score, None, loops, *more),
+            "scores by node": EdgeSoftmax(source, target, loops, *more),
+            "no extra loops": EdgeSoftmax(score, None, None, *more),  # HGT's
         }
 
 
@@ -268,21 +264,13 @@ class AttentionBackward(Operator):
             weight = 2 * alpha * (given.exact(*alpha.shape) > 0)
             loop_weight = 2 * second * (given.exact(*second.shape) > 0) if has_loops else None
             total = Sum(*edges, weight, loop=loop_weight)
-            out = Aggregate(LazyFeatures(rows[:, :width].contiguous()), total, "none", given.dtype)
-            found[name] = AttentionBackward(
-                given.rows(num_dst, width),
-                rows,
-                out.reference(),
-                alpha,
-                weight,
-                second if has_loops else None,
-                loop_weight,
-                None if has_loops else given.exact(num_dst, heads).to(exact),
-                call.target,
-                call.slope,
-                edges,
-                given.back(),
-            )
+            features = LazyFeatures(rows[:, :width].contiguous())
+            out = Aggregate(features, total, "none", given.dtype).reference()
+            log_grad = given.exact(num_dst, heads).to(exact)
+            loops = (second, loop_weight, None) if has_loops else (None, None, log_grad)
+            scores: Any = *loops, call.target, call.slope, edges, given.back()
+            grad = given.rows(num_dst, width)
+            found[name] = AttentionBackward(grad, rows, out, alpha, weight, *scores)
         return found
 
 

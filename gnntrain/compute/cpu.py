@@ -62,7 +62,7 @@ def table_of(features: LazyFeatures) -> kernels.Table:
     length = max(place(part) + (len(part) - 1) * stride + width for part in filled)
     # What lies between matrices does not belong to them, and may not even be mapped.
     data = np.lib.stride_tricks.as_strided(array_of(first), (length,), (first.element_size(),))
-    if features.slots is None and features.parts is None:
+    if features.is_plain:
         return data, stride, nodes
     slots = _NO_SLOTS if features.slots is None else features.slots.numpy()
     bases = np.array([place(part) for part in features.held], np.int64)

@@ -44,7 +44,7 @@ class Inputs:
     def back(self) -> Edges:
         """The out-edges of every source, see `Transpose`."""
         out: Any = torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src)
-        return Edges(*out, -self.edges.dst_offset)
+        return Edges(*out, dst_offset=-self.edges.dst_offset)
 
     def rows(self, number: int, width: int) -> Tensor:
         """Normal numbers `[number, width]`."""
@@ -79,7 +79,8 @@ class Inputs:
     def factors(self) -> Sum:
         """A sum with every factor that there may be."""
         sizes = self.num_edges, self.num_src, self.edges.num_dst, self.edges.num_dst
-        return Sum(*self.edges, *map(self.exact, sizes), skip_own=True)
+        weight, source_scale, scale, loop = map(self.exact, sizes)
+        return Sum(*self.edges, weight, source_scale, scale, loop, skip_own=True)
 
     def transposed(self, total: Sum) -> Sum:
         """The sum of the gradients of the sources behind a sum."""
@@ -104,8 +105,8 @@ def awkward_inputs(
     indices = torch.randint(0, 9, (9 + hub_edges,), generator=draw)
     indices[::4], indices[1::4], indices[2::4] = 2, 2, 2  # many out-edges
     hubs = block("hubs", [3, 0, hub_edges, 1, 5], indices, 9)
-    edges = Edges(*(part.long() for part in hubs.edges[:2]))
-    yield Inputs("hubs", edges, 9, dtype)
+    indptr, indices, *_ = hubs.edges
+    yield Inputs("hubs", Edges(indptr.long(), indices.long()), 9, dtype)
     for name, num_dst, offset in (("destinations from 5 on", 5, 5), ("padded", 7, 0)):
         degrees = torch.randint(0, 9, (num_dst,), generator=draw)
         indices = torch.randint(0, 24, (int(degrees.sum()),), generator=draw)

@@ -96,12 +96,15 @@ class Sum(NamedTuple):
 
     @property
     def heads(self) -> int:
-        weight = self.edge_weight
-        return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
+        return _heads(self.edge_weight)
 
     @property
     def loop_heads(self) -> int:
-        return self.loop.shape[1] if self.loop is not None and self.loop.dim() == 2 else 1
+        return _heads(self.loop)
+
+
+def _heads(factors: Tensor | None) -> int:
+    return factors.shape[1] if factors is not None and factors.dim() == 2 else 1
 
 
 _SCHEMA_TYPES: dict[Any, str] = {
@@ -122,7 +125,7 @@ class Operator:
     entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
 
     Attributes:
-        types: The types of the first tensor that are taken, whatever computes.
+        types: The types of the first tensor.
         is_random: Compiled code must not repeat random numbers.
     """
 
@@ -196,23 +199,12 @@ class Operator:
 
 
 def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A method in the dispatcher's form.
-
-    The returned function raises `TypeError` if the first tensor's type is not in `types`.
-    """
-    types, groups = operator.types, operator._groups
+    """A method in the dispatcher's form."""
+    groups = operator._groups
 
     def call(*given: Any) -> Any:
-        if given[0].dtype not in types:
-            raise TypeError(f"gnntrain::{operator.name} does not take {given[0].dtype}")
-        return method(
-            operator(
-                *[
-                    given[start] if group is None else group(*given[start:stop])
-                    for group, start, stop in groups
-                ]
-            )
-        )
+        fields = [given[a] if group is None else group(*given[a:b]) for group, a, b in groups]
+        return method(operator(*fields))
 
     return call
 

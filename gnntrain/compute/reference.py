@@ -28,7 +28,7 @@ MAX_COLUMN_ELEMENTS = 2**24
 def rows_at(features: LazyFeatures, places: Tensor) -> Tensor:
     """The rows at these places (int32 or int64 `[n]`), in their own type; waits for parts."""
     nodes = places if features.nodes is None else features.nodes.index_select(0, places)
-    if is_plain(features):
+    if features.is_plain:
         rows = features.rows
         return rows.index_select(0, nodes.to(rows.device)).to(nodes.device)
     slots = torch.full_like(nodes, -1) if features.slots is None else features.slots[nodes]
@@ -129,11 +129,6 @@ def columns_of(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[int,
     for head in range(heads):
         for start in range(head * part, max(1, (head + 1) * part), step):
             yield head, slice(start, min(start + step, (head + 1) * part))
-
-
-def is_plain(features: LazyFeatures) -> bool:
-    """Whether all rows are in one matrix."""
-    return features.slots is None and features.parts is None
 
 
 def exact_type(*dtypes: torch.dtype) -> torch.dtype:

@@ -13,7 +13,7 @@ from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import arguments_of, launch, tile_of
 from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
-from gnntrain.compute.reference import is_plain, rows_at
+from gnntrain.compute.reference import rows_at
 
 
 class Gather(Operator):
@@ -30,7 +30,7 @@ class Gather(Operator):
 
     def reference(self) -> Tensor:
         features, start, stop = self.features, self.start, self.stop
-        if is_plain(features) and features.nodes is None:
+        if features.is_plain and features.nodes is None:
             return features.rows[start:stop].to(features.device, self.dtype, copy=True)
         return rows_at(features, torch.arange(start, stop, device=features.device)).to(self.dtype)
 

@@ -164,7 +164,8 @@ class _DotScore(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, query = ctx.saved_tensors
-        block, grad_rows, grad_query = ctx.block, None, None
+        block: Block = ctx.block
+        grad_rows = grad_query = None
         if ctx.needs_input_grad[0]:
             arguments = *LazyFeatures.of(query).arguments(), *Sum(*block.transposed(), grad)
             grad_rows = ops.aggregate(*arguments, "none", rows.dtype)

@@ -74,7 +74,7 @@ class Block:
         back: Edges | None = self.derived.get("transposed")
         if back is None:
             out_edges = ops.transpose(self.indptr, self.indices, self.num_src)
-            back = Edges(*out_edges, -self.dst_offset)
+            back = Edges(*out_edges, dst_offset=-self.dst_offset)
             # torch.compile traces backward passes, which must not change anything outside; it
             # merges equal calls by itself.
             if not torch.compiler.is_compiling():

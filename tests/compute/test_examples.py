@@ -236,20 +236,6 @@ def test_features_of_no_column_have_sums_and_maxima_of_none(dtype: torch.dtype) 
 
 
 @each_registration
-@pytest.mark.parametrize("name", sorted({name for name, _ in NAMES}))
-def test_other_types_are_refused(name: str, device: str) -> None:
-    operator = OPERATORS[name]
-    (example,) = list(operator.examples(next(awkward_inputs())).values())[:1]
-    short = torch.int16
-
-    def to_short(value: Any) -> Any:
-        return value.to(device, short) if isinstance(value, Tensor) else value
-
-    with pytest.raises(TypeError, match=f"gnntrain::{name} does not take"):
-        dispatched(example.map(to_short))
-
-
-@each_registration
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(0, 3), (13, 7), (5, 3, 9)], ids=str)
 def test_dropout_scales_what_it_keeps_and_its_gradient_alike(
