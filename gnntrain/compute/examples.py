@@ -44,7 +44,8 @@ class Inputs:
     def back(self) -> Edges:
         """The out-edges of every source, see `Transpose`."""
         out: Any = torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src)
-        return Edges(*out, dst_offset=-self.edges.dst_offset)
+        indptr, indices, edge_ids = out
+        return Edges(indptr, indices, edge_ids, -self.edges.dst_offset)
 
     def rows(self, number: int, width: int) -> Tensor:
         """Normal numbers `[number, width]`."""

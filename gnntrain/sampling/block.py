@@ -73,8 +73,8 @@ class Block:
         """The out-edges of every source, whose destinations are this block's sources; cached."""
         back: Edges | None = self.derived.get("transposed")
         if back is None:
-            out_edges = ops.transpose(self.indptr, self.indices, self.num_src)
-            back = Edges(*out_edges, dst_offset=-self.dst_offset)
+            indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
+            back = Edges(indptr, indices, edge_ids, -self.dst_offset)
             # torch.compile traces backward passes, which must not change anything outside; it
             # merges equal calls by itself.
             if not torch.compiler.is_compiling():
