@@ -28,7 +28,7 @@ from rich.console import Console
 from torch import Tensor
 
 from gnntrain.build import (
-    build_layerwise,
+    build_exact_evaluator,
     build_loaders,
     build_model,
     build_task,
@@ -311,9 +311,8 @@ def _inference(
 ) -> tuple[list[float], dict[str, Any]]:
     model, context = bench.model, bench.context
     assert isinstance(model, GNN)
-    evaluator = build_layerwise(
-        bench.config, bench.task, bench.loaders, bench.store, context, bench.scratch_dir
-    )
+    parts = bench.config, bench.task, model, bench.loaders, bench.store
+    evaluator = build_exact_evaluator(*parts, context, bench.scratch_dir)
     seconds = []
     for _ in range(rounds + 1):
         _wait(bench.context.device)
