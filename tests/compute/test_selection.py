@@ -71,12 +71,6 @@ def test_the_dispatcher_takes_what_is_selected(
     assert computing(choice, monkeypatch) == computes
 
 
-def test_the_last_selection_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert computing(TORCH, monkeypatch)
-    assert not computing(CPU_KERNELS, monkeypatch)
-    assert computing(TORCH, monkeypatch)
-
-
 def test_what_reads_the_host_and_what_samples_depends_on_what_is_replaced() -> None:
     assert not CPU_KERNELS.samples_on_gpu
     assert not TORCH.samples_on_gpu
