@@ -91,24 +91,15 @@ class EdgeSoftmax(Operator):
         score, edges = self.score, self.edges
         alpha = numbers_by_edge(score, edges)
         second = score.new_empty(edges.num_dst, score.shape[1])
-        loops = _rows_or_none(self.loop_score, score)
-        ends = _rows_or_none(self.target, score), loops
+        ends = _rows_or_none(self.target, score), _rows_or_none(self.loop_score, score)
         given = (array_of(score), *ends, self.slope, edges.dst_offset), adjacency_of(edges)
-        outs = array_of(alpha), array_of(second)
-
-        def task(start: int, stop: int) -> None:
-            kernels.softmax_rows(*given, start, stop, *outs)
-
-        by_rows(len(second), len(edges.indices), task)
+        outs, num_edges = (array_of(alpha), array_of(second)), len(edges.indices)
+        by_rows(len(second), num_edges, lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
         return alpha, second
 
     def cuda(self) -> tuple[Tensor, Tensor]:
-        score, edges, heads, num_dst = (
-            self.score,
-            self.edges,
-            self.score.shape[1],
-            self.edges.num_dst,
-        )
+        score, edges = self.score, self.edges
+        num_dst, heads = edges.num_dst, score.shape[1]
         tops, totals, out = (score.new_empty(num_dst, heads) for _ in range(3))
         alpha = score.new_zeros(len(edges.indices), heads)
         # No source has the number −num_dst.
@@ -338,12 +329,13 @@ class PairScoresBackward(Operator):
         flat, exact = att.flatten(), exact_type(att.dtype)
         left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
         grad = fill_padding(self.grad.clone(), indptr)
-        for head, columns in columns_of(left.shape[1], len(src), len(att)):
+        for heads, columns in columns_of(left.shape[1], len(src), len(att)):
             pair = end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
-            weight = grad[:, head, None]
-            scaled = weight * flat[columns]
+            weight = grad[:, heads].unsqueeze(-1)
+            scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
             values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
-            att_grad[columns] = F.leaky_relu_(pair, slope).mul_(weight).sum(0, dtype=exact)
+            by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
+            att_grad[columns] = pair.sum(0, dtype=exact)
             left_grad[:, columns] = sums_at(values, back.edge_ids, back.indptr)
             right_grad[:, columns] = edge_sums(values, indptr)
         return left_grad, right_grad, att_grad.view(att.shape)
