@@ -243,9 +243,9 @@ def reduce_rows(
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def edge_products(
+def pair_scores(
     rows: tl.tensor,
-    grad: tl.tensor,
+    right: tl.tensor,
     att: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
@@ -267,9 +267,9 @@ def edge_products(
 
     Args:
         rows: The sources' `[num_src, WIDTH]`, one every `STRIDE` numbers.
-        grad: The destinations' `[num_dst, WIDTH]`.
-        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + grad[v], SLOPE) over the head's
-            part of the columns; None: Σ rows[u] · grad[v].
+        right: The destinations' `[num_dst, WIDTH]`.
+        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + right[v], SLOPE) over the head's
+            part of the columns; None: Σ rows[u] · right[v].
         out: `[num_edges, HEADS]`; edges of no destination stay as they are.
     """
     head = tl.program_id(1)
@@ -284,7 +284,7 @@ def edge_products(
             columns = column + tl.arange(0, BLOCK)
             is_column = columns < part
             columns += head * part
-            given = tl.load(grad + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
+            given = tl.load(right + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
             at = source.to(tl.int64)[:, None] * STRIDE + columns[None, :]
             row = tl.load(rows + at, mask=is_edge[:, None] & is_column[None, :], other=0).to(TOTAL)
             given = given.to(TOTAL)[None, :]
@@ -432,7 +432,7 @@ def pair_gradient(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of one side behind scores of `edge_products`.
+    """The gradient of one side behind `pair_scores`.
 
     out[r] = att · Σ_e grad[e] · leaky_relu′(row(other) + mine[r]), of a chunk only Σ_e, where e
     runs over the edges of r and connects it with the row `other`;
