@@ -76,12 +76,9 @@ def linear_sums(
     """
     features, tensors = list[LazyFeatures](), list[Tensor | None]()
     for one in rows:
-        if isinstance(one, Tensor):
-            lazy, tensor = LazyFeatures.of(one.detach()), one
-        else:
-            lazy, tensor = one if isinstance(one, tuple) else (one, None)
-        features.append(lazy)
-        tensors.append(tensor)
+        lazy, tensor = one if isinstance(one, tuple) else (one, one)
+        features.append(LazyFeatures.of(lazy.detach()) if isinstance(lazy, Tensor) else lazy)
+        tensors.append(tensor if isinstance(tensor, Tensor) else None)
     part = parts[0]
     dtype = autocast_type(part.bias.device, part.bias.dtype)
     is_one = len(parts) == len(part.terms) == 1 and part.terms[0].source == part.own
