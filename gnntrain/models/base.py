@@ -92,20 +92,11 @@ class HeteroGNN(nn.Module):
         make_conv: Makes a layer's convolution.
         schema: The types of the graph.
         out_channels: Width of the outputs (logits).
-        hidden_channels: Width between layers.
-        num_layers: Number of convolutions, at least 1.
-        dropout: Probability, after every layer but the one that gives the outputs.
-        input_dropout: Probability, on features and rows of embedding tables.
-        norm: "batch" or "layer" normalisation after every convolution but the one that gives the
-            outputs.
-        activation: Applied after the normalisation.
-        residual: Add a layer's input to its output after the activation, through a linear map
-            where the widths differ.
-        jk: Jumping knowledge (Xu et al., 2018): "cat" or "max" over the target's rows of all
-            layers, then all `hidden_channels` wide, and a linear map `lin` to the outputs.
-        project_inputs: Map the features of each type to `hidden_channels` by a linear layer and
-            the activation, before the first convolution; else that takes the widths as they are.
-        embedding_channels: Width of the embedding tables; None: `hidden_channels`.
+        hidden_channels, num_layers, dropout, input_dropout, norm, activation, residual, jk,
+            project_inputs, embedding_channels: See `gnntrain.config.models`. The layer that gives
+            the outputs has no norm, activation and dropout; with `jk` that is a linear map `lin`,
+            and all convolutions are `hidden_channels` wide. `residual` comes after the activation,
+            through a linear map where widths differ.
         one_hot: The first layer's input of types without features is one-hot, see `LayerTypes`;
             gives the number of matrices for a number of edge types out of a type. None: their input
             are embeddings.
@@ -160,23 +151,20 @@ class HeteroGNN(nn.Module):
         self.num_inputs: dict[NodeType, int] = {}
         self.one_hot = one_hot is not None
         self.tables, self.projections = ModuleDict(), ModuleDict()
-        for node_type in self.node_types_after(-1):
-            width, parts = schema.num_features[node_type], 1
-            has_features = width > 0
-            if one_hot is not None and not has_features:
-                after = self.node_types_after(0)
-                edges = [e for e in schema.edge_types if e[0] == node_type and e[2] in after]
-                parts = one_hot(len(edges)) + (node_type in after)
-                width = parts * (hidden_channels if num_layers > 1 else out_channels)
-            elif not has_features:
+        for t in self.node_types_after(-1):
+            width, parts, is_fit = schema.num_features[t], 1, False
+            if width == 0:
                 width = embedding_channels or hidden_channels
-            self.num_inputs[node_type] = width
-            if not has_features:
-                table = EmbeddingTable(schema.num_nodes[node_type], width, parts)
-                self.tables[node_type] = table
-            is_fit = not has_features and (self.one_hot or width == hidden_channels)
+                if one_hot is not None:
+                    after = self.node_types_after(0)
+                    num_edge_types = sum(e[0] == t and e[2] in after for e in schema.edge_types)
+                    parts = one_hot(num_edge_types) + (t in after)
+                    width = parts * (hidden_channels if num_layers > 1 else out_channels)
+                self.tables[t] = EmbeddingTable(schema.num_nodes[t], width, parts)
+                is_fit = self.one_hot or width == hidden_channels
+            self.num_inputs[t] = width
             if project_inputs and not is_fit:
-                self.projections[node_type] = nn.Linear(width, hidden_channels)
+                self.projections[t] = nn.Linear(width, hidden_channels)
         self.convs, self.norms, self.residuals = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for i in range(num_layers):
             types = self._layer_types(i)
@@ -233,9 +221,13 @@ class HeteroGNN(nn.Module):
 
     @property
     def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads."""
-        needs = [self.conv(i).needs for i in range(self.num_layers)]
-        return BlockNeeds(rows=True, degree=any(need.degree for need in needs))
+        """The fields of a mini-batch that the model reads.
+
+        Of one type, the first layer takes lazy features only if `start` would not change them.
+        """
+        needs = self.conv(0).needs
+        rows = needs.rows and (self.is_hetero or self._is_unchanged(NODE))
+        return replace(needs, rows=rows)
 
     def node_types_after(self, i: int) -> tuple[NodeType, ...]:
         """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
@@ -329,29 +321,25 @@ class HeteroGNN(nn.Module):
             return self._layer_types(self.num_layers - 1).in_channels[self.schema.target]
         return self.lin.in_features
 
-    def pyg_model(self) -> PyGModel | None:
-        """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
+    def pyg_model(self) -> PyGModel:
+        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`.
 
-        A subclass does not inherit it, since its additions would be missing. It may call
-        `basic_gnn`, or of typed graphs `typed_pyg_model`.
+        A plug-in does not inherit it, since its additions would be missing: it defines its own,
+        which may call this one, or of one type `GNN.basic_gnn`. Gradients flow from the weights.
 
         Raises:
             UserError: PyG has no such model with these options.
         """
-        return None
-
-    def typed_pyg_model(self) -> PyGModel:
-        """The model as plain PyG, by `HeteroConv.pyg_layer`; gradients flow from its weights."""
         return typed_pyg_model(self)
 
     def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:
-        made: nn.Module = ModuleDict(modules)
-        return made
+        """Modules by node type; of one type the module itself, as in PyG's `BasicGNN`."""
+        return ModuleDict(modules) if self.is_hetero else modules[NODE]
 
-    def _is_unchanged(self, node_type: NodeType) -> bool:
-        """Whether `start` leaves the rows of a type as they are, if they are float32."""
-        is_exact = next(self.parameters()).dtype == torch.float32
+    def _is_unchanged(self, node_type: NodeType, dtype: torch.dtype = torch.float32) -> bool:
+        """Whether `start` leaves the rows of a type as they are, if they are of this dtype."""
         is_dropped = self.training and self.input_dropout.p > 0
+        is_exact = next(self.parameters()).dtype == dtype
         return is_exact and not (is_dropped or self.is_projected(node_type))
 
     def _input(
@@ -359,13 +347,13 @@ class HeteroGNN(nn.Module):
     ) -> InputRows:
         """The first layer's input for nodes of one type; not copied if `start` does not change it
         and no residual reads it."""
-        is_dropped = self.training and self.input_dropout.p > 0
         if node_type in self.tables:
-            table = self.tables[node_type]
-            unread = not (is_dropped or self.is_projected(node_type) or self.residuals)
-            return LearntRows(table, nodes) if unread else self.start(node_type, table(nodes))
-        rows, t = x[node_type], node_type
-        if isinstance(rows, LazyFeatures) and self.conv(0).needs.rows and self._is_unchanged(t):
+            table: Any = self.tables[node_type]
+            if self._is_unchanged(node_type, table.weight.dtype) and not self.residuals:
+                return LearntRows(table, nodes)
+            return self.start(node_type, table(nodes))
+        rows, takes_lazy = x[node_type], self.conv(0).needs.rows
+        if isinstance(rows, LazyFeatures) and takes_lazy and self._is_unchanged(node_type):
             return rows
         return self.start(node_type, in_memory(rows))
 
@@ -440,18 +428,6 @@ class GNN(HeteroGNN):
             Hop({EDGE: block}, {NODE: block.num_dst}, {NODE: block.num_src}) for block in blocks
         ]
         return super().forward({NODE: x}, {}, hops)
-
-    @property
-    def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads.
-
-        The first layer takes lazy features only if `start` would not change them.
-        """
-        needs = self.conv(0).needs
-        return replace(needs, rows=needs.rows and self._is_unchanged(NODE))
-
-    def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:
-        return modules[NODE]
 
     def basic_gnn(self, name: str, **arguments: Any) -> PyGModel:
         """PyG's `BasicGNN` of this name, with the options of this class and further arguments."""

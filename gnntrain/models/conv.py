@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -88,10 +88,10 @@ class HeteroConv:
         """The edge types into one node type, by stage."""
         return [(edge_type,) for edge_type in edge_types]
 
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
+    def source(self, edge_type: EdgeType) -> SourceKey | None:  # noqa: ARG002
         """Which transformed rows the edge type aggregates: those of its source type (shared with
         others), its own, or None: the layer's input, see `columns`."""
-        raise NotImplementedError
+        return None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
@@ -113,26 +113,17 @@ class HeteroConv:
         """
         raise NotImplementedError
 
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        """The convolution's output for destinations of one type.
-
-        Args:
-            node_type: Their type.
-            total: The sum of the stages; None: no edge leads to this type.
-            h_dst: See `on_blocks`.
-        """
-        raise NotImplementedError
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
+        """The convolution's output for destinations of one type, from the sum of the stages (None:
+        no edge leads to this type) and their own rows, see `on_blocks`."""
+        assert total is not None
+        return total
 
     def on_hop(
         self, h: Mapping[NodeType, InputRows], hop: Hop, node_types: Sequence[NodeType]
     ) -> dict[NodeType, Tensor]:
-        """The outputs for all destinations of some types of a mini-batch.
-
-        Args:
-            h: The layer's input for the sources, by the node types that it reads.
-            hop: The destinations of each type are its first sources.
-            node_types: The types.
-        """
+        """The outputs for all destinations of some types of a mini-batch, from the layer's input
+        for the sources, by the node types that it reads."""
         inputs = {t: r.table(r.nodes) if isinstance(r, LearntRows) else r for t, r in h.items()}
         transformed: dict[SourceKey, Tensor] = {}
 
@@ -171,11 +162,8 @@ class BlockConv(HeteroConv):
     relation.
 
     `conv(x, edge_index)` is still PyG's own message passing. On blocks it has two stages:
-    `transform`, by row, and `propagate_block`, over edges. A subclass must not have the name of its
-    base: PyG looks up a class's source by name.
-
-    Attributes:
-        has_transform: Whether `transform` is not the identity.
+    `transform`, by row (unless `has_transform` is False), and `propagate_block`, over edges. A
+    subclass must not have the name of its base: PyG looks up a class's source by name.
     """
 
     needs = BlockNeeds()
@@ -184,10 +172,6 @@ class BlockConv(HeteroConv):
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type if self.has_transform else None
-
-    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:
-        """The rows to aggregate, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
-        raise NotImplementedError
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         """Aggregate over a block's edges, and add the destination's own term.
@@ -208,17 +192,10 @@ class BlockConv(HeteroConv):
         (block,), (z,) = blocks.values(), sources.values()
         return self.propagate_block(block, z, h_dst)
 
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
-        assert total is not None
-        return total
 
-
-class Root(NamedTuple):
-    """The linear map of a destination's own row: weight `[out, in]` (of one relation perhaps None)
-    and bias `[out]`."""
-
-    weight: Any
-    bias: Tensor
+Root = tuple[Any, Tensor]
+"""The linear map of a destination's own row: weight `[out, in]` (of one relation perhaps None) and
+bias `[out]`."""
 
 
 class LinearConv(HeteroConv):
@@ -268,8 +245,7 @@ class LinearConv(HeteroConv):
     @property
     def gives_layer(self) -> bool:
         """Whether `on_blocks` is the whole layer, in one operator."""
-        is_fused = self.is_one_relation and self.is_linear
-        return is_fused and self.source(EDGE) is None
+        return self.is_one_relation and self.is_linear and self.source(EDGE) is None
 
     needs = property(lambda self: BlockNeeds(rows=True, degree=self.reduce == "sum"))
     aggregates_input = property(lambda self: self.is_linear)
@@ -309,15 +285,10 @@ class LinearConv(HeteroConv):
         inputs: Sequence[NodeType],
         num_dst: int,
     ) -> LinearSum:
-        terms = [
-            LinearTerm(
-                inputs.index(edge[0]),
-                self.aggregation(block),
-                self.relation_weight(edge),
-                self.columns(edge),
-            )
-            for edge, block in blocks.items()
-        ]
+        terms = []
+        for edge, block in blocks.items():
+            weight, source = self.relation_weight(edge), inputs.index(edge[0])
+            terms.append(LinearTerm(source, self.aggregation(block), weight, self.columns(edge)))
         own = inputs.index(node_type)
         return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
 

@@ -28,7 +28,7 @@ class BlockGCNConv(LinearConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's clas
         return weight
 
     def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
-        return Root(None, self.bias)
+        return None, self.bias
 
     def aggregation(self, block: Block) -> Aggregation:
         if block.norm is None:

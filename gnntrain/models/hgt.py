@@ -19,8 +19,7 @@ from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, dot_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
-from gnntrain.models.gat import head_width
-from gnntrain.models.pyg_model import PyGLayer, PyGModel
+from gnntrain.models.pyg_model import PyGLayer
 from gnntrain.sampling.block import Block
 
 
@@ -32,18 +31,11 @@ class BlockHGTConv(HeteroConv, nn.Module):
     Σ α · (v_u V_r). As (k_u K_r) · q_v = k_u · (q_v K_rᵀ), both matrices of a relation multiply a
     row for each destination, and sources have one row of keys and values for all relations.
 
-    Args:
-        types: The types and widths of the layer.
-        hidden_channels: H·D, the width of keys, values, queries and aggregates.
-        heads: H.
-
     Attributes:
-        kv_lin: By source type, to keys and values side by side.
-        q_lin: By destination type, to queries.
-        k_rel, v_rel: By edge type, K_r and V_r, `[H, D, D]`.
-        p_rel: By edge type, `[H]`.
-        out_lin: By destination type, of the aggregate after gelu.
-        own_lin: In its place, of the rows themselves, by node type that no edge leads to.
+        kv_lin, q_lin: By node type, to keys and values side by side, and to queries.
+        k_rel, v_rel, p_rel: By edge type, K_r and V_r, `[H, D, D]`, and p_r, `[H]`.
+        out_lin: By node type, of the aggregate after gelu; where no edge leads to, `own_lin` of the
+            rows themselves.
         skip: By node type whose input is `hidden_channels` wide, the `[1]` that gates it:
             σ(skip) · out_lin(gelu(aggregate)) + (1 − σ(skip)) · input.
         lin: To the outputs, in the output layer.
@@ -52,12 +44,11 @@ class BlockHGTConv(HeteroConv, nn.Module):
     def __init__(self, types: LayerTypes, hidden_channels: int, heads: int) -> None:
         super().__init__()
         self.types, self.hidden_channels, self.heads = types, hidden_channels, heads
-        width, before = head_width(hidden_channels, heads), types.in_channels
+        width, before = hidden_channels // heads, types.in_channels
         sources = {edge_type[0] for edge_type in types.edge_types}
-        both = 2 * hidden_channels
-        self.kv_lin = ModuleDict({t: nn.Linear(before[t], both) for t in before if t in sources})
-        self.q_lin, self.out_lin, self.own_lin = ModuleDict(), ModuleDict(), ModuleDict()
-        self.skip = ParameterDict()
+        kv_lin = {t: nn.Linear(w, 2 * hidden_channels) for t, w in before.items() if t in sources}
+        self.kv_lin, self.q_lin, self.out_lin = ModuleDict(kv_lin), ModuleDict(), ModuleDict()
+        self.own_lin, self.skip = ModuleDict(), ParameterDict()
         for t in types.node_types:
             if types.into(t):
                 self.q_lin[t] = nn.Linear(before[t], hidden_channels)
@@ -113,11 +104,17 @@ class BlockHGTConv(HeteroConv, nn.Module):
         if node_type in self.skip:
             share = self.skip[node_type].sigmoid()
             out = share * out + (1 - share) * h_dst
-        outputs: Tensor = self.lin(out)
-        return outputs
+        out = self.lin(out)
+        return out
 
     def pyg_layer(self) -> PyGLayer:
         types, hidden, own = self.types, self.hidden_channels, {}
+        for t in types.in_channels:
+            if "." in t:
+                raise UserError(
+                    f"PyG's HGTConv takes no node type with a dot, such as {t}.",
+                    "Rename the type before training; `gnntrain predict` uses the model as it is.",
+                )
         for t, lin in self.own_lin.items():
             own[t] = lin.weight, lin.bias
             if t in self.skip:
@@ -187,12 +184,3 @@ class HGT(HeteroGNN):
             return BlockHGTConv(types, self.hidden_channels, heads)
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        dotted = next((t for t in self.schema.node_types if "." in t), None)
-        if dotted is not None:
-            raise UserError(
-                f"PyG's HGTConv takes no node type with a dot, such as {dotted}.",
-                "Rename the type before training; `gnntrain predict` uses the model as it is.",
-            )
-        return self.typed_pyg_model()

@@ -25,8 +25,7 @@ class BlockLinear(BlockConv, nn.Linear):
         return []
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
-        out: Tensor = self(h_dst)
-        return out
+        return nn.Linear.forward(self, h_dst)
 
 
 class MLP(GNN):
@@ -57,12 +56,10 @@ class MLP(GNN):
         return super().forward(seeds, [no_edges] * self.num_layers)
 
     def pyg_model(self) -> PyGModel:
-        for key, value in (("residual", "true" if self.residuals else None), ("jk", self.jk)):
-            if value not in (None, "none"):
-                raise UserError(
-                    f"PyG has no MLP with model.{key}={value}.",
-                    f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
-                )
+        if self.residuals or self.jk != "none":
+            key = "residual=true" if self.residuals else f"jk={self.jk}"
+            hint = "Train it without this key; `gnntrain predict` uses it as it is."
+            raise UserError(f"PyG has no MLP with model.{key}.", hint)
         made = self.basic_gnn("MLP")
         weights = {name.replace("convs.", "lins."): rows for name, rows in made.weights.items()}
         return replace(made, weights=weights, inputs=("x",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.module_dict import ModuleDict
 
-from gnntrain.config.models import model_names, model_section, model_source
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.models import model_names, model_source
 from gnntrain.data.graph import GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN
 from gnntrain.models.embedding import EmbeddingTable
-from gnntrain.plugins import MODELS, find_plugin, load_plugin, plugin_names, takes_schema
+from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema
 from gnntrain.sampling.block import BlockNeeds
 
 
@@ -83,10 +82,9 @@ class PlainModel(nn.Module):
             target = self.schema.target
             num_rows, out = len(x[target]), self.module(x, dict(edge_index))
             out = out.get(target) if isinstance(out, Mapping) else out
-        expected = num_rows, self.out_channels
-        if isinstance(out, Tensor) and out.shape == expected:
+        expected, is_tensor = (num_rows, self.out_channels), isinstance(out, Tensor)
+        if is_tensor and out.shape == expected:
             return out
-        is_tensor = isinstance(out, Tensor)
         found = list(out.shape) if is_tensor else f"a {type(out).__name__}, not a tensor"
         raise UserError(
             f"model {self.name} gave outputs {found} for {num_rows:,} nodes; "
@@ -97,13 +95,6 @@ class PlainModel(nn.Module):
 
 AnyModel = HeteroGNN | PlainModel
 """What `build_model` may return."""
-
-
-def model_class(name: str) -> Callable[..., HeteroGNN]:
-    """The class of a built-in model: `GATv2`, which `gatv2.py` defines."""
-    module = import_module(f"gnntrain.models.{name}")
-    found: Callable[..., HeteroGNN] = getattr(module, model_source(name).name)
-    return found
 
 
 def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> AnyModel:
@@ -121,25 +112,13 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
             does not take the options or the graph, returns something else, or has another number
             of layers.
     """
-    if config.name in model_names():
-        options = {key: value for key, value in vars(config).items() if key != "name"}
-        if isinstance(inputs, GraphSchema) and not model_section(config.name).is_hetero:
-            inputs = inputs.num_features[inputs.target]
-        return model_class(config.name)(inputs, out_channels, **options)
-    plugins = plugin_names(MODELS)
-    if config.name not in plugins:
-        names = (*model_names(), *plugins)
-        told = f"there are {', '.join(names)}"
-        guess = did_you_mean(config.name, names)
-        hint = told if guess is None else f"{guess} {told}"
-        raise UserError(f"no model is called {config.name!r}", hint)
-    model = _build_plugin(config, inputs, out_channels)
-    asked, is_ours = getattr(config, "num_layers", None), isinstance(model, HeteroGNN)
-    if is_ours and model.uses_graph and asked not in (None, model.num_layers):
-        raise UserError(
-            f"model.num_layers={asked}: the model {config.name} has {model.num_layers} layers.",
-            f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
-        )
+    if config.name not in model_names():
+        return _build_plugin(config, inputs, out_channels)
+    options = {key: value for key, value in vars(config).items() if key != "name"}
+    found = getattr(import_module(f"gnntrain.models.{config.name}"), model_source(config.name).name)
+    if isinstance(inputs, GraphSchema) and not found.is_hetero:
+        inputs = inputs.num_features[inputs.target]
+    model: HeteroGNN = found(inputs, out_channels, **options)
     return model
 
 
@@ -178,6 +157,12 @@ def _build_plugin(config: Any, inputs: int | GraphSchema, out_channels: int) -> 
             "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
         )
     if isinstance(model, HeteroGNN):
+        asked = getattr(config, "num_layers", model.num_layers)
+        if model.uses_graph and asked != model.num_layers:
+            raise UserError(
+                f"model.num_layers={asked}: the model {name} has {model.num_layers} layers.",
+                f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
+            )
         return model
     if any(is_lazy(parameter) for parameter in model.parameters()):
         was_training, edge = model.training, torch.zeros(2, 1, dtype=torch.int64)

@@ -143,14 +143,13 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
             made = with_tables(made, model, weights)
         made.positionals = inputs, repr(signature.num_outputs)
         return made
-    # Not what a base class says: the subclass computes something else.
-    told = model.pyg_model() if "pyg_model" in vars(type(model)) else None
-    if told is None:
+    # Not what a base class says: the subclass of a plug-in computes something else.
+    if isinstance(config, PluginConfig) and "pyg_model" not in vars(type(model)):
         raise UserError(
             f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
             "`gnntrain predict` uses it as it is.",
         )
-    return told
+    return model.pyg_model()
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
