@@ -73,20 +73,8 @@ class HeteroGNN(nn.Module):
     dropout (`update`), each with the parameters of the node type. There are parameters for these
     types alone, so that every step uses all of them. Jumping knowledge is computed layer by layer:
     `jk_update` adds the target's rows to a state, and `readout` turns the last state into outputs.
-    Exact inference for all nodes of all types is
-
-        for each node type t in node_types_after(-1):              # by chunks of rows
-            h[t] = start(t, features of t, or the rows of tables[t])
-        for each layer i and its convolution:
-            for each node type t in node_types_after(i):
-                own = h[t][:, columns(t)]
-                for each stage and its edge types, each with a source z[e]:   # `HeteroConv.source`
-                    for each range [a, b) of destinations:
-                        total[a:b] += on_blocks(blocks, z, own[a:b])
-                new[t] = update(i, t, finish(t, total, own), h[t])
-            h = new
-            state = jk_update(i, state, h[target])
-        outputs = readout(state)
+    Exact inference (`training.layerwise`) calls `start` for all nodes, by chunks, then for each
+    layer and type `HeteroConv.on_blocks` stage by stage, `finish`, `update`, and `jk_update`.
 
     Args:
         make_conv: Makes a layer's convolution.
@@ -248,13 +236,8 @@ class HeteroGNN(nn.Module):
         return rows
 
     def layer(self, i: int, h: Mapping[NodeType, InputRows], block: Hop) -> dict[NodeType, Tensor]:
-        """Layer `i`'s output for the destinations of `block`.
-
-        Args:
-            i: The layer.
-            h: The rows of the sources, by the node types that the layer reads.
-            block: The destinations of each type are its first sources.
-        """
+        """Layer `i`'s output for the destinations of `block`, from the rows of its sources, by the
+        node types that the layer reads."""
         conv, node_types = self.conv(i), self.node_types_after(i)
         if self._is_plain and isinstance(conv, LinearConv) and not self.is_output(i):
             return conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
@@ -272,14 +255,9 @@ class HeteroGNN(nn.Module):
         return i == self.num_layers - 1 and self.jk == "none"
 
     def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: InputRows) -> Tensor:
-        """Norm, activation, residual and dropout: layer `i`'s output.
-
-        Args:
-            i: The layer.
-            node_type: The type of the destinations.
-            out: Output of its convolution.
-            h_dst: The layer's input for the destinations, perhaps for further nodes after them.
-        """
+        """Norm, activation, residual and dropout: layer `i`'s output for destinations of a type,
+        from that of its convolution and the layer's input for these, perhaps with further nodes
+        after them."""
         is_output = self.is_output(i)
         if not is_output:
             out = self.act(_by_type(self.norms[i], node_type)(out))
@@ -290,16 +268,8 @@ class HeteroGNN(nn.Module):
         return out if is_output else self.dropout(out)
 
     def jk_update(self, i: int, state: Tensor | None, h: Tensor) -> Tensor:
-        """The state of jumping knowledge after layer `i`.
-
-        Args:
-            i: The layer.
-            state: `[rows, jk_channels]`, the state before; None for the first layer.
-            h: `[rows, …]`, the layer's output.
-
-        Returns:
-            `[rows, jk_channels]`; without jumping knowledge `h`.
-        """
+        """The state of jumping knowledge after layer `i`, `[rows, jk_channels]`, from the state
+        before (None for the first layer) and the layer's output; without jumping knowledge `h`."""
         if self.jk == "none":
             return h
         if self.jk == "max":
@@ -411,9 +381,7 @@ class GNN(HeteroGNN):
         model.num_inputs = {schema.target: self.in_channels}
         return model
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor | LazyFeatures, blocks: Sequence[Block]
-    ) -> Tensor:
+    def forward(self, x: Rows, blocks: Sequence[Block]) -> Tensor:  # type: ignore[override]
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:

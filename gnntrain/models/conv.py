@@ -233,10 +233,6 @@ class LinearConv(HeteroConv):
         scale = sampling_scale(block) if self.reduce == "sum" else None
         return Aggregation(block, self.reduce, scale=scale)
 
-    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
-        """The products of W_r and the rows."""
-        return F.linear(rows, self.relation_weight(edge_type))
-
     @property
     def is_linear(self) -> bool:
         """Whether the layer is a linear map of the aggregates."""
@@ -297,8 +293,8 @@ class LinearConv(HeteroConv):
         return edge_type if self.reduce != "max" and before > after else None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
-        assert isinstance(key, tuple)
-        return self.linear(key, x)
+        assert isinstance(key, tuple)  # from `source`
+        return F.linear(x, self.relation_weight(key))
 
     def on_blocks(
         self,
@@ -313,7 +309,7 @@ class LinearConv(HeteroConv):
             return linear_sums([*sources.values()], [part])[0]
         rows = aggregate(sources[edge_type], self.aggregation(block))
         is_transformed = rows.shape[1] != self.widths(edge_type)[0]
-        return rows if is_transformed else self.linear(edge_type, rows)
+        return rows if is_transformed else self.transform(rows, edge_type)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         if total is not None and self.gives_layer:

@@ -22,7 +22,7 @@ from gnntrain.sampling.block import BlockNeeds
 
 
 class PlainModel(nn.Module):
-    """A plain PyG model, run on all of a mini-batch's nodes.
+    """A plain PyG model, run on all of a mini-batch's nodes; attributes as of `HeteroGNN`.
 
     Args:
         module: The model: `module(x, edge_index)`; of typed graphs `module(x_dict,
@@ -30,11 +30,7 @@ class PlainModel(nn.Module):
         name: Its name in messages.
         out_channels: Width of its outputs.
         schema: The types of the graph; None: a model of one type.
-        embedding_channels: Width of the rows of types without features.
-
-    Attributes:
-        needs, uses_graph, is_hetero: See `HeteroGNN`.
-        tables: The embedding table of each type without features.
+        embedding_channels: Width of the embedding tables, of types without features.
     """
 
     needs = BlockNeeds(edge_index=True)

@@ -94,11 +94,11 @@ class BlockRGCNConv(LinearConv, nn.Module):
         weight: Tensor = self.weight[edge_type]
         return weight
 
-    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
-        if edge_type not in self.blocks:
-            return super().linear(edge_type, rows)
-        blocks: Tensor = self.blocks[edge_type]
-        return torch.einsum("nbi,boi->nbo", by_head(rows, len(blocks)), blocks).flatten(1)
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
+        if key not in self.blocks:
+            return super().transform(x, key)
+        blocks: Tensor = self.blocks[key]
+        return torch.einsum("nbi,boi->nbo", by_head(x, len(blocks)), blocks).flatten(1)
 
     def root(self, node_type: NodeType) -> Root:
         if node_type in self.biases:
