@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import torch
@@ -160,10 +161,8 @@ class HeteroGNN(nn.Module):
             self.convs.append(make_conv(types))
             if not types.is_output:
                 kind, options = _PYG_NORMS[norm]["norm"], _PYG_NORMS[norm].get("norm_kwargs", {})
-                norms = {
-                    t: normalization_resolver(kind, width, **options) for t in types.node_types
-                }
-                norms = {t: made or nn.Identity() for t, made in norms.items()}
+                make = partial(normalization_resolver, kind, width, **options)
+                norms = {t: make() or nn.Identity() for t in types.node_types}
                 self.norms.append(self._registered(norms))
             if residual:  # the first convolution has that of one-hot inputs
                 linears: dict[NodeType, nn.Module] = {

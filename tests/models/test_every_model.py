@@ -18,6 +18,7 @@ from tests.models.blocks import (
     Graph,
     full_block,
     graph_of,
+    name_of,
     rough_graph,
     seed_blocks,
 )
@@ -55,14 +56,6 @@ SCAFFOLDS: list[dict[str, Any]] = [
     {"num_layers": 3, "jk": "max", "norm": "layer", "activation": "none"},
     {"num_layers": 1, "jk": "cat", "norm": "batch"},
 ]
-
-
-def name_of(case: object) -> str:
-    if isinstance(case, type):
-        return case.__name__
-    if isinstance(case, dict):
-        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
-    return str(case)
 
 
 every_model = pytest.mark.parametrize(("kind", "options"), OWN_OPTIONS, ids=name_of)

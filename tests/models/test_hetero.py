@@ -24,6 +24,7 @@ from gnntrain.models.plain import TypedLayers, WithTables
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from tests.hetero_graphs import hetero_graph, random_hetero_data
+from tests.models.blocks import name_of
 from tests.models.hetero_blocks import edge_index_dict, full_hetero_block, hetero_seed_blocks
 
 OUT = 3
@@ -57,14 +58,6 @@ RAW: list[dict[str, Any]] = [
     {"num_layers": 1},
     {"num_layers": 2, "hidden_channels": 4, "embedding_channels": 6, "residual": True},
 ]
-
-
-def name_of(case: object) -> str:
-    if isinstance(case, type):
-        return case.__name__
-    if isinstance(case, dict):
-        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
-    return str(case)
 
 
 in_pyg = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
