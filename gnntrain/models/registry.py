@@ -78,10 +78,11 @@ class PlainModel(nn.Module):
             target = self.schema.target
             num_rows, out = len(x[target]), self.module(x, dict(edge_index))
             out = out.get(target) if isinstance(out, Mapping) else out
-        expected, is_tensor = (num_rows, self.out_channels), isinstance(out, Tensor)
-        if is_tensor and out.shape == expected:
-            return out
-        found = list(out.shape) if is_tensor else f"a {type(out).__name__}, not a tensor"
+        expected, found = (num_rows, self.out_channels), f"a {type(out).__name__}, not a tensor"
+        if isinstance(out, Tensor):
+            if out.shape == expected:
+                return out
+            found = f"{list(out.shape)}"
         raise UserError(
             f"model {self.name} gave outputs {found} for {num_rows:,} nodes; "
             f"they must be {list(expected)}: a row a node, {self.out_channels} columns.",
