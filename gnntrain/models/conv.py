@@ -72,12 +72,14 @@ class HeteroConv:
             transformed rows: the product then follows a linear aggregation.
         sources_hold_dst: Whether `on_blocks` reads the destinations' rows among the sources'.
         reads_own: Whether `on_blocks` or `finish` reads `h_dst`.
+        is_joint: Whether all edge types into a node type are one stage.
     """
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     aggregates_input: bool = False
     sources_hold_dst: ClassVar[bool] = False
     reads_own: bool = True
+    is_joint: bool = False
 
     def columns(self, key: SourceKey) -> slice:  # noqa: ARG002
         """Which columns of the layer's input an edge type reads of its sources, or a node type of
@@ -86,6 +88,8 @@ class HeteroConv:
 
     def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
         """The edge types into one node type, by stage."""
+        if self.is_joint and edge_types:
+            return [edge_types]
         return [(edge_type,) for edge_type in edge_types]
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:  # noqa: ARG002
@@ -174,16 +178,9 @@ class BlockConv(HeteroConv):
         return edge_type if self.has_transform else None
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        """Aggregate over a block's edges, and add the destination's own term.
-
-        Args:
-            block: The edges.
-            z: `[num_src, …]`, from `transform`, or without one the layer's input, perhaps lazy.
-            x_dst: `[num_dst, …]`, the layer's input for the destinations.
-
-        Returns:
-            `[num_dst, width of the layer]`.
-        """
+        """Aggregate over a block's edges, and add the destination's own term: `[num_dst, width of
+        the layer]` from `z`, `[num_src, …]`, of `transform` (without one the layer's input, perhaps
+        lazy), and `x_dst`, `[num_dst, …]`, the layer's input for the destinations."""
         raise NotImplementedError
 
     def on_blocks(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Unpack
 
 import torch
@@ -41,6 +41,8 @@ class BlockHGTConv(HeteroConv, nn.Module):
         lin: To the outputs, in the output layer.
     """
 
+    is_joint = True
+
     def __init__(self, types: LayerTypes, hidden_channels: int, heads: int) -> None:
         super().__init__()
         self.types, self.hidden_channels, self.heads = types, hidden_channels, heads
@@ -66,9 +68,6 @@ class BlockHGTConv(HeteroConv, nn.Module):
         is_output = types.is_output
         self.lin = nn.Linear(hidden_channels, types.out_channels) if is_output else nn.Identity()
 
-    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
-        return [edge_types] if edge_types else []
-
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type[0]
 
@@ -80,20 +79,23 @@ class BlockHGTConv(HeteroConv, nn.Module):
     def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
-        queries = self._queries(tuple(blocks), h_dst)
+        # p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`.
+        query = by_head(self.q_lin[next(iter(blocks))[2]](h_dst), self.heads)
+        priors = torch.stack([self.p_rel[edge_type] for edge_type in blocks])
+        scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
+        k_rel = torch.stack([self.k_rel[edge_type] for edge_type in blocks]) * scale
+        queries = torch.einsum("nhe,rhde->rnhd", query, k_rel).flatten(2)
         rows, sums = [], []
-        for query, (edge_type, block) in zip(queries, blocks.items(), strict=True):
+        for own, (edge_type, block) in zip(queries, blocks.items(), strict=True):
             source = sources[edge_type]
             assert isinstance(source, Tensor)  # of `transform`
             keys, values = source.chunk(2, dim=1)
-            score = dot_score(block, keys, query, self.heads)
-            part, log_sum = attend(block, values, score=score)
+            part, log_sum = attend(block, values, score=dot_score(block, keys, own, self.heads))
             rows.append(by_head(part, self.heads))
             sums.append(log_sum)
-        shares = relation_shares(sums)
-        matrices = torch.stack([self.v_rel[edge_type] for edge_type in blocks])
-        weighted = torch.stack(rows) * shares.unsqueeze(-1)
-        return torch.einsum("rnhd,rhde->nhe", weighted, matrices).flatten(1)
+        weighted = torch.stack(rows) * relation_shares(sums).unsqueeze(-1)
+        v_rel = torch.stack([self.v_rel[edge_type] for edge_type in blocks])
+        return torch.einsum("rnhd,rhde->nhe", weighted, v_rel).flatten(1)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         out: Tensor
@@ -146,14 +148,6 @@ class BlockHGTConv(HeteroConv, nn.Module):
             weights[f"{name}.weight"] = stacked.flatten(0, 1)
         lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
         return PyGLayer("HGTConv", options, weights, own=own, lin=lin)
-
-    def _queries(self, edge_types: Sequence[EdgeType], h_dst: Tensor) -> Tensor:
-        """p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`."""
-        query = by_head(self.q_lin[edge_types[0][2]](h_dst), self.heads)
-        priors = torch.stack([self.p_rel[edge_type] for edge_type in edge_types])
-        scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
-        matrices = torch.stack([self.k_rel[edge_type] for edge_type in edge_types]) * scale
-        return torch.einsum("nhe,rhde->rnhd", query, matrices).flatten(2)
 
 
 class HGT(HeteroGNN):

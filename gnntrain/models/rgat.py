@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Unpack
 
 import torch
@@ -25,13 +25,13 @@ class BlockRGATConv(HeteroConv, nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
     W_0 and b are by node type: `roots`, linear layers. `relations` has the parameters of a
-    `GATConv` for each edge type, made with `options`. With `across_relations` one softmax covers
-    the in-neighbours of all relations.
+    `GATConv` for each edge type, made with `options`. If `is_joint`, one softmax covers the
+    in-neighbours of all relations.
     """
 
-    def __init__(self, types: LayerTypes, across_relations: bool, **options: Any) -> None:
+    def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
         super().__init__()
-        self.types, self.across_relations, self.concat = types, across_relations, options["concat"]
+        self.types, self.is_joint, self.concat = types, is_joint, options["concat"]
         self.options = {**options, "add_self_loops": False, "bias": False}
         before, self.relations = types.in_channels, ModuleDict()
         for edge_type in types.edge_types:
@@ -40,11 +40,6 @@ class BlockRGATConv(HeteroConv, nn.Module):
             self.relations[edge_type] = BlockGATConv(width, **self.options)
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
-
-    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
-        if self.across_relations:
-            return [edge_types] if edge_types else []
-        return super().stages(edge_types)
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type
@@ -63,7 +58,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
             parts.append(by_head(part, conv.heads))
             sums.append(log_sum)
         rows = torch.stack(parts)
-        if self.across_relations:
+        if self.is_joint:
             rows = rows * relation_shares(sums).unsqueeze(-1)
         total = rows.sum(0)
         return total.flatten(1) if self.concat else total.mean(1)
@@ -73,7 +68,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
         return own if total is None else total + own
 
     def pyg_layer(self) -> PyGLayer:
-        if self.across_relations:
+        if self.is_joint:
             raise UserError(
                 "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
                 "Train with model.across_relations=false; `gnntrain predict` uses it as it is.",
