@@ -1,28 +1,12 @@
-"""Weighted sums and attention; the operators behind them are tried in `tests.compute`."""
+"""Dropped attention weights; the rest is tried in `tests.compute` and with every model."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from gnntrain.compute import reference
-from gnntrain.models.aggregate import Aggregation, aggregate
 from gnntrain.models.attention import attend
-from tests.compute.registrations import registered
 from tests.models.blocks import full_block, rough_graph
-
-
-def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    block = full_block(rough_graph(), 4, 24, torch.int32)
-    x, weight = torch.randn(40, 6, requires_grad=True), torch.rand(block.num_edges, 3)
-    expected = aggregate(x, Aggregation(block, weight=weight))
-    monkeypatch.setattr(reference, "_INT32_MAX", 100)
-    with registered("reference"):
-        got = aggregate(x, Aggregation(block, weight=weight.requires_grad_()))
-        torch.testing.assert_close(got, expected)
-        torch.autograd.backward(got.sum())
 
 
 def test_dropped_weights_scale_the_others_up() -> None:
