@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn.inits import glorot
 from torch_geometric.nn.module_dict import ModuleDict
@@ -123,9 +124,8 @@ class BlockRGCNConv(LinearConv, nn.Module):
     def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
         """The weight for all columns of the input: 0 for those that are not read."""
         width = self.types.in_channels[key if isinstance(key, str) else key[0]]
-        out = weight.new_zeros(len(weight), width)
-        out[:, self.columns(key)] = weight
-        return out
+        start, stop, _ = self.columns(key).indices(width)
+        return F.pad(weight, (start, width - stop))
 
 
 class RGCN(HeteroGNN):
