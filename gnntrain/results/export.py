@@ -144,7 +144,8 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
         made.positionals = inputs, repr(signature.num_outputs)
         return made
     # Not what a base class says: the subclass of a plug-in computes something else.
-    if isinstance(config, PluginConfig) and "pyg_model" not in vars(type(model)):
+    made_by = type(model)
+    if not made_by.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(made_by):
         raise UserError(
             f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
             "`gnntrain predict` uses it as it is.",
