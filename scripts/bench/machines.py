@@ -232,11 +232,11 @@ def _count_bytes(
 
 
 def _summed(calls: Sequence[Mapping[str, Any]], kind: str) -> Counter[str]:
-    """The bytes of all ranks by name; of a pair (sent, received) the first."""
+    """The bytes of all ranks by name."""
     total: Counter[str] = Counter()
     for rank in calls:
         for name, value in rank[kind].items():
-            total[name] += value[0] if isinstance(value, list) else value
+            total[name] += value
     return total
 
 
