@@ -178,6 +178,8 @@ class Exchange:
     def close_port(self) -> None:
         """Accept no more connections."""
         if self._listening is not None:
+            with contextlib.suppress(OSError):  # as macOS answers, which closes it all the same
+                self._listening.shutdown(socket.SHUT_RDWR)
             self._listening.close()
 
     def _asked(self, rank: int, owner: int) -> int:
