@@ -77,7 +77,14 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     source = {"init_from": str(run.path)}
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
     signature, there = _signature(run, graph)
-    _warn_of_scale(config, run)
+    datasets = from_dict(run.config(), saved=True).dataset, config.dataset
+    then, now = (getattr(dataset, "standardize", False) for dataset in datasets)
+    if then != now:
+        _log.warning(
+            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
+            "with %s: the weights are for features of another scale",
+            *(run.shown, shown(then), shown(now)),
+        )
     _weights(config, run, signature, there, _best(run))
     moved = [str(axis) for axis in _moved(config, run, signature, there, graph) if axis.is_named]
     if moved:
@@ -171,19 +178,6 @@ def _signature(run: RunDirectory, graph: Graph) -> tuple[ModelSignature, GraphSc
     return signature, refuse_other_types(signature, graph, subject=subject, exactly=True)
 
 
-def _warn_of_scale(config: Config, run: RunDirectory) -> None:
-    datasets = from_dict(run.config(), saved=True).dataset, config.dataset
-    there, here = (getattr(dataset, "standardize", False) for dataset in datasets)
-    if there != here:
-        _log.warning(
-            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
-            "with %s: the weights are for features of another scale",
-            run.shown,
-            shown(there),
-            shown(here),
-        )
-
-
 def _moved(
     config: Config, run: RunDirectory, signature: ModelSignature, there: GraphSchema, graph: Graph
 ) -> list[Axis]:
@@ -208,7 +202,10 @@ def _moved(
         ):
             axes.append(rows)
         else:
-            _refuse(run, signature, there, graph, name, learns_rows)
+            subject = f"trainer.init_from={run.shown}: its model"
+            refuse_other_nodes(
+                signature, there, graph, name, subject=subject, learns_rows=learns_rows
+            )
     doubled = here, 2 * outputs
     if (signature.class_names, graph.class_names) != (None, None):
         what = "targets" if graph.task == "continuous" else "classes"
@@ -217,12 +214,6 @@ def _moved(
         fresh = np.full(outputs, -1)
         axes.append(Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
     return [axis for axis in axes if not np.array_equal(axis.source, np.arange(len(axis.there)))]
-
-
-def _refuse(run: RunDirectory, *values: Any) -> None:
-    signature, there, graph, name, learns_rows = values
-    subject = f"trainer.init_from={run.shown}: its model"
-    refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
 
 
 def _output_names(labels: ModelSignature | Graph) -> list[str]:

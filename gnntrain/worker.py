@@ -46,7 +46,7 @@ from gnntrain.tasks.node_classification import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.memory import peak_resident_bytes
-from gnntrain.training.records import Listener, RunInfo, Summary
+from gnntrain.training.records import Listener, RunInfo
 from gnntrain.training.serving import ServerTimes, serve_evaluations, served_evaluator
 from gnntrain.training.trainer import Callback, Trainer
 
@@ -217,7 +217,11 @@ def _fit(
                 initial_weights=_plain(initial),
                 estimated=trainer.evaluator.estimated,
             )
-            unwritten = _write(summary, run)
+            unwritten = None
+            try:
+                run.write_summary(summary)
+            except RunError as failure:  # raised once the listeners know the summary
+                unwritten = failure
             for listener in listeners:
                 listener.on_finish(summary)
             if unwritten is not None and error is None:  # the first of two errors is raised
@@ -235,15 +239,6 @@ def _cause(error: BaseException, control: RunControl) -> BaseException:
     if isinstance(cause, KeyboardInterrupt) and control.is_abandoned:
         return RunError("Another rank failed.")
     return cause
-
-
-def _write(summary: Summary, run: RunDirectory) -> RunError | None:
-    """Write the summary; return the error if that fails, since listeners are called first."""
-    try:
-        run.write_summary(summary)
-    except RunError as error:
-        return error
-    return None
 
 
 def _info(
