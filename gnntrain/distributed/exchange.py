@@ -93,7 +93,6 @@ class Exchange:
     Attributes:
         num_owners: The number of parts.
         owner: The number of the part that this rank holds; None: it holds nothing.
-        bytes_sent: Bytes sent so far by name, as caller and as owner.
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class Exchange:
         self._listening: socket.socket | None = None
         self._lanes: SimpleQueue[Lane] = SimpleQueue()
         self._changed = threading.Condition()  # of all below
-        self.bytes_sent = Counter[str]()
         self._seconds = Counter[str]()
         self._services: dict[str, Answer] = {}
         self._running = Counter[str]()
@@ -294,7 +292,7 @@ class Exchange:
                 _limit(connection, 0)  # a caller may ask nothing for hours
                 while True:
                     name, arguments = _receive(connection)
-                    self._send(connection, name, self._encoded_answer(name, arguments))
+                    _send(connection, self._encoded_answer(name, arguments))
         except Exception as error:  # a stranger; or a caller that ends, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
 
@@ -333,7 +331,7 @@ class Exchange:
             others = [owner for owner in arguments if owner != self.owner]
             for owner in others:
                 with self._naming(owner, name):
-                    self._send(lane[owner], name, _encoded(name, arguments[owner]))
+                    _send(lane[owner], _encoded(name, arguments[owner]))
             if self.owner is not None and self.owner in arguments:
                 answers[self.owner] = self._answer(name, list(arguments[self.owner]))
             for owner in others:
@@ -370,16 +368,6 @@ class Exchange:
             raise RankLost(
                 f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=[rank]
             ) from error
-
-    def _send(self, connection: socket.socket, name: str, buffers: list[memoryview]) -> None:
-        with self._changed:
-            self.bytes_sent[name] += sum(map(len, buffers))
-        while buffers:
-            sent = connection.sendmsg(buffers)
-            while buffers and sent >= len(buffers[0]):
-                sent -= len(buffers.pop(0))
-            if buffers:
-                buffers[0] = buffers[0][sent:]
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:
@@ -424,6 +412,15 @@ def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
     text = json.dumps([head, described]).encode()
     buffers = [memoryview(_HEAD_BYTES.pack(len(text)) + text)]
     return buffers + [array.reshape(-1).view(np.uint8).data for array in arrays]
+
+
+def _send(connection: socket.socket, buffers: list[memoryview]) -> None:
+    while buffers:
+        sent = connection.sendmsg(buffers)
+        while buffers and sent >= len(buffers[0]):
+            sent -= len(buffers.pop(0))
+        if buffers:
+            buffers[0] = buffers[0][sent:]
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:
