@@ -29,58 +29,25 @@ import triton.language as tl
 def rows_at(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     source: tl.tensor,
     mask: tl.tensor,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
     """Pointers to the rows of some sources.
 
-    Rows of `parts` are reached by their addresses: on an AMD GPU an offset from a small tensor has
-    32 bits.
-
     Args:
-        nodes: The node of a source; None: the source's own number.
-        slots: The row in `rows` of a node, negative where it is not there; None: the node's own
-            number, or, where there are `parts`, all nodes are in these.
-        parts: Addresses of matrices that hold `PART_ROWS` nodes each, one after the other.
+        nodes: The row in `rows` of a source; None: the source's own number.
         mask: Which sources there are; nothing is read for others.
         STRIDE: Numbers from one row to the next.
-        ALIGN: Divides the addresses of all rows, in bytes.
+        ALIGN: 0, or of rows in several matrices, of which `nodes` are the addresses, a divisor of
+            these in bytes. (On an AMD GPU an offset from a small tensor has 32 bits.)
     """
     if nodes is not None:
         source = tl.load(nodes + source, mask=mask, other=0)
-    node = source.to(tl.int64)
-    row = node
-    if slots is not None:
-        row = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
-    matrix = rows
-    if parts is not None:
-        is_far = mask
-        if slots is not None:
-            is_far = mask & (row < 0)
-        part = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
-        matrix = tl.where(is_far, part, rows.to(tl.int64)).to(rows.dtype)
-        row = tl.where(is_far, node % PART_ROWS, row)
-    row_at = matrix + row * STRIDE
-    if parts is not None:
-        row_at = tl.multiple_of(row_at, ALIGN)
-    return row_at
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def span_of(indptr: tl.tensor, v: tl.tensor, CHUNK: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """The in-edges of a destination: the first, the end; and the first and end of its chunks."""
-    first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
-    begin, end = last, last
-    if CHUNK > 0:
-        is_long = last - first >= 2 * CHUNK
-        begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
-        end = tl.where(is_long, last // CHUNK * CHUNK, last)
-    return first, last, begin, end
+    if ALIGN > 0:
+        return tl.multiple_of(source.to(rows.dtype), ALIGN)
+    return rows + source.to(tl.int64) * STRIDE
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -98,25 +65,6 @@ def edges_at(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def row_of_chunk(
-    indptr: tl.tensor, num_rows: tl.tensor, chunk: tl.tensor, CHUNK: tl.constexpr
-) -> tuple[tl.tensor, ...]:
-    """The row that leaves a chunk to its own program (or −1), and the chunk's edges."""
-    begin = chunk.to(indptr.dtype.element_ty) * CHUNK
-    low, high = num_rows * 0, num_rows + 1
-    while high - low > 1:  # the last row that starts at or before the chunk
-        middle = low + (high - low) // 2
-        is_before = tl.load(indptr + middle) <= begin
-        low = tl.where(is_before, middle, low)
-        high = tl.where(is_before, high, middle)
-    is_row = low < num_rows
-    first = tl.load(indptr + low)
-    last = tl.load(indptr + low + 1, mask=is_row, other=0)
-    is_inside = is_row & (last - first >= 2 * CHUNK) & (begin + CHUNK <= last)
-    return tl.where(is_inside, low, -1), begin, begin + CHUNK
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def walk_of(
     indptr: tl.tensor, num_rows: tl.tensor, OF_CHUNKS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
@@ -126,13 +74,27 @@ def walk_of(
     then stands for a row); else a row's edges without its chunks.
     """
     if OF_CHUNKS:
-        v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
-        last = tl.where(v >= 0, last, first)
-        v = tl.maximum(v, 0)
+        start = tl.program_id(0).to(indptr.dtype.element_ty) * CHUNK
+        v, high = num_rows * 0, num_rows + 1
+        while high - v > 1:  # the last row that starts at or before the chunk
+            middle = v + (high - v) // 2
+            is_before = tl.load(indptr + middle) <= start
+            v = tl.where(is_before, middle, v)
+            high = tl.where(is_before, high, middle)
+        first = tl.load(indptr + v)
+        last = tl.load(indptr + v + 1, mask=v < num_rows, other=0)
+        is_inside = (v < num_rows) & (last - first >= 2 * CHUNK) & (start + CHUNK <= last)
+        first, last = start, tl.where(is_inside, start + CHUNK, start)
+        v = tl.where(is_inside, v, 0)
         begin, end = last, last
     else:
         v = tl.program_id(0)
-        first, last, begin, end = span_of(indptr, v, CHUNK)
+        first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
+        begin, end = last, last
+        if CHUNK > 0:
+            is_long = last - first >= 2 * CHUNK
+            begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
+            end = tl.where(is_long, last // CHUNK * CHUNK, last)
     return v, first, last, begin, end
 
 
@@ -162,14 +124,11 @@ def sum_of_chunks(
 def gather_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     start: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -179,7 +138,7 @@ def gather_rows(
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, source = number < num_rows, number + start
-    row_at = rows_at(rows, nodes, slots, parts, source, is_row, STRIDE, PART_ROWS, ALIGN)
+    row_at = rows_at(rows, nodes, source, is_row, STRIDE, ALIGN)
     mask = is_row[:, None] & (columns < WIDTH)[None, :]
     row = tl.load(row_at[:, None] + columns[None, :], mask=mask)
     # By way of float32: Triton converts no 16-bit type to another.
@@ -187,21 +146,17 @@ def gather_rows(
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["first_loop", "num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     edge_ids: tl.tensor,
     edge_weight: tl.tensor,
     source_scale: tl.tensor,
-    source_indptr: tl.tensor,
     scale: tl.tensor,
     loop: tl.tensor,
-    first_loop: tl.tensor,
     num_loops: tl.tensor,
     dst_offset: tl.tensor,
     num_rows: tl.tensor,
@@ -209,11 +164,9 @@ def reduce_rows(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     LOOP_HEADS: tl.constexpr,
-    is_mean: tl.constexpr,
     skip_own: tl.constexpr,
     PUTS_OWN: tl.constexpr,
     ADDS_OWN: tl.constexpr,
@@ -228,7 +181,7 @@ def reduce_rows(
     See `Sum`; of a chunk only Σ_e.
 
     Args:
-        num_loops: So many destinations from `first_loop` on have a loop.
+        num_loops: So many destinations, the first that are sources, have a loop.
         PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(dst_offset + v).
         ADDS_OWN: Add the numbers `WIDTH … 2 · WIDTH − 1` of row(dst_offset + v) where v has a loop.
     """
@@ -248,11 +201,7 @@ def reduce_rows(
         weight = tl.full([ROWS], 1, TOTAL)
         if source_scale is not None:
             weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if source_indptr is not None:
-            from_edge = tl.load(source_indptr + source, mask=is_edge, other=0)
-            to_edge = tl.load(source_indptr + source + 1, mask=is_edge, other=1)
-            weight /= (to_edge - from_edge).to(TOTAL)
-        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        row_at = rows_at(rows, nodes, source, is_edge, STRIDE, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=0)
         row = weight[:, None] * row.to(TOTAL)
@@ -272,67 +221,60 @@ def reduce_rows(
     if not OF_CHUNKS:
         if CHUNK > 0:
             total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
-        if is_mean:
-            total /= tl.maximum(last - first, 1).to(TOTAL)
         if scale is not None:
             total *= tl.load(scale + v).to(TOTAL)
         is_row = v >= 0
-        if (loop is not None) or ADDS_OWN:  # noqa: SIM102  # decided when the kernel is compiled
-            if (v >= first_loop) & (v < first_loop + num_loops):
-                own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
+        if (loop is not None) or ADDS_OWN:  # decided when the kernel is compiled
+            number = tl.minimum(v, own)
+            if (number >= 0) & (number < num_loops):
+                own_at = rows_at(rows, nodes, own, is_row, STRIDE, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
-                    at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
+                    at_loop = number * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
                     total += tl.load(loop + at_loop, mask=is_column, other=0).to(TOTAL) * row
                 if ADDS_OWN:
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
                     total += row.to(TOTAL)
         if PUTS_OWN:
-            own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
+            own_at = rows_at(rows, nodes, own, is_row, STRIDE, ALIGN)
             row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
             tl.store(out + at + WIDTH, row.to(out.dtype.element_ty), mask=is_column)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 
-@triton.jit(do_not_specialize=["dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
-def edge_products(
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def pair_scores(
     rows: tl.tensor,
-    grad: tl.tensor,
+    right: tl.tensor,
     att: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
-    source_scale: tl.tensor,
-    scale: tl.tensor,
-    dst_offset: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    is_mean: tl.constexpr,
-    skip_own: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of `edge_weight` behind `reduce_rows`; or scores, which have no factors.
+    """Attention's scores, and the gradient of its weights.
 
     A program takes a row, or a chunk, and a head. The vector of an edge is never stored.
 
     Args:
         rows: The sources' `[num_src, WIDTH]`, one every `STRIDE` numbers.
-        grad: The destinations' `[num_dst, WIDTH]`.
-        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + grad[v], SLOPE) over the head's
-            part of the columns; None: Σ rows[u] · grad[v].
+        right: The destinations' `[num_dst, WIDTH]`.
+        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + right[v], SLOPE) over the head's
+            part of the columns; None: Σ rows[u] · right[v].
         out: `[num_edges, HEADS]`; edges of no destination stay as they are.
     """
     head = tl.program_id(1)
     part = WIDTH // HEADS
     v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
-    count = tl.load(indptr + v + 1) - tl.load(indptr + v)
     for start in range(first, last - (end - begin), ROWS):
         edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
@@ -342,7 +284,7 @@ def edge_products(
             columns = column + tl.arange(0, BLOCK)
             is_column = columns < part
             columns += head * part
-            given = tl.load(grad + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
+            given = tl.load(right + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
             at = source.to(tl.int64)[:, None] * STRIDE + columns[None, :]
             row = tl.load(rows + at, mask=is_edge[:, None] & is_column[None, :], other=0).to(TOTAL)
             given = given.to(TOTAL)[None, :]
@@ -353,14 +295,6 @@ def edge_products(
                 pair = row + given
                 products += factor * tl.where(pair > 0, pair, pair * SLOPE)
         total = tl.sum(products, axis=1)
-        if is_mean:
-            total /= count.to(TOTAL)
-        if scale is not None:
-            total *= tl.load(scale + v).to(TOTAL)
-        if source_scale is not None:
-            total *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if skip_own:
-            total = tl.where(source == dst_offset + v, 0, total)
         at = edge.to(tl.int64) * HEADS + head
         tl.store(out + at, total.to(out.dtype.element_ty), mask=is_edge)
 
@@ -388,8 +322,6 @@ def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 def max_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     num_rows: tl.tensor,
@@ -399,7 +331,6 @@ def max_rows(
     ties: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -417,7 +348,7 @@ def max_rows(
         edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         source = tl.load(indices + edge, mask=is_edge, other=0)
-        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        row_at = rows_at(rows, nodes, source, is_edge, STRIDE, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=float("-inf"))
         tops, counts = higher_of(tops, counts, row.to(TOTAL), mask.to(tl.int32))
@@ -501,7 +432,7 @@ def pair_gradient(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of one side behind scores of `edge_products`.
+    """The gradient of one side behind `pair_scores`.
 
     out[r] = att · Σ_e grad[e] · leaky_relu′(row(other) + mine[r]), of a chunk only Σ_e, where e
     runs over the edges of r and connects it with the row `other`;

@@ -93,7 +93,6 @@ class Exchange:
     Attributes:
         num_owners: The number of parts.
         owner: The number of the part that this rank holds; None: it holds nothing.
-        bytes_sent: Bytes sent so far by name, as caller and as owner.
     """
 
     def __init__(
@@ -106,14 +105,14 @@ class Exchange:
         self.num_owners = len(owners)
         self.owner = next((o for o, ranks in enumerate(owners) if context.rank in ranks), None)
         self._context = context
-        self._owners = owners
+        place = context.rank - context.machine_ranks[0]
+        self._asked = [ranks[place % len(ranks)] for ranks in owners]  # by owner
         self._token = token
         self._timeout = timeout
         self._addresses: Sequence[tuple[str, int]] = ()
         self._listening: socket.socket | None = None
         self._lanes: SimpleQueue[Lane] = SimpleQueue()
         self._changed = threading.Condition()  # of all below
-        self.bytes_sent = Counter[str]()
         self._seconds = Counter[str]()
         self._services: dict[str, Answer] = {}
         self._running = Counter[str]()
@@ -162,14 +161,14 @@ class Exchange:
 
     def _connected(self, owner: int) -> socket.socket:
         try:
-            address = self._addresses[self._asked(self._context.rank, owner)]
+            address = self._addresses[self._asked[owner]]
             connection = socket.create_connection(address, self._timeout)
             self._connections.append(connection)
             _limit(connection, self._timeout)
             _prove(connection, self._token, b"caller", b"owner")
         except OSError as error:
             raise RunError(
-                f"Rank {self._context.rank} cannot reach {self._words(owner, 'rank')}: "
+                f"{self._words(owner)} is out of reach of rank {self._context.rank}: "
                 f"{error.strerror or error}.",
                 "Let the machines of the run connect to each other, on any port.",
             ) from error
@@ -182,18 +181,10 @@ class Exchange:
                 self._listening.shutdown(socket.SHUT_RDWR)
             self._listening.close()
 
-    def _asked(self, rank: int, owner: int) -> int:
-        """The rank that `rank` asks for a part."""
-        machine = self._context.machines[rank] if self._context.machines else 0
-        place = rank - self._context.ranks_of(machine)[0]
-        ranks = self._owners[owner]
-        return ranks[place % len(ranks)]
-
-    def _words(self, owner: int, begin: str = "Rank") -> str:
-        rank = self._asked(self._context.rank, owner)
-        machine = self._context.machines[rank] if self._context.machines else 0
+    def _words(self, owner: int) -> str:
+        rank, machines = self._asked[owner], self._context.machines
         host, port = self._addresses[rank]
-        return f"{begin} {rank} on machine {machine} ({host}, port {port})"
+        return f"Rank {rank} on machine {machines[rank] if machines else 0} ({host}, port {port})"
 
     def _start(self, target: Callable[[socket.socket], None], connection: socket.socket) -> None:
         with self._changed:  # `close` knows of all threads that have started
@@ -294,7 +285,7 @@ class Exchange:
                 _limit(connection, 0)  # a caller may ask nothing for hours
                 while True:
                     name, arguments = _receive(connection)
-                    self._send(connection, name, self._encoded_answer(name, arguments))
+                    _send(connection, self._encoded_answer(name, arguments))
         except Exception as error:  # a stranger; or a caller that ends, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
 
@@ -333,7 +324,7 @@ class Exchange:
             others = [owner for owner in arguments if owner != self.owner]
             for owner in others:
                 with self._naming(owner, name):
-                    self._send(lane[owner], name, _encoded(name, arguments[owner]))
+                    _send(lane[owner], _encoded(name, arguments[owner]))
             if self.owner is not None and self.owner in arguments:
                 answers[self.owner] = self._answer(name, list(arguments[self.owner]))
             for owner in others:
@@ -354,32 +345,22 @@ class Exchange:
     @contextlib.contextmanager
     def _naming(self, owner: int, name: str) -> Iterator[None]:
         """Raises RankLost with the owner's rank, machine and address for its lost connection."""
-        rank = self._asked(self._context.rank, owner)
+        ranks = [self._asked[owner]]
         try:
             yield
         except BlockingIOError as error:  # see `_limit`
             raise RankLost(
                 f"{self._words(owner)} has not answered '{name}' for {self._timeout:g} s.",
                 "If it only needs more time, raise distributed.timeout.",
-                ranks=[rank],
+                ranks=ranks,
             ) from error
         except OSError as error:
             if self._is_closed:
                 raise RunError(f"'{name}' was called while the exchange was closed.") from error
             reason = error.strerror or str(error)
             raise RankLost(
-                f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=[rank]
+                f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=ranks
             ) from error
-
-    def _send(self, connection: socket.socket, name: str, buffers: list[memoryview]) -> None:
-        with self._changed:
-            self.bytes_sent[name] += sum(map(len, buffers))
-        while buffers:
-            sent = connection.sendmsg(buffers)
-            while buffers and sent >= len(buffers[0]):
-                sent -= len(buffers.pop(0))
-            if buffers:
-                buffers[0] = buffers[0][sent:]
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:
@@ -424,6 +405,15 @@ def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
     text = json.dumps([head, described]).encode()
     buffers = [memoryview(_HEAD_BYTES.pack(len(text)) + text)]
     return buffers + [array.reshape(-1).view(np.uint8).data for array in arrays]
+
+
+def _send(connection: socket.socket, buffers: list[memoryview]) -> None:
+    while buffers:
+        sent = connection.sendmsg(buffers)
+        while buffers and sent >= len(buffers[0]):
+            sent -= len(buffers.pop(0))
+        if buffers:
+            buffers[0] = buffers[0][sent:]
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gnntrain.compute.cpu import num_tasks, parallel_for
+from gnntrain.compute.cpu import parallel_for
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -18,14 +18,6 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("num_tasks", [0, 1, 2, 40])
-def test_each_task_is_done_once(threads: int, num_tasks: int) -> None:
-    done: list[int] = []
-    parallel_for(done.append, num_tasks)
-    assert sorted(done) == list(range(num_tasks))
-    assert torch.get_num_threads() == threads
 
 
 def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> None:
@@ -39,13 +31,6 @@ def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> N
     parallel_for(task, threads)
     assert len(seen) == threads
     assert set(seen.values()) == {1}
-
-
-def test_a_task_records_no_gradients(threads: int) -> None:
-    states: list[bool] = []
-    with torch.enable_grad():
-        parallel_for(lambda _: states.append(torch.is_grad_enabled()), 4 * threads)
-    assert not any(states)
 
 
 def test_an_error_in_a_task_is_raised_and_the_threads_are_given_back(threads: int) -> None:
@@ -81,9 +66,3 @@ def test_a_thread_that_makes_batches_ahead_works_alone(threads: int) -> None:
     thread.join()
     assert set(seen) == {thread.ident}
     assert len(seen) == 4 * threads
-
-
-def test_few_rows_with_many_edges_are_shared_out_too() -> None:
-    assert num_tasks(1000, 0) == 1
-    assert num_tasks(1000, 1_000_000) > 8
-    assert num_tasks(3, 1_000_000_000) == 3
