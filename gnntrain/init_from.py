@@ -78,16 +78,6 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
     signature, there = _signature(run, graph)
     datasets = from_dict(run.config(), saved=True).dataset, config.dataset
-<<<<<<< HEAD
-    then, now = (getattr(dataset, "standardize", False) for dataset in datasets)
-    if then != now:
-        _log.warning(
-            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
-            "with %s: the weights are for features of another scale",
-            *(run.shown, shown(then), shown(now)),
-        )
-    _weights(config, run, signature, there, _best(run))
-=======
     was, now = (getattr(dataset, "standardize", False) for dataset in datasets)
     if was != now:
         _log.warning(
@@ -98,7 +88,6 @@ def resolved_source(config: Config, graph: Graph) -> Config:
             shown(now),
         )
     _weights(config, run, signature, there, load_checkpoint(run.best_checkpoint()))
->>>>>>> calls
     moved = [str(axis) for axis in _moved(config, run, signature, there, graph) if axis.is_named]
     if moved:
         _log.warning("trainer.init_from=%s: matched by name: %s", run.shown, ", ".join(moved))

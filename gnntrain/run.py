@@ -145,14 +145,9 @@ def _begin(
         named = wanted_run(config.run.dir, config.run.name, RUNS)
     else:
         named = None if place.is_made_up else place.path
-<<<<<<< HEAD
-    is_launched = rendezvous is not None
-    begun = begun_run(config.run.if_exists, overrides, named, jobs, is_launched=is_launched)
-=======
     begun = begun_run(
         config.run.if_exists, overrides, named, jobs, is_launched=rendezvous is not None
     )
->>>>>>> calls
     if begun is not None:
         return _take_up(begun, config, listener, data, rendezvous)
     _refuse_mistakes(config)
@@ -199,22 +194,6 @@ def _take_up(
     if changed := changed_meaning(saved, config):
         raise ConfigError(changed)
     dataset = config.dataset
-<<<<<<< HEAD
-    with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
-        if (
-            isinstance(dataset, FilesConfig)
-            and not is_object(dataset)
-            and config.distributed.graph != "partitioned"
-            and has_changed(run, dataset)
-        ):
-            _log.warning(
-                "The files of %s hold other data today (or an older version read them); the run %s "
-                "stays with those that it was begun with. A run of another name (run.name=NAME) "
-                "trains on today's.",
-                dataset.name,
-                run.shown,
-            )
-=======
     if isinstance(dataset, FilesConfig) and not is_object(dataset):
         with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
             if config.distributed.graph != "partitioned" and has_changed(run, dataset):
@@ -225,7 +204,6 @@ def _take_up(
                     dataset.name,
                     run.shown,
                 )
->>>>>>> calls
     summary = run.summary() or {}
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
         _log.warning("The run %s has completed: nothing is left to train.", run.shown)
@@ -437,11 +415,7 @@ def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvou
             restarts_left -= 1
             try:
                 _, checkpoint, _ = load_last(run.checkpoints)
-<<<<<<< HEAD
-            except UserError:
-=======
             except UserError:  # there is none yet
->>>>>>> calls
                 checkpoint = None
             since = "the beginning" if checkpoint is None else "the last checkpoint"
             _log.warning(
@@ -459,13 +433,8 @@ def _close(
 
     Rank 0 may have been killed, or may have recorded the lost connection to another rank.
     """
-<<<<<<< HEAD
-    summary = run.summary() or {}
-    if not summary:
-=======
     summary = run.summary()
     if summary is None:  # rank 0 was killed
->>>>>>> calls
         try:
             state: State = load_last(run.checkpoints)[0]
         except UserError:
@@ -613,48 +582,31 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     refuse_other_labels(config, graph.dataset, graph.task)
     refuse_broken_metrics(graph.task, graph.num_outputs)
     positive_class(graph, config.task.positive_class)
-<<<<<<< HEAD
-    sampler, evaluation, model = config.sampler, config.evaluation, config.model
-    if model.is_hetero:
-=======
     if config.model.is_hetero:
         sampler, evaluation = config.sampler, config.evaluation
->>>>>>> calls
         given = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
         if evaluation.name == "sampled" and evaluation.fan_outs is not None:
             given["evaluation.fan_outs"] = evaluation.fan_outs
         for key, fan_outs in given.items():
-<<<<<<< HEAD
-            resolved_fan_outs(fan_outs, graph.schema, model.num_layers, key)
-    if isinstance(model, PluginConfig):
-=======
             resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers, key)
     if isinstance(config.model, PluginConfig):
->>>>>>> calls
         from gnntrain.models import build_model  # imports all models
 
         try:
             with torch.device("meta"):
-<<<<<<< HEAD
-                build_model(model, graph.schema, graph.num_outputs)
-        except UserError:
-            raise
-        except Exception:  # of another's code: perhaps it needs the values that weights lack here
-            _log.debug("model %s cannot be made without values", model.name, exc_info=True)
-=======
                 build_model(config.model, graph.schema, graph.num_outputs)
         except UserError:
             raise
         except Exception:  # of another's code: perhaps it needs the values that weights lack here
             _log.debug("model %s cannot be made without values", config.model.name, exc_info=True)
->>>>>>> calls
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(
             f"The data set {graph.dataset} has no training node.", "Give a split that has some."
         )
     global_batch = config.trainer.batch_size * world_size
-    if sampler.name == "neighbor" and config.trainer.drop_last and num_seeds < global_batch:
+    sampled = config.sampler.name == "neighbor"
+    if sampled and config.trainer.drop_last and num_seeds < global_batch:
         raise UserError(
             f"trainer.drop_last=true leaves no step: {num_seeds} training nodes, but "
             f"{global_batch} a step over all ranks.",
