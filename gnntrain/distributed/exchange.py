@@ -24,7 +24,7 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from types import TracebackType
@@ -113,7 +113,7 @@ class Exchange:
         self._listening: socket.socket | None = None
         self._lanes: SimpleQueue[Lane] = SimpleQueue()
         self._changed = threading.Condition()  # of all below
-        self._seconds = Counter[str]()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._services: dict[str, Answer] = {}
         self._running = Counter[str]()
         self._connections: list[socket.socket] = []
@@ -253,7 +253,7 @@ class Exchange:
     def take_seconds(self) -> dict[str, float]:
         """Seconds in answers by name since the last call, summed over threads."""
         with self._changed:
-            taken, self._seconds = self._seconds, Counter()
+            taken, self._seconds = self._seconds, defaultdict(float)
         return taken
 
     def _answer(self, name: str, arguments: list[AnyArray]) -> list[AnyArray]:
