@@ -118,9 +118,9 @@ class GnntrainSweeper(Sweeper):
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)
 
     def _hydra_overrides(self, overrides: Sequence[str]) -> list[str]:
-        from gnntrain.app.translation import translate
+        from gnntrain.app.overrides import translate
 
-        return translate(overrides, self.task_function.sources, forced=True)
+        return translate(overrides, self.task_function.sources.groups, forced=True)
 
 
 def _job_return(trial: Trial) -> JobReturn:

@@ -14,12 +14,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gnntrain.app.composing import checked
-from gnntrain.app.node import remove_strings, resolved
+from gnntrain.app.composing import checked, resolved
 from gnntrain.app.sources import Sources
-from gnntrain.config import Config, RunConfig
+from gnntrain.config import Config, Problem, RunConfig
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.groups import GROUPS
 from gnntrain.reporting.run_lookup import RunPlace, is_run
 from gnntrain.reporting.rundir import occupied
 
@@ -89,7 +87,7 @@ def _config(cfg: DictConfig) -> Config:
     """
     with contextlib.chdir(HydraConfig.get().runtime.cwd):  # hydra.job.chdir=true has left it
         OmegaConf.set_struct(cfg, False)
-        problems = [*remove_strings(cfg, GROUPS)]
+        problems: list[Problem] = []
         return checked(resolved(cfg, problems), problems)
 
 

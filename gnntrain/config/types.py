@@ -86,15 +86,16 @@ else:
                 return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
-            from gnntrain.config.mistakes import argument_problems
+            from gnntrain.config.mistakes import places, problems_of
 
             keys = without_numpy(keys)
             kind = cls.class_for(keys)
             try:
                 return kind.model_validate(keys)
             except ValidationError as error:
-                problems = argument_problems(error, kind, keys, f"{cls.__name__}.")
-            raise ConfigError(problems)
+                wrong = places(error, kind, keys)
+            prefix = "" if kind.variants else f"{cls.__name__}."
+            raise ConfigError(p for place in wrong for p in problems_of(place, kind, prefix=prefix))
 
 
 class Section(BaseModel, metaclass=_SectionType):
