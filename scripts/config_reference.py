@@ -2,7 +2,7 @@
 
     python -m scripts.config_reference
 
-A test holds that `docs/configuration.md` and `gnntrain/completion/keys.json` are up to date.
+A test holds that `docs/configuration.md` and `gnntrain/commands/keys.json` are up to date.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gnntrain.config.schema import Config, LoggerConfig
 from gnntrain.config.types import Section
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-KEYS = Path(__file__).parents[1] / "gnntrain" / "completion" / "keys.json"
+KEYS = Path(__file__).parents[1] / "gnntrain" / "commands" / "keys.json"
 
 _HEAD = """\
 # Every key

@@ -49,7 +49,7 @@ class Sources:
     @property
     def main(self) -> Path:
         """`conf/`, or the folder in its place."""
-        return conf_dir() if self.config_path is None else self.config_path
+        return conf_dir() if self.config_path is None else self.config_path.absolute()
 
     @property
     def own_dirs(self) -> list[Path]:

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command
-from gnntrain.errors import UserError
+from gnntrain.commands.base import Arguments, Command, option
 from gnntrain.paths import expanded
 
 if TYPE_CHECKING:
@@ -18,16 +17,17 @@ if TYPE_CHECKING:
     from gnntrain.data.store import StoredGraph
     from gnntrain.reporting.tables import Section
 
+_METHODS = ("streaming", "metis", "random")
+
 
 def _partition(arguments: Arguments) -> int:
-    num_parts, out = _number(arguments.options), expanded(_needed(arguments.options, "--out"))
     from gnntrain.app import compose_config
 
     config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
-    method = _method(arguments.options)
     from gnntrain.reporting.tables import print_sections
 
-    print_sections(_sections(config.dataset, num_parts, out, method))
+    out = expanded(arguments.out)
+    print_sections(_sections(config.dataset, arguments.parts, out, arguments.method or _METHODS[0]))
     return 0
 
 
@@ -44,29 +44,6 @@ def _sections(
     yield _graph(store, num_parts, method)
     parts = partition(store, num_parts, out, method)
     yield from _result(parts, time.perf_counter() - began)
-
-
-def _needed(options: dict[str, str], name: str) -> str:
-    if name not in options:
-        raise UserError(f"partition needs {name}", f"As in `{COMMAND.examples[0]}`.")
-    return options[name]
-
-
-def _number(options: dict[str, str]) -> int:
-    given = _needed(options, "--parts")
-    if not given.isascii() or not given.removeprefix("-").isdigit():
-        raise UserError(f"--parts={given} is no whole number", f"As in `{COMMAND.examples[0]}`.")
-    return int(given)
-
-
-def _method(options: dict[str, str]) -> Method:
-    from gnntrain.data.partitioned_graph import METHODS
-
-    given = options.get("--method", METHODS[0])
-    for method in METHODS:
-        if method == given:
-            return method
-    raise UserError(f"--method={given} is not known", f"There are {', '.join(METHODS)}.")
 
 
 def _graph(store: StoredGraph, num_parts: int, method: Method) -> Section:
@@ -127,9 +104,9 @@ COMMAND = Command(
         "gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random",
     ],
     _partition,
-    options={
-        "--parts": "N    number of parts, at most 256",
-        "--out": "DIR  where to; must not be there yet, or empty",
-        "--method": "streaming|metis|random  how nodes are assigned (default: streaming)",
-    },
+    options=[
+        option("--parts", "N", "number of parts, at most 256", type=int, required=True),
+        option("--out", "DIR", "where to; must not be there yet, or empty", required=True),
+        option("--method", "METHOD", "streaming (default), metis or random", choices=_METHODS),
+    ],
 )

@@ -17,7 +17,7 @@ _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 
 def _train(arguments: Arguments) -> int:
-    shows = arguments.show_config or arguments.hydra
+    shows = arguments.cfg or arguments.hydra
     if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
@@ -41,7 +41,7 @@ def _run(arguments: Arguments) -> int:
     typed, sources = with_search_path(arguments.overrides, sources)
     sweeps = arguments.is_sweep
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
-    flags += ["--cfg=job"] if arguments.show_config else []
+    flags += ["--cfg=job"] if arguments.cfg == "job" else []
     if not sweeps:
         _refuse_sweep_keys(typed)
     elif sources != Sources([]) or any(map(_FOREIGN.match, typed)):

@@ -12,8 +12,7 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.commands import COMMANDS
-from gnntrain.commands.completion import _candidates
-from gnntrain.completion.keys import known_keys
+from gnntrain.commands.completion import candidates, known_keys
 from gnntrain.config import Config
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +20,7 @@ HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", 
 
 
 def words(line: str) -> list[str]:
-    return _candidates(line, with_meaning=False)
+    return list(candidates(line))
 
 
 def test_the_keys_are_those_of_the_schema() -> None:
@@ -46,7 +45,7 @@ def test_the_keys_are_those_of_the_schema() -> None:
     ],
 )
 def test_the_values_of_a_key_are_listed(key: str, choices: tuple[str, ...]) -> None:
-    assert known_keys()[key].choices == choices
+    assert known_keys()[key][1] == list(choices)
 
 
 def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
