@@ -123,7 +123,7 @@ class Composer:
         if not are_files_sound:
             raise ConfigError(problems)
         node = self._node(tuple(dict.fromkeys(lines)), problems)
-        for section, keys in {**file.whole, **file.keys}.items():
+        for section, keys in file.keys.items():
             if section not in groups:
                 node[section] = keys
         for override in values:

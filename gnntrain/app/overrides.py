@@ -155,9 +155,6 @@ def read_file(
 
 def file_lines(file: ConfigFile) -> Iterator[tuple[str, str]]:
     """(section, override for Hydra) of each section of the user's file."""
-    for section, keys in file.whole.items():  # in place of the default option's keys
-        yield section, f"{section}=[]" if section in LIST_KEYS else f"~{section}"
-        yield section, f"++{section}={written(keys)}"
     for section, keys in file.keys.items():
         for key, value in keys.items() if isinstance(keys, Mapping) else ():
             if f"{section}.{key}" in LIST_KEYS and isinstance(value, Mapping):

@@ -74,7 +74,8 @@ def _place(kind: type[Section], raw: Mapping[str, Any], *loc: str | int) -> Plac
     section = section_class(kind, key, value)
     if section is None or not isinstance(value, Mapping) or not rest:
         return Place((key,), kind, value)
-    below = _place(section, value, *(rest[1:] if rest[0] == section.__name__ else rest))
+    inner = rest[1:] if rest[0] == section.__name__ and rest[1:] else rest
+    below = _place(section, value, *inner)
     return Place((key, *below.path), below.owner, below.value)
 
 

@@ -21,9 +21,9 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
     create_model,
+    model_validator,
 )
 
 from gnntrain.config import types
@@ -63,6 +63,14 @@ class ModelConfig(Section):
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
         """The class that the name stands for."""
         return _choose(keys) if cls is ModelConfig else cls
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_its_time(cls, raw: Any, info: ValidationInfo) -> Any:
+        """A user's own file may be read as a saved one; a saved one has all keys of its time."""
+        is_saved = info.context and info.context.get("saved") and isinstance(raw, Mapping)
+        has_all = is_saved and StackConfig.model_fields.keys() <= raw.keys()
+        return {**cls.saved_defaults, **raw} if has_all else raw
 
     if TYPE_CHECKING:  # which keys there are depends on the name
 
@@ -162,17 +170,6 @@ def _choose(keys: object) -> type[ModelConfig]:
     return model_section(name_in(keys, DEFAULT))
 
 
-def _read(raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """As a discriminated union does, but a model's class is made when its name is chosen."""
-    if not isinstance(raw, Mapping):
-        return handler(raw)
-    section = _choose(raw)
-    # A user's own file may be read as a saved one, too; a saved one has all keys of its time.
-    if info.context and info.context.get("saved") and StackConfig.model_fields.keys() <= raw.keys():
-        raw = {**section.saved_defaults, **raw}
-    return section.model_validate(raw, context=info.context)
-
-
 MODEL_VARIANTS = Variants(lambda: (*model_names(), *plugin_names(MODELS)), _choose)
 
-AnyModelConfig = Annotated[SerializeAsAny[ModelConfig], WrapValidator(_read)]
+AnyModelConfig = Annotated[SerializeAsAny[ModelConfig], WrapValidator(MODEL_VARIANTS.read)]

@@ -19,6 +19,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -57,10 +58,14 @@ class Variants:
     names: Callable[[], Sequence[str]]
     choose: Callable[[object], type[Section]]
 
-    def tag(self, value: object) -> str:
-        """A `Discriminator` of pydantic: the name of the class for keys, or of a section."""
-        kind = type(value) if isinstance(value, Section) else self.choose(value)
-        return kind.__name__
+    def read(
+        self, raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Section:
+        """A `WrapValidator` of pydantic: keys are judged by the class that their name chooses."""
+        if not isinstance(raw, Mapping):
+            section: Section = handler(raw)
+            return section
+        return self.choose(raw).model_validate(raw, context=info.context)
 
 
 def name_in(keys: object, default: str) -> str:
