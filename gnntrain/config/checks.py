@@ -6,12 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.names import DATASET_NAMES
-from gnntrain.config.problems import Problem, nearest, shown
+from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
 from gnntrain.errors import UserError
@@ -305,51 +304,27 @@ def missing_files(config: Config) -> Iterator[Problem]:
     # Of a graph in parts the data set's own files are not read.
     if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
-    wholes: tuple[Literal["data", "schema"], ...] = ("data", "schema")
-    whole = next((key for key in wholes if getattr(data, key)), None)
-    yield from _missing_roles(data) if whole is None else _files_of_no_use(data, whole)
+    whole = "data" if data.data else "schema" if data.schema else None
+    for key in ("edges", "features") if whole is None else ():
+        if getattr(data, key) is None:
+            hint = f"write dataset.{key}=FILE, dataset.schema=FILE or dataset.data=FILE"
+            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
+    columns = _COLUMN_KEYS if whole == "schema" else ("schema",) if whole == "data" else ()
+    for key in (*_ROLES, *columns) if whole is not None else ():
+        value = getattr(data, key)
+        if value and (isinstance(value, str) or key in columns):
+            expects = f"no value: dataset.{whole} says it"
+            yield Problem(f"dataset.{key}", shown(value), expects, "leave one of the two out")
     for key in ("data", "schema", *_ROLES):
         path = getattr(data, key)
         if isinstance(path, str) and not is_file(path):
-            expects, near = _why_missing(Path(path))
-            elsewhere = "set dataset.root to the files' folder" if data.root is None else None
-            yield Problem(f"dataset.{key}", path, expects, near or elsewhere)
-
-
-def _missing_roles(data: FilesConfig) -> Iterator[Problem]:
-    for key in ("edges", "features"):
-        if getattr(data, key) is None:
-            hint = (
-                f"write dataset.{key}=FILE, dataset.schema=FILE for a typed graph, or "
-                "dataset.data=FILE for a whole graph"
-            )
-            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
-
-
-def _files_of_no_use(data: FilesConfig, whole: Literal["data", "schema"]) -> Iterator[Problem]:
-    """Files and, where a schema says all of tables, columns beside the key of a whole graph."""
-    by_schema = whole == "schema"
-    what = "names the files" if by_schema else "is a whole graph"
-    for key in _ROLES if by_schema else ("schema", *_ROLES):
-        path = getattr(data, key)
-        if isinstance(path, str):
-            expects = f"no file: dataset.{whole} {what}"
-            yield Problem(f"dataset.{key}", path, expects, "leave one of the two out")
-    for key in _COLUMN_KEYS if by_schema else ():
-        value = getattr(data, key)
-        if value:
-            expects = "no value: dataset.schema names the columns"
-            yield Problem(f"dataset.{key}", shown(value), expects, "write it in the schema")
-
-
-def _why_missing(path: Path) -> tuple[str, str | None]:
-    """What is wrong with the path of a file, and the nearest one that is there."""
-    if is_folder(path):
-        return "a file, but this is a folder", None
-    if not is_folder(path.parent):
-        return f"a file, but there is no folder {path.parent}", None
-    found = nearest(path.name, file_names(path.parent))
-    return "a file, but there is none", None if found is None else f"did you mean {found}?"
+            parent, hint = Path(path).parent, "set dataset.root to the files' folder"
+            expects = "a file, but this is a folder" if is_folder(path) else "a file that exists"
+            if not is_folder(parent):
+                expects = f"a file, but there is no folder {parent}"
+            elif near := did_you_mean(Path(path).name, file_names(parent)):
+                hint = near
+            yield Problem(f"dataset.{key}", path, expects, hint)
 
 
 def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[str, int]:

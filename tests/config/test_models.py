@@ -18,8 +18,8 @@ from gnntrain.config.models import (
     LayeredConfig,
     model_names,
     model_section,
+    read_class,
 )
-from gnntrain.config.signatures import read_class
 from gnntrain.config.types import OneOf, Section
 from scripts.config_reference import meanings
 from tests import packages
@@ -84,7 +84,7 @@ def test_a_class_without_an_init_has_the_arguments_and_constants_of_its_base(fil
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("class ShortNet", "class Other"), ("rate: float", "rate"), ("= -0.5", "= len('a')")],
+    [("class ShortNet", "class Other"), ("rate: float", "rate")],
 )
 def test_a_source_that_does_not_say_its_keys_is_refused(file: Path, old: str, new: str) -> None:
     file.write_text(SOURCE.replace(old, new))
