@@ -155,10 +155,16 @@ def _whose(path: str, kind: type[Section], values: JSON) -> str | None:
             return f"a key of {section}={few}, not of {section}={values[section]['name']}"
     known = flattened(values)
     found = [name for name in known if name.endswith(f".{key}")]
-    if section:
-        loggers = section_class(kind, "logger", {})
-        others = [f"logger.{name}" for name in loggers.model_fields] if loggers else []
-        near = nearest(path, found or [*known, *others])
+    loggers = section_class(kind, "logger", {})
+    others = [f"logger.{name}" for name in loggers.model_fields] if loggers else []
+    siblings = [name for name in (*known, *others) if name.rpartition(".")[0] == section]
+    if section and found:
+        found = [nearest(path, found) or found[0]]
+    elif siblings:
+        near = nearest(key, (name.rpartition(".")[2] for name in siblings))
+        found = [f"{section}.{near}"] if near else []
+    elif section:
+        near = nearest(path, known)
         found = [near] if near else []
     elif not found:
         near = nearest(key, [*GROUPS, *(name.rpartition(".")[2] for name in known)], 0.6)
