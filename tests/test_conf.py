@@ -108,13 +108,6 @@ def test_a_recipe_says_what_it_is(option: str) -> None:
     assert second.startswith("# ")
 
 
-def test_a_file_for_others_to_inherit_is_no_option() -> None:
-    assert (conf_dir() / "dataset" / "_published.yaml").is_file()
-    assert [name for name in config_groups()["dataset"] if name.startswith("_")] == []
-    with pytest.raises(ConfigError, match="_published"):
-        compose_config(["dataset=_published"])
-
-
 def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() -> None:
     for name, published in PUBLISHED.items():
         file = conf_dir() / "dataset" / f"{name}.yaml"

@@ -58,11 +58,6 @@ def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
     assert list(compose_config(override.split()).config.logger.chosen()) == names
 
 
-@pytest.mark.parametrize("form", ["trainer.lr=2", "+trainer.lr=2", "++trainer.lr=2"])
-def test_all_of_hydras_ways_to_set_a_key_work(form: str) -> None:
-    assert compose_config([form]).config.trainer.lr == 2
-
-
 def test_a_removed_key_has_its_default() -> None:
     config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
     assert config.trainer.lr == 0.01
@@ -400,11 +395,6 @@ def test_a_file_that_is_no_configuration_is_refused(
         file.write_text(text)
     with pytest.raises(ConfigError, match=expects):
         compose_config([str(file)])
-
-
-def test_a_number_of_thousands_of_digits_is_refused() -> None:
-    (problem,) = problems_of("trainer.seed=" + "9" * 5000)
-    assert problem.key == "trainer.seed"
 
 
 def test_interpolations_that_double_each_other_are_refused_before_they_are_resolved() -> None:

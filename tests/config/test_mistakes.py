@@ -86,14 +86,6 @@ def test_a_json_schema_in_words(schema: dict[str, Any], words: str) -> None:
     assert in_words(schema) == words
 
 
-def test_an_unknown_key_of_a_tag_s_name_is_told_as_any_other() -> None:
-    problems = read({"dataset": {"SyntheticConfig": 3, "num_nodes": 0}}).problems
-    assert {problem.key for problem in problems} == {
-        "dataset.SyntheticConfig",
-        "dataset.num_nodes",
-    }
-
-
 @pytest.mark.parametrize(
     ("kind", "expects"),
     [
