@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.partitioned_graph import Method, PartitionedGraph, PartitionMeta
-    from gnntrain.data.store import StoredGraph
+    from gnntrain.data.partitioned_graph import Method
     from gnntrain.reporting.tables import Section
 
 _METHODS = ("streaming", "metis", "random")
@@ -26,8 +25,9 @@ def _partition(arguments: Arguments) -> int:
     config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
     from gnntrain.reporting.tables import print_sections
 
-    out = expanded(arguments.out)
-    print_sections(_sections(config.dataset, arguments.parts, out, arguments.method or _METHODS[0]))
+    method = arguments.method or _METHODS[0]
+    sections = _sections(config.dataset, arguments.parts, expanded(arguments.out), method)
+    print_sections(sections)
     return 0
 
 
@@ -36,57 +36,40 @@ def _sections(
 ) -> Iterator[Section]:
     """Cut the graph; what is to be said of it comes as soon as it is known."""
     from gnntrain.data.partitioning.build import partition, refuse_mistakes
+    from gnntrain.reporting.tables import Section, pairs, rows
+    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
     from gnntrain.run_store import prepare_store
 
     began = time.perf_counter()
     store = prepare_store(dataset).store
     refuse_mistakes(store, num_parts, out, method)
-    yield _graph(store, num_parts, method)
+    graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
+    about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
+    yield Section("partition", [pairs(about)])
     parts = partition(store, num_parts, out, method)
-    yield from _result(parts, time.perf_counter() - began)
-
-
-def _graph(store: StoredGraph, num_parts: int, method: Method) -> Section:
-    from gnntrain.reporting.tables import Section, pairs
-
-    rows = [
-        ("graph", f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"),
-        ("parts", f"{num_parts}, by the method {method}"),
-    ]
-    return Section("partition", [pairs(rows)])
-
-
-def _result(parts: PartitionedGraph, seconds: float) -> Iterator[Section]:
-    from gnntrain.reporting.tables import Section, pairs, rows
-    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
-
     meta = parts.meta
     share = meta.cut_edges / max(parts.num_edges, 1)
-    result = [
-        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
-        ("balance", f"{_balance(meta)} (largest part over the mean)"),
-    ]
-    yield Section("result", [pairs(result)])
-    header = ("part", "nodes", "edges", "training nodes", "size")
-    cells = (
-        (f"{number}", f"{part.num_nodes:,}", f"{part.num_edges:,}", f"{part.num_train:,}",
-         format_bytes(part.num_bytes))
-        for number, part in enumerate(meta.parts)
-    )  # fmt: skip
-    yield Section("parts", [rows(header, cells)])
-    yield Section(f"written to {shown_path(parts.path)} in {format_seconds(seconds)}", [])
-
-
-def _balance(meta: PartitionMeta) -> str:
-    """How much larger the largest part is than the mean, by nodes, edges and training nodes."""
     sizes = {
         "nodes": [part.num_nodes for part in meta.parts],
         "edges": [part.num_edges for part in meta.parts],
         "training nodes": [part.num_train for part in meta.parts],
     }
-    means = {name: sum(found) / len(found) for name, found in sizes.items()}
-    return ", ".join(
-        f"{name} {max(found) / means[name]:.2f}" for name, found in sizes.items() if means[name]
+    balance = ", ".join(
+        f"{name} {max(found) * len(found) / sum(found):.2f}"
+        for name, found in sizes.items()
+        if any(found)
+    )
+    result = [
+        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
+        ("balance", f"{balance} (largest part over the mean)"),
+    ]
+    yield Section("result", [pairs(result)])
+    bytes_ = (format_bytes(part.num_bytes) for part in meta.parts)
+    numbers = ((f"{number:,}" for number in found) for found in sizes.values())
+    cells = zip(map(str, range(num_parts)), *numbers, bytes_, strict=True)
+    yield Section("parts", [rows(("part", *sizes, "size"), [*cells])])
+    yield Section(
+        f"written to {shown_path(parts.path)} in {format_seconds(time.perf_counter() - began)}", []
     )
 
 
