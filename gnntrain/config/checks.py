@@ -383,7 +383,7 @@ def machine_problems(config: Config, found: Mapping[str, int]) -> list[Problem]:
         expects = f"one of auto, {', '.join(['cpu', *found])}: torch sees no such GPU here"
         problems.append(Problem("trainer.device", trainer.device, expects, "see gnntrain doctor"))
     elif num_gpus > there:
-        expects = f"at most {there}: torch sees {there} of them on this machine"
+        expects = f"at most {there}: torch sees {there} GPUs on this machine"
         hint = f"write trainer.gpus={there or '0 to train on the CPU'}"
         problems.append(Problem("trainer.gpus", shown(trainer.gpus), expects, hint))
     by_cores, by_memory = _RANKS_A_CORE * available_cores(), total_memory() // _RANK_BYTES
