@@ -50,7 +50,7 @@ def run_hydra(
     first, *others = [*sources.own_dirs, None]
     arguments = [*flags, *([f"--config-dir={first}"] if first else [])]  # Hydra takes one
     arguments += translate(typed, sources.groups, forced=forced)
-    arguments += [search_path(folders)] if (folders := [*filter(None, others)]) else []
+    arguments += [search_path([one for one in others if one])] if others[:-1] else []
     for name, place in ((RUN_DIR_RESOLVER, planned_run), ("gnntrain.sweep_dir", planned_sweep)):
         OmegaConf.register_new_resolver(name, place, replace=True, use_cache=True)
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra import compose, initialize_config_dir
@@ -125,7 +126,7 @@ def with_search_path(typed: Sequence[str], sources: Sources) -> tuple[list[str],
     texts, folders = list(typed), list(sources.config_dirs)
     for text in typed:
         parsed = parse_override(text) if "hydra.searchpath" in text else None
-        value = parsed and parsed[0].value()
+        value: Any = parsed and parsed[0].value()
         paths = [str(path).removeprefix("file://") for path in value or ()]
         if isinstance(value, list) and not any("://" in path for path in paths):
             texts.remove(text)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gnntrain.data.partitioned_graph import Method
     from gnntrain.reporting.tables import Section
 
-_METHODS = ("streaming", "metis", "random")
+_METHODS: tuple[Method, ...] = ("streaming", "metis", "random")
 
 
 def _partition(arguments: Arguments) -> int:

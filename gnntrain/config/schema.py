@@ -345,9 +345,9 @@ class Config(Section):
     """Who records the epochs."""
     run: RunConfig = Field(default_factory=RunConfig)
     """Where the results go."""
-    sweep: Annotated[SerializeAsAny[Section], WrapValidator(SWEEP_VARIANTS.read)] = Field(
-        default_factory=SweepConfig
-    )
+    sweep: Annotated[
+        SerializeAsAny[SweepConfig | OptunaSweepConfig], WrapValidator(SWEEP_VARIANTS.read)
+    ] = Field(default_factory=SweepConfig)
     """What -m does; one run alone does not look at it."""
 
     variants: ClassVar = {
