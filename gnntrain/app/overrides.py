@@ -206,13 +206,14 @@ def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> 
         forced: As for `hydra_lines`.
 
     Raises:
-        ConfigError: With mistakes in form or in the file; there may be more.
+        ConfigError: With mistakes in form or in the file; there may be more, also of keys.
     """
     problems: list[Problem] = []
     texts = [text for text in typed if not is_config_file(text)]
     read = [*parse_overrides(texts, groups, problems, sweep=True)]
     file, in_file = read_file(typed, (o for o in read if is_choice(o, groups)), groups, problems)
-    if problems:
+    # Hydra's own section would name code to call; a file may come from anybody.
+    if problems or not file.keys.keys() <= {*groups}:
         raise ConfigError(problems)
     lines = [line for one in in_file for line in choice_lines(one, groups)]
     lines += [line for _, line in file_lines(file)]

@@ -7,7 +7,6 @@ also chooses options of groups, as Hydra's users write it: `dataset: cora`, or a
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,8 +23,6 @@ from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
 # Where a run went is no part of what it was, nor which sweep it was in.
 _OWN_SECTIONS = ("run", "sweep")
-# Hydra's own section names code to call in many ways; `_target_` is but one of them.
-_KEY = re.compile(r"(?!hydra\b)[\w-]+(\.[\w-]+)*")
 _logger = logging.getLogger("gnntrain")
 
 
@@ -64,38 +61,22 @@ def read_config_file(
         groups: The options of every group.
         problems: What is wrong is added.
     """
-    found = ConfigFile()
+    if len(files) > 1:
+        problems.append(Problem("", files[1], "one file of a whole configuration"))
     for file in files[:1]:
         try:
             text = Path(file).expanduser().read_text(encoding="utf-8")
             raw = read_yaml(text)
             if not isinstance(raw, dict):
                 raise ValueError("there are no keys in it")
-            raw = {str(key): section for key, section in raw.items()}
-            if (key := _code_key(raw)) is None:
-                found = _read(file, raw, typed, groups, problems)
-                found = replace(found, lines=key_lines(text))
-            else:
-                expects = "gnntrain's own keys in a file that is an argument: Hydra's can run code"
-                hint = "type them, or use --config-dir and --config-name"
-                problems.append(Problem("", f"{file}: {key}", expects, hint))
         except (OSError, ValueError) as error:
             reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
             problems.append(Problem("", file, f"a configuration that can be read: {reason}"))
-    if len(files) > 1:
-        problems.append(Problem("", files[1], "one file of a whole configuration"))
-    return found
-
-
-def _code_key(raw: JSON) -> str | None:
-    """A key by which Hydra would call what it names: a file may come from anybody."""
-    wrong = next((key for key in raw if not _KEY.fullmatch(key)), None)
-    return "_target_" if wrong is None and _has_target(raw) else wrong
-
-
-def _has_target(value: object) -> bool:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (isinstance(value, dict) and "_target_" in value) or any(map(_has_target, parts))
+        else:
+            sections = {str(key): section for key, section in raw.items()}
+            found = _read(file, sections, typed, groups, problems)
+            return replace(found, lines=key_lines(text))
+    return ConfigFile()
 
 
 def _read(
