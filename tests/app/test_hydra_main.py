@@ -282,7 +282,7 @@ def test_config_path_takes_the_place_of_conf(
         (["-m", "--cfg", "job"], ["--multirun"]),
         (["--resolve"], ["--resolve"]),
         (["--info", "--run"], ["--run"]),
-        (["--info", "nope"], ["--info nope"]),
+        (["--info", "nope"], ["'nope'"]),
         (["hydra.searchpath=[nowhere]", "model=gta"], ["nowhere", "model=gta"]),
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=two"], ["'two'"]),
         (["~trainer.lrr"], ["mean lr?"]),
