@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +49,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
         ConfigError: With every mistake.
     """
     from gnntrain.app import compose_config, recompose_config
+    from gnntrain.app.overrides import written
     from gnntrain.config import FilesConfig, from_dict
 
     about_graph = list(filter(_is_about_graph, overrides))
@@ -67,7 +67,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     values = {key: getattr(begun, key) for key in sorted(kept)}
     if is_same_kind and isinstance(begun, FilesConfig):
         _move(values, has_moved=any(o.startswith("dataset.root=") for o in about_graph))
-    own = [f"dataset.{key}={_written(value)}" for key, value in values.items()]
+    own = [f"dataset.{key}={written(value)}" for key, value in values.items()]
     dataset = compose_config([choice, *own, *rest]).config.dataset
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
@@ -97,11 +97,6 @@ def _move(values: dict[str, Any], *, has_moved: bool) -> None:
         path = values[key]
         if has_moved and root is not None and path is not None and Path(path).is_relative_to(root):
             values[key] = str(Path(path).relative_to(root))
-
-
-def _written(value: object) -> str:
-    """A value as an override has it."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 COMMAND = Command(

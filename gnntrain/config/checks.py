@@ -346,17 +346,8 @@ def needs_gpu_count(config: Config) -> bool:
     trainer = config.trainer
     if trainer.device == "cpu" or trainer.gpus == 0:
         return False
-    return (
-        trainer.device != "auto"
-        or trainer.gpus != "auto"
-        or trainer.precision == "fp16"
-        or trainer.cuda_graph
-        or config.compute.kernels == "triton"
-        or config.sampler.backend == "triton"
-        or config.sampler.topology != "auto"
-        or config.features.placement != "auto"
-        or config.distributed.num_processes > 1
-    )
+    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
+    return is_asked or any(_is_one_of(_value(config, key), wrong) for key, wrong, *_ in _HERE)
 
 
 def machine_problems(config: Config, found: Mapping[str, int]) -> list[Problem]:
