@@ -94,7 +94,13 @@ _CLASHES = (
     ("trainer.label_smoothing", "!0.0", "task.type", "node_regression", "0"),
     ("trainer.class_weights", "!none", "task.type", "node_regression", "none"),
     ("distributed.parts", "!null", "distributed.graph", "replicated sharded", "null"),
-    ("distributed.parts", "null", "distributed.graph", "partitioned", "a folder of parts"),
+    (
+        "distributed.parts",
+        "null",
+        "distributed.graph",
+        "partitioned",
+        "a folder by gnntrain partition",
+    ),
     ("evaluation.ranks", "0", "exact evaluation of a graph in parts", "true", "all"),
 )
 _TRITON = (
@@ -170,8 +176,9 @@ def _clashes(rules: Rules, config: Config, facts: Mapping[str, object]) -> Itera
         value = _value(config, key)
         its_value = shown(facts[other]) if other in facts else _value(config, other)
         if _is_one_of(value, wrong) and _is_one_of(its_value, beside):
-            expects = f"{instead} with {other}={its_value}"
-            yield (key, other), Problem(key, str(value), expects, "leave one of the two out")
+            told = other if its_value == "true" else f"{other}={its_value}"
+            hint = "leave it out" if other in facts else "leave one of the two out"
+            yield (key, other), Problem(key, str(value), f"{instead} with {told}", hint)
 
 
 def _value(config: Config, key: str) -> str | None:
@@ -372,7 +379,7 @@ def machine_problems(config: Config, found: Mapping[str, int]) -> list[Problem]:
     problems: list[Problem] = []
     if is_absent:
         expects = f"one of auto, {', '.join(['cpu', *found])}: torch sees no such GPU here"
-        problems.append(Problem("trainer.device", trainer.device, expects, "see gnntrain doctor"))
+        problems.append(Problem("trainer.device", trainer.device, expects, "see `gnntrain doctor`"))
     elif num_gpus > there:
         expects = f"at most {there}: torch sees {there} GPUs on this machine"
         hint = f"write trainer.gpus={there or '0 to train on the CPU'}"
