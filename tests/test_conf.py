@@ -125,11 +125,6 @@ def test_an_installed_package_has_the_files_inside(
     assert conf_dir() == tmp_path / "gnntrain" / "conf"
 
 
-def test_the_groups_are_the_folders() -> None:
-    folders = {path.name for path in conf_dir().iterdir() if path.is_dir()}
-    assert folders - {"hydra"} == set(GROUPS)
-
-
 def test_a_base_file_is_no_option() -> None:
     bases = [file for file in FILES if file.stem.startswith("_")]
     assert "_layered" in {file.stem for file in bases}
