@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,6 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from gnntrain.config.problems import ConfigError, Problem, shown
-from gnntrain.errors import UserError
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
@@ -236,10 +235,6 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - no symlink resolved
 
 
-def _tuple_of_names(value: object) -> object:
-    return (value,) if isinstance(value, str | int) else value
-
-
 def _sums_to_one(shares: tuple[float, float, float]) -> tuple[float, float, float]:
     if abs(sum(shares) - 1) > 1e-6 or shares[0] == 0:
         raise ValueError
@@ -250,12 +245,6 @@ def _folder_name(name: str) -> str:
     if "/" in name or "\\" in name or name in (".", "..", "latest"):
         raise ValueError
     return name
-
-
-def _not_zero(value: int) -> int:
-    if value == 0:
-        raise ValueError
-    return value
 
 
 def _edge_type_name(name: str) -> str:
@@ -271,20 +260,6 @@ def fan_outs_text(fan_outs: AnyFanOuts) -> str:
         by_type = (f"{name}: {fan_outs_text(own)}" for name, own in fan_outs.items())
         return "{" + ", ".join(by_type) + "}"
     return str(list(fan_outs))
-
-
-def same_fan_outs(fan_outs: AnyFanOuts) -> tuple[int, ...]:
-    """Fan-outs that are the same for all edge types.
-
-    Raises:
-        UserError: They are given by edge type.
-    """
-    if isinstance(fan_outs, Mapping):
-        raise UserError(
-            f"sampler.fan_outs={shown(fan_outs)} is for models of typed graphs",
-            "Give one list, as in sampler.fan_outs=[10,10].",
-        )
-    return tuple(fan_outs)
 
 
 NUMBER = BeforeValidator(_number_of_text)
@@ -322,7 +297,7 @@ FolderName = Annotated[
 Names = Annotated[
     tuple[Text, ...],
     Field(strict=False),  # a list will do
-    BeforeValidator(_tuple_of_names),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value),
     described("a list of names or patterns"),
 ]
 """Names of columns; patterns with `*` and `?` too. One name alone is a list of one."""
@@ -336,7 +311,7 @@ Ratios = Annotated[
 """Shares of train, val and test."""
 
 FanOuts = Annotated[
-    tuple[Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(_not_zero)], ...],
+    tuple[Literal[-1] | Annotated[int, Field(ge=1, lt=2**31)], ...],
     Field(strict=False, min_length=1),
     described("a list of integers, each >= 1 or -1 (all)"),
 ]
