@@ -50,7 +50,7 @@ class Sources:
     @property
     def main(self) -> Path:
         """`conf/`, or the folder in its place."""
-        return conf_dir() if self.config_path is None else self.config_path.absolute()
+        return conf_dir() if self.config_path is None else self.config_path
 
     @property
     def own_dirs(self) -> list[Path]:

@@ -10,6 +10,7 @@ import argparse
 import difflib
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from gnntrain.commands import COMMANDS
@@ -17,6 +18,12 @@ from gnntrain.commands.base import Arguments, Option, option, switch
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
+
+
+
+def _folder(text: str) -> Path:
+    return expanded(text).absolute()  # a job may run elsewhere
+
 
 _GENERAL = (
     switch("--help -h", "print this; after a command, more about it"),
@@ -32,7 +39,7 @@ _CONFIG = (
 _HYDRA = (
     switch("--multirun -m", "sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna"),
     option("--config-name -cn", "NAME", "begin with your own composition"),
-    option("--config-path -cp", "DIR", "compose from your own folder alone", type=expanded),
+    option("--config-path -cp", "DIR", "compose from your own folder alone", type=_folder),
     option("--info -i", "TOPIC", "how Hydra composes", nargs="?", const="all", choices=_TOPICS),
     option("--package -p", "PACKAGE", "with --cfg: a part of it"),
     switch("--resolve", "with --cfg: without interpolations"),
