@@ -20,7 +20,6 @@ from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
 
 
-
 def _folder(text: str) -> Path:
     return expanded(text).absolute()  # a job may run elsewhere
 
