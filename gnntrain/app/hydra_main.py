@@ -47,10 +47,10 @@ def run_hydra(
     problems = [*sources.problems()]
     if problems:
         raise ConfigError(problems)
-    first, *others = [*sources.own_dirs, None]
-    arguments = [*flags, *([f"--config-dir={first}"] if first else [])]  # Hydra takes one
+    folders = sources.own_dirs  # Hydra's flag takes one
+    arguments = [*flags, *(f"--config-dir={folder}" for folder in folders[:1])]
     arguments += translate(typed, sources.groups, forced=forced)
-    arguments += [search_path([one for one in others if one])] if others[:-1] else []
+    arguments += [search_path(folders[1:])] if folders[1:] else []
     for name, place in ((RUN_DIR_RESOLVER, planned_run), ("gnntrain.sweep_dir", planned_sweep)):
         OmegaConf.register_new_resolver(name, place, replace=True, use_cache=True)
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
