@@ -69,7 +69,7 @@ def test_stock_pyg_takes_its_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, is_typed: bool
 ) -> None:
     use_backend("torch_sparse", monkeypatch)
-    monkeypatch.setitem(sys.modules, "torch_sparse", SimpleNamespace(__version__="0"))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch_sparse", SimpleNamespace(__version__="0"))
     monkeypatch.setattr("sys.stdin", io.StringIO("run 2\nquit\n"))
     data = random_graph()
     if is_typed:
