@@ -105,7 +105,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         module = types.ModuleType(f"gnntrain.results.{room}")
         setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
+    monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])

@@ -16,6 +16,8 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -33,6 +35,7 @@ from gnntrain.report.tables import groups_table
 from gnntrain.reporting.progress import Progress
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.study import Study
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import FitResult
@@ -189,9 +192,9 @@ def test_a_search_prunes_and_keeps_trials_by_it(
     lower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
-    config = OptunaSweepConfig(trials=9)
     space = {"trainer.lr": FloatDistribution(1e-3, 1e-2)}
-    source = Study([], SweepFolder(tmp_path), Composer(), config, space)
+    plan = SweepPlan(Config(sweep=OptunaSweepConfig(trials=9)), [], space=space)
+    source = Study([], SweepFolder(tmp_path), Composer(), plan, lower)
     for number in range(6):
         asked = source.next()
         assert asked is not None
@@ -208,12 +211,13 @@ def test_a_search_prunes_and_keeps_trials_by_it(
     assert asked is not None
     asked[0].metric = lower
     assert source.should_prune(asked[0], 10, 20, 0.6)
-    source.save()
-    study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
-    assert study.direction.name == "MINIMIZE"
-    assert study.best_value == 0.45
-    again = Study(source.trials, SweepFolder(tmp_path), Composer(), config, space)
-    assert again._study.best_value == 0.45
+    for trials in ([], source.trials):  # the second goes on
+        if trials:
+            Study(trials, SweepFolder(tmp_path), Composer(), plan, lower)
+        storage = JournalStorage(JournalFileBackend(str(tmp_path / "optuna.journal")))
+        study = optuna.load_study(study_name="gnntrain", storage=storage)
+        assert study.direction.name == "MINIMIZE"
+        assert study.best_value == 0.45
 
 
 def test_reports_follow_it(lower: str, tmp_path: Path) -> None:

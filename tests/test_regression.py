@@ -276,7 +276,9 @@ class TestTheLeastErrorIsTheBest:
         assert best["trainer"]["lr"] > 1e-6
         if kind == "optuna":
             import optuna
+            from optuna.storages import JournalStorage
+            from optuna.storages.journal import JournalFileBackend
 
-            storage = f"sqlite:///{Path('sweep/optuna.db').absolute()}"
+            storage = JournalStorage(JournalFileBackend("sweep/optuna.journal"))
             study = optuna.load_study(study_name="gnntrain", storage=storage)
             assert study.direction.name == "MINIMIZE"

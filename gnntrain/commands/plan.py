@@ -29,8 +29,8 @@ def _plan(arguments: Arguments) -> int:
 COMMAND = Command(
     "[group=option] [group.key=value] ...",
     "what a run will need, before it runs: memory, batches, time, disk",
-    "Takes the keys that training takes, and does a dry run: a few training steps and a part of "
-    "the evaluation, in processes of their own. No file is left but a small graph store where "
+    "Takes the keys that training takes, and does a dry run: a few training steps and one "
+    "evaluation, in processes of their own. No file is left but a small graph store where "
     "there was none. If the run does not fit, a hint says what to change, and the exit code is 1. "
     "Times are those of a machine as busy as it is now.",
     [

@@ -23,15 +23,16 @@ from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
+from gnntrain.run_store import object_dataset, prepare_store
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.overrides import SweepOverrides
 from gnntrain.sweep.plan import SweepPlan, check_sweep, is_search, sweep_keys
+from gnntrain.sweep.queue import TrialQueue
+from gnntrain.sweep.runner import TrialRunner
 from gnntrain.sweep.slots import Slots, plan_slots
-from gnntrain.sweep.trial_runner import TrialRunner
 
 if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
-    from gnntrain.sweep.study import Study
 
 __all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep", "sweep"]
 
@@ -84,12 +85,14 @@ def run_sweep(
     composer = Composer(sources, saved=data is not None)
     plan = check_sweep(overrides, composer)
     slots = _slots(plan, by_launcher=options.launcher is not None)
+    metric = _metric(plan, data)
     run = plan.config.run
     path = options.directory() if options.directory else Path(planned_sweep(run.dir, run.name))
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
-    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher, data)
+    trials = _listed(plan, folder)
+    return _conduct(plan, slots, folder, composer, trials, launcher, metric, data)
 
 
 def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
@@ -104,8 +107,6 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     Raises:
         ConfigError, RunError: See `run_sweep`.
     """
-    from gnntrain.run_store import object_dataset  # the command does without it
-
     refuse_unguarded_script()
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
@@ -158,9 +159,21 @@ def resume_sweep(
     composer = Composer(command.sources)
     plan = _plan_again(command, composer, trials)
     slots = _slots(plan, by_launcher=launcher is not None)
+    metric = _metric(plan)
     folder.write_command(command)
     trials = trials or _listed(plan, folder)
-    return _conduct(plan, slots, folder, composer, trials, launcher)
+    return _conduct(plan, slots, folder, composer, trials, launcher, metric)
+
+
+def _metric(plan: SweepPlan, data: object = None) -> str:
+    """The metric that a search improves: that of its graph, which is prepared for it."""
+    if plan.search is None:
+        return ""
+    if plan.config.distributed.graph == "partitioned":
+        from gnntrain.run_graph import prepare_graph
+
+        return prepare_graph(plan.config).store.metric
+    return prepare_store(plan.config.dataset, data=data).store.metric
 
 
 def _slots(plan: SweepPlan, *, by_launcher: bool) -> Slots:
@@ -214,31 +227,34 @@ def _conduct(
     composer: Composer,
     trials: Sequence[Trial],
     launcher: JobLauncher | None,
+    metric: str,
     data: object = None,
 ) -> SweepResults:
     if launcher is None and slots.devices[0] is None:
         start_server()  # it imports what workers need, while this process imports Optuna
-    from gnntrain.sweep.study import Study
+    if plan.search is None:
+        queue = TrialQueue(trials, composer)
+    else:
+        from gnntrain.sweep.study import Study
 
-    study = Study(trials, folder, composer, plan.search, plan.space, plan.fixed)
+        queue = Study(trials, folder, composer, plan, metric)
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
         jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
-        view.on_start(_info(plan, folder, study, jobs))
+        view.on_start(_info(plan, folder, queue, jobs))
+        runner = TrialRunner(folder, queue, view)
         try:
             if launcher is not None:
-                from gnntrain.sweep.launching import BatchRunner
-
-                BatchRunner(folder, study, launcher, launcher.batch_size(plan), view).run()
+                runner.run_by(launcher, launcher.batch_size(plan))
             else:
-                TrialRunner(folder, study, slots, view, data=data).run()
+                runner.run_here(slots, data)
             status = "completed"
         except BaseException as error:
             error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it
             raise
         finally:
-            results = SweepResults.of(study.trials)
+            results = SweepResults.of(queue.trials)
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
             _write_best(folder, results, slots, composer)
@@ -247,8 +263,8 @@ def _conduct(
     return results
 
 
-def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> SweepInfo:
-    kind, space, examples = "all combinations", {}, study.trials
+def _info(plan: SweepPlan, folder: SweepFolder, queue: TrialQueue, jobs: int) -> SweepInfo:
+    kind, space, examples = "all combinations", {}, queue.trials
     if plan.search is not None and plan.space is not None:
         from gnntrain.sweep.search_space import boundary_values, described
 
@@ -257,8 +273,8 @@ def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> Swee
         space = {key: described(distribution) for key, distribution in plan.space.items()}
         examples = [Trial(0, [], "", varied=varied) for varied in boundary_values(plan.space)]
     return SweepInfo(
-        num_trials=study.num_trials,
-        ended=study.ended,
+        num_trials=queue.num_trials,
+        ended=queue.ended,
         kind=kind,
         jobs=jobs,
         shared=tuple(text for text in plan.fixed if not _OWN_KEY.match(text)),

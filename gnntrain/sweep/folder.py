@@ -1,6 +1,6 @@
 """The folder of a sweep: the command, the trials, and their results.
 
-Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.db  workers.log`, and a run
+Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.journal  workers.log`, and a run
 directory a trial.
 """
 
@@ -156,7 +156,9 @@ class SweepFolder:
         try:
             rows = json.loads(path.read_text(encoding="utf-8") or "[]")
             trials = [Trial(**{k: row[k] for k in row if k in known}) for row in rows]
-            return self._placed(trials)
+            for trial in trials:
+                trial.run_dir = str(self.path / trial.run_dir)
+            return trials
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
@@ -172,26 +174,6 @@ class SweepFolder:
 
     def _plain(self, trial: Trial) -> dict[str, Any]:
         return asdict(trial) | {"run_dir": self.relative(trial.run_dir)}
-
-    def _placed(self, trials: list[Trial]) -> list[Trial]:
-        """The trials with absolute run directories in this folder.
-
-        Older versions wrote absolute ones: where the folder was moved or copied since, they are
-        those of the place that it had when it was begun.
-        """
-        paths = [Path(trial.run_dir) for trial in trials]
-        elsewhere = [p for p in paths if p.is_absolute() and not p.is_relative_to(self.path)]
-        old = (
-            parent
-            for path in elsewhere
-            for parent in path.parents
-            if (self.path / path.relative_to(parent) / "config.yaml").is_file()
-        )
-        root = next(old, None)
-        for trial, path in zip(trials, paths, strict=True):
-            is_moved = root is not None and path.is_relative_to(root)
-            trial.run_dir = str(self.path / (path.relative_to(root) if is_moved and root else path))
-        return trials
 
     def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
         """Write the results: `summary.json`."""
@@ -231,12 +213,6 @@ def _short(text: str) -> str:
         return min(text, f"{float(text):.4g}", key=len) if "." in text else text
     except ValueError:
         return text
-
-
-def has_checkpoint(run_dir: str | Path) -> bool:
-    """Whether a run can go on."""
-    checkpoints = Path(run_dir) / "checkpoints"
-    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
 
 
 def _plain_group(group: Group) -> dict[str, Any]:

@@ -24,7 +24,6 @@ def test_the_command_writes_json_and_leaves_nothing_behind(
     told: dict[str, Any] = json.loads(Path("plan.json").read_text())
     assert told["num_nodes"] == 400
     assert told["memory"]["peak_rss"] > told["memory"]["needed"] > 0
-    assert told["memory"]["libraries"] > 60 * 2**20  # torch's alone are more
     assert told["times"]["step_range"][0] <= told["times"]["step"]
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 

@@ -73,7 +73,7 @@ class Training(types.ModuleType):
 def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Training:
     fake = Training()
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
-    monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
+    monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.sweep.slots.available_cores", lambda: 4)
     monkeypatch.chdir(tmp_path)
@@ -156,7 +156,7 @@ def test_a_process_that_is_gone_costs_one_trial(monkeypatch: pytest.MonkeyPatch)
             super().start()
 
     started: list[Vanishing] = []
-    monkeypatch.setattr("gnntrain.sweep.pool.start_process", Vanishing.launch)
+    monkeypatch.setattr("gnntrain.sweep.workers.start_process", Vanishing.launch)
     with pytest.raises(RunError, match=r"was ended by SIGKILL\. The system kills a process when"):
         run_sweep(["trainer.lr=0.1,0.2,0.3", "run.dir=s"])
     told = json.loads(Path("s/sweep.json").read_text())
