@@ -11,19 +11,16 @@ def _plan(arguments: Arguments) -> int:
     composed = compose_config(arguments.overrides, arguments.config_dirs, for_here=False)
     from gnntrain.planning.plan import make_plan
     from gnntrain.planning.screen import plan_sections
-    from gnntrain.planning.size import Unprepared, open_small_or_built
+    from gnntrain.planning.size import open_small_or_built
     from gnntrain.reporting.tables import print_sections
 
     config, out = composed.config, arguments.options.get("--json")
-    opened = open_small_or_built(config.dataset)
-    told = opened if isinstance(opened, Unprepared) else make_plan(config, opened)
+    plan = make_plan(config, open_small_or_built(config.dataset))
     if out != "-":
-        print_sections([told.section()] if isinstance(told, Unprepared) else plan_sections(told))
+        print_sections(plan_sections(plan))
     if out is not None:
-        write_json(out, told.to_dict())
-    if isinstance(told, Unprepared):
-        raise told.refusal()
-    return 0 if told.fits else 1
+        write_json(out, plan.to_dict())
+    return 0 if plan.fits else 1
 
 
 COMMAND = Command(

@@ -41,7 +41,7 @@ _ANSWER = "reports.json"
 _NUM_BATCHES = 8
 _NUM_WARM = 3  # kernels are loaded, the optimiser's state is made, batches are drawn ahead
 _FEWEST, _MOST = 4, 40
-_SECONDS, _MOST_SECONDS = 5.0, 60.0
+_SECONDS = 5.0
 _ENDLESS = {"epochs": 1 << 20, "eval_every": 1 << 20, "max_steps": None, "patience": 0}
 
 
@@ -116,14 +116,8 @@ class RankReport:
 REPORTS = TypeAdapter(list[RankReport])
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What a rank is given; picklable."""
-
-    config: Config
-    store: Path
-    folder: Path
-    kernels: KernelChoice
+Job = tuple[Config, Path, Path, KernelChoice]
+"""What a rank is given: configuration, the graph's store, a folder for its files, kernels."""
 
 
 def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
@@ -139,7 +133,7 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     """
     with _temporary_folder(nearest_folder(runs)) as folder:
         plan = LaunchPlan.of(config)
-        job = _Job(config, graph.path, folder, kernel_choice(config, plan.device))
+        job: Job = (config, graph.path, folder, kernel_choice(config, plan.device))
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
         reports = REPORTS.validate_json((folder / _ANSWER).read_bytes())
     if plan.world_size == 1 and not plan.use_gpus:
@@ -150,17 +144,18 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     return reports
 
 
-def run_rank(context: DistributedContext, job: _Job) -> None:
+def run_rank(context: DistributedContext, job: Job) -> None:
     """The dry run of one rank; rank 0 writes the reports of all."""
-    select(job.kernels, context.device.type)
-    config, graph = job.config, StoredGraph.open(job.store, check=False)
+    config, store, folder, kernels = job
+    select(kernels, context.device.type)
+    graph = StoredGraph.open(store, check=False)
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
     batches = _first_batches(loader, graph, model)
-    evaluator = build_evaluator(config, task, model, loaders, graph, context, job.folder)
-    steps = SomeSteps(context, len(loader))
+    evaluator = build_evaluator(config, task, model, loaders, graph, context, folder)
+    steps = SomeSteps(context)
     trainer = Trainer(
         model,
         loader,
@@ -169,7 +164,7 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         config=config.trainer.model_copy(update=_ENDLESS),
         context=context,
         callbacks=[steps],
-        checkpoints=job.folder if context.is_main else None,
+        checkpoints=folder if context.is_main else None,
         checkpoint_config=config.checkpoint,
     )
     evaluation = trainer.fit().records[-1].eval_seconds
@@ -190,34 +185,28 @@ def run_rank(context: DistributedContext, job: _Job) -> None:
         shared_bytes=0 if layers is None else layers.most_shared,
         disk_bytes=0 if layers is None else layers.most_on_disk,
         gpu_bytes=peak_memory(context.device),
-        checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
+        checkpoint_bytes=sum(file.stat().st_size for file in folder.glob("last.pt")),
         placement=loaders.why_placed,
-        kernels=str(job.kernels),
+        kernels=str(kernels),
     )
     reports = context.gather_to_main(report)
     if context.is_main:
-        (job.folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
+        (folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
 
 
 class SomeSteps(Callback):
     """Times training steps, and ends training after enough of them.
 
-    Of an epoch of few steps each is timed equally often, since the last batch may be small, unless
-    that takes more than a minute. A GPU is waited for after each step, so that a step on a GPU
-    takes a little longer than in a run.
-
-    Args:
-        context: This rank.
-        steps_per_epoch: Steps of an epoch.
+    A GPU is waited for after each step, so that a step on a GPU takes a little longer than in a
+    run.
 
     Attributes:
         memory: Of this process, from now on.
         training_bytes: Its own peak until the last step.
     """
 
-    def __init__(self, context: DistributedContext, steps_per_epoch: int) -> None:
+    def __init__(self, context: DistributedContext) -> None:
         self._context = context
-        self._group = steps_per_epoch if steps_per_epoch <= _MOST else 1
         self._seconds: list[float] = []
         self._began = 0.0
         self.training_bytes = 0
@@ -238,9 +227,8 @@ class SomeSteps(Callback):
         synchronize(self._context.device)
         self._seconds.append(time.perf_counter() - self._began)
         num_timed, seconds = len(self.seconds), sum(self.seconds)
-        is_whole = num_timed % self._group == 0 or seconds > _MOST_SECONDS
-        is_long = num_timed >= _MOST or seconds > _SECONDS
-        if self._context.broadcast(is_whole and num_timed >= _FEWEST and is_long):
+        is_enough = num_timed >= _MOST or (num_timed >= _FEWEST and seconds > _SECONDS)
+        if self._context.broadcast(is_enough):
             self.training_bytes = self.memory.own_bytes
             trainer.num_steps = trainer.step
         self._began = time.perf_counter()

@@ -19,7 +19,7 @@ from gnntrain.errors import UserError
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
-from gnntrain.planning.size import Unprepared, open_small_or_built
+from gnntrain.planning.size import open_small_or_built
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes
@@ -196,11 +196,9 @@ def plan(config: Config, *, data: object = None) -> Plan:
     """
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
-        opened: OpenedStore | Unprepared = prepare_store(config.dataset, data=data)
+        opened = prepare_store(config.dataset, data=data)
     else:
         opened = open_small_or_built(config.dataset)
-    if isinstance(opened, Unprepared):
-        raise opened.refusal()
     refuse_unguarded_script()  # the dry run has a process of its own
     with stopping_servers():
         return make_plan(config, opened)

@@ -25,8 +25,7 @@ from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.run_store import object_dataset, prepare_store
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
-from gnntrain.sweep.overrides import SweepOverrides
-from gnntrain.sweep.plan import SweepPlan, check_sweep, is_search, sweep_keys
+from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
 from gnntrain.sweep.queue import TrialQueue
 from gnntrain.sweep.runner import TrialRunner
 from gnntrain.sweep.slots import Slots, plan_slots
@@ -155,13 +154,12 @@ def resume_sweep(
         UserError: For other keys; and as for `run_sweep`.
     """
     command = changed_command(folder.command(), overrides)
-    trials = folder.trials()
     composer = Composer(command.sources)
-    plan = _plan_again(command, composer, trials)
+    plan = check_sweep(command.overrides, composer)
     slots = _slots(plan, by_launcher=launcher is not None)
     metric = _metric(plan)
     folder.write_command(command)
-    trials = trials or _listed(plan, folder)
+    trials = folder.trials() or _listed(plan, folder)
     return _conduct(plan, slots, folder, composer, trials, launcher, metric)
 
 
@@ -197,17 +195,6 @@ def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCom
     keys = {text.partition("=")[0] for text in changes}
     kept = [text for text in command.overrides if text.partition("=")[0] not in keys]
     return replace(command, overrides=[*kept, *changes])
-
-
-def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Trial]) -> SweepPlan:
-    """The plan of a sweep that was begun; the trials of a grid were checked then."""
-    keys = sweep_keys(command.overrides)
-    typed = SweepOverrides.parse(command.overrides, composer.groups, [])
-    if not trials or is_search(typed, composer):
-        return check_sweep(command.overrides, composer)
-    fixed = [text for text in trials[0].overrides if text not in trials[0].varied]
-    first = composer.compose([*trials[0].overrides, *keys]).config
-    return SweepPlan(first, fixed, [trial.varied for trial in trials])
 
 
 def _listed(plan: SweepPlan, folder: SweepFolder) -> list[Trial]:

@@ -26,7 +26,7 @@ def opened(overrides: list[str]) -> tuple[Config, StoredGraph]:
 def report_of(overrides: list[str], folder: Path) -> RankReport:
     """The dry run of a single rank, in this process."""
     config, graph = opened(overrides)
-    dry_run.run_rank(DistributedContext(), dry_run._Job(config, graph.path, folder, CPU_KERNELS))
+    dry_run.run_rank(DistributedContext(), (config, graph.path, folder, CPU_KERNELS))
     (report,) = dry_run.REPORTS.validate_json((folder / dry_run._ANSWER).read_bytes())
     return report
 

@@ -78,14 +78,11 @@ def test_layers_are_counted_where_they_lie(small: list[str], tmp_path: Path) -> 
     ]
 
 
-@pytest.mark.parametrize(
-    ("steps_per_epoch", "seconds", "num_timed"),
-    [(1, 0.01, 40), (1, 2.0, 4), (30, 0.01, 60), (30, 1.0, 30), (30, 10.0, 7), (1000, 1.0, 6)],
-)
+@pytest.mark.parametrize(("seconds", "num_timed"), [(0.01, 40), (2.0, 4), (1.0, 6)])
 def test_a_dry_run_of_slow_steps_ends_soon(
-    steps_per_epoch: int, seconds: float, num_timed: int, monkeypatch: pytest.MonkeyPatch
+    seconds: float, num_timed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = dry_run.SomeSteps(DistributedContext(), steps_per_epoch)
+    steps = dry_run.SomeSteps(DistributedContext())
     trainer, totals = create_autospec(Trainer, instance=True), create_autospec(EpochTotals)
     trainer.step, trainer.num_steps = 0, 10_000
     now = [0.0]
