@@ -80,7 +80,7 @@ def test_a_failed_job_does_not_stop_the_others() -> None:
 
 def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
     stand_in = StandIn(lambda _: Outcome("completed", SUMMARY))
-    run(stand_in, "sweep=optuna", "sweep.trials=3", "sweep.jobs=2", "model.dropout=interval(0,1)")
+    run(stand_in, "sweep=optuna", "sweep.trials=3", "sweep.jobs=2", "model.dropout=interval(0,0.9)")
     assert [len(batch) for batch in stand_in.batches] == [2, 1]
     ((*_, own, folder, name),) = stand_in.batches[1]
     assert own.startswith("model.dropout=0.")
