@@ -6,7 +6,6 @@ directory a trial.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from pydantic import TypeAdapter
 
 from gnntrain.app import Sources
 from gnntrain.errors import UserError
@@ -152,15 +152,13 @@ class SweepFolder:
             UserError: They cannot be read.
         """
         path = self.path / "sweep.json"
-        known = {item.name for item in dataclasses.fields(Trial)}
         try:
-            rows = json.loads(path.read_text(encoding="utf-8") or "[]")
-            trials = [Trial(**{k: row[k] for k in row if k in known}) for row in rows]
-            for trial in trials:
-                trial.run_dir = str(self.path / trial.run_dir)
-            return trials
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            trials = TypeAdapter(list[Trial]).validate_json(path.read_bytes() or b"[]")
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
+        for trial in trials:
+            trial.run_dir = str(self.path / trial.run_dir)
+        return trials
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
         """Write a JSON list with a line a trial; a reader sees the old one or this one."""

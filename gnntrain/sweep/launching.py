@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -18,7 +18,7 @@ from gnntrain.errors import Interrupted
 from gnntrain.limits import available_cores
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.sweep.plan import SweepPlan
-from gnntrain.sweep.workers import Outcome, outcome_of, redirect_output
+from gnntrain.sweep.workers import Outcome, left_behind, outcome_of
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,10 @@ class TrialJob:
     Attributes:
         train: Trains a new run by Hydra's configuration of the job.
         log: Where its output goes, where jobs share the terminal; None: where the launcher puts it.
-        sweep_pid: The process of the sweep, in which a launcher may run jobs too.
     """
 
     train: TrainTask
     log: Path | None
-    sweep_pid: int
 
     def __call__(self, cfg: Any) -> Outcome:
         """Train a trial, from its last checkpoint where it has one.
@@ -44,36 +42,24 @@ class TrialJob:
             Interrupted: The job was interrupted, and so is the sweep.
         """
         run_dir = HydraConfig.get().runtime.output_dir
-        with self._logged():
+        with contextlib.ExitStack() as stack:
+            if self.log is not None:
+                file = stack.enter_context(self.log.open("a", encoding="utf-8"))
+                stack.enter_context(contextlib.redirect_stdout(file))
+                stack.enter_context(contextlib.redirect_stderr(file))
             outcome = outcome_of(partial(self._train, cfg, run_dir), run_dir)
-        if outcome.status == "interrupted":
-            raise Interrupted(outcome.signal_number)
+        if outcome["status"] == "interrupted":
+            raise Interrupted(outcome.get("signal", SIGINT))
         return outcome
 
-    @contextlib.contextmanager
-    def _logged(self) -> Iterator[None]:
-        if self.log is None:
-            yield
-        elif os.getpid() != self.sweep_pid:
-            redirect_output(self.log)
-            yield
-        else:  # the sweep's own lines go on to the terminal
-            with (
-                self.log.open("a", encoding="utf-8") as file,
-                contextlib.redirect_stdout(file),
-                contextlib.redirect_stderr(file),
-            ):
-                yield
-
-    def _train(self, cfg: Any, run_dir: str) -> dict[str, Any]:
-        run = RunDirectory(Path(run_dir))
-        if run.has_checkpoint:
+    def _train(self, cfg: Any, run_dir: str) -> Outcome:
+        if RunDirectory(Path(run_dir)).has_checkpoint:
             from gnntrain.run import resume
 
             return resume(run_dir)
         # Without what was added for Hydra.
         self.train(cfg, [text.removeprefix("++") for text in HydraConfig.get().overrides.task])
-        return run.summary() or {}
+        return left_behind(run_dir, "failed")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.queue import TrialQueue
 from gnntrain.sweep.slots import Slots
-from gnntrain.sweep.workers import Outcome, TrialRequest, Worker
+from gnntrain.sweep.workers import Outcome, TrialRequest, Worker, left_behind
 
 if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
@@ -97,7 +97,7 @@ class TrialRunner:
                 with self._watched(batch):
                     outcomes = _launch(launcher, batch)
             finally:
-                lost = (Outcome.left_behind(trial.run_dir, "interrupted") for trial in batch)
+                lost = (left_behind(trial.run_dir, "interrupted") for trial in batch)
                 for trial, outcome in zip(batch, outcomes or lost, strict=True):
                     self._end(trial, outcome)
                 self._folder.write_trials(self._queue.trials)
@@ -118,16 +118,15 @@ class TrialRunner:
         """Write down how a trial ended, unless that was done."""
         if trial.status != "running":
             return
-        summary = outcome.summary
-        trial.status = outcome.status
-        trial.metric = summary.get("metric", trial.metric)
-        trial.epochs, trial.best_epoch = summary.get("epochs"), summary.get("best_epoch")
-        trial.seconds = summary.get("seconds_total") if seconds is None else seconds
+        trial.status = outcome["status"]
+        trial.metric = outcome.get("metric", trial.metric)
+        trial.epochs, trial.best_epoch = outcome.get("epochs"), outcome.get("best_epoch")
+        trial.seconds = outcome.get("seconds_total") if seconds is None else seconds
         if trial.metric is not None:
-            trial.val = summary.get("val", {}).get(trial.metric)
-            trial.test = summary.get("test", {}).get(trial.metric)
+            trial.val = outcome.get("val", {}).get(trial.metric)
+            trial.test = outcome.get("test", {}).get(trial.metric)
         if trial.status == "failed":
-            trial.error = outcome.error or "the run failed"
+            trial.error = outcome.get("error") or "the run failed"
         self._queue.tell(trial)
         self._view.on_trial_end(trial)
 
@@ -172,8 +171,8 @@ class TrialRunner:
             else:
                 if kind == "lost":
                     status = "failed" if self._signal is None else "interrupted"
-                    what = Outcome.left_behind(trial.run_dir, status, what)
-                if what.status == "interrupted" and self._signal is None:
+                    what = left_behind(trial.run_dir, status, what)
+                if what["status"] == "interrupted" and self._signal is None:
                     self._signal = SIGINT
                 del busy[worker]
                 ended.append(worker)
@@ -206,9 +205,9 @@ class TrialRunner:
                 for trial in running:
                     summary = Path(trial.run_dir) / "summary.json"
                     if is_file(summary) and summary.stat().st_mtime >= began:
-                        outcome = Outcome.left_behind(trial.run_dir, "running")
+                        outcome = left_behind(trial.run_dir, "running")
                         # Any other job may be started again by the cluster.
-                        if outcome.status in ("completed", "pruned"):
+                        if outcome["status"] in ("completed", "pruned"):
                             self._end(trial, outcome)
                 if any(trial.has_ended for trial in running):
                     self._folder.write_trials(self._queue.trials)
@@ -240,7 +239,7 @@ def _launch(launcher: JobLauncher, batch: Sequence[Trial]) -> list[Outcome]:
         returns = launcher.launcher.launch(jobs, batch[0].number)
         return [job.return_value for job in returns]
     except Exception as error:  # submitit's where the system ended a job
-        return [Outcome.left_behind(t.run_dir, "failed", sentence(error)) for t in batch]
+        return [left_behind(t.run_dir, "failed", sentence(error)) for t in batch]
 
 
 def _unused(run_dir: str) -> str:

@@ -47,27 +47,14 @@ class TrialRequest:
     data: object = None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a trial ended.
+Outcome = dict[str, Any]
+"""How a trial ended: what its `summary.json` holds, at least `status`, and `error` where it failed.
+An interrupted one may have the `signal`."""
 
-    Attributes:
-        status: The run's own.
-        summary: As `summary.json` holds it, where there is one.
-        error: What went wrong, in a sentence.
-        signal_number: What interrupted it.
-    """
 
-    status: str
-    summary: dict[str, Any]
-    error: str | None = None
-    signal_number: int = signal.SIGINT
-
-    @classmethod
-    def left_behind(cls, run_dir: str, status: str, error: str | None = None) -> Outcome:
-        """By the summary, which a run may have written before it was lost; else this one."""
-        summary = RunDirectory(Path(run_dir)).summary() or {}
-        return cls(str(summary.get("status", status)), summary, summary.get("error", error))
+def left_behind(run_dir: str, status: str, error: str | None = None) -> Outcome:
+    """The outcome of a trial that was lost: by its summary, else status and error."""
+    return {"status": status, "error": error, **(RunDirectory(Path(run_dir)).summary() or {})}
 
 
 class Worker:
@@ -162,7 +149,11 @@ def serve(connection: Connection, environment: Mapping[str, str] | None, log: Pa
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         unblock_signals()
-        redirect_output(log)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
     os.environ |= environment or {}
     with contextlib.closing(connection), contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
@@ -172,32 +163,22 @@ def serve(connection: Connection, environment: Mapping[str, str] | None, log: Pa
                 connection.send(("end", outcome))
 
 
-def redirect_output(log: Path) -> None:
-    """Put what this process prints from now on at the end of a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with log.open("ab") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-
-
-def outcome_of(train: Callable[[], dict[str, Any]], run_dir: str) -> Outcome:
+def outcome_of(train: Callable[[], Outcome], run_dir: str) -> Outcome:
     """Train, and return how that ended, whatever happened: the other trials go on.
 
     Args:
         train: Trains and returns the summary.
         run_dir: The run directory.
     """
+    run = RunDirectory(Path(run_dir))
     try:
         with install_handlers():
-            summary = train()
-        return Outcome(str(summary.get("status")), summary, summary.get("error"))
+            return train()
     except KeyboardInterrupt as error:
-        summary = RunDirectory(Path(run_dir)).summary() or {}
-        return Outcome("interrupted", summary, signal_number=signal_of(error))
+        return {**(run.summary() or {}), "status": "interrupted", "signal": signal_of(error)}
     except Exception as error:
         keep_traceback(error, run_dir)
-        return Outcome("failed", RunDirectory(Path(run_dir)).summary() or {}, sentence(error))
+        return {**(run.summary() or {}), "status": "failed", "error": sentence(error)}
     finally:  # the next trial begins with the memory that this one leaves
         gc.collect()
         devices = sys.modules.get("gnntrain.devices")  # not where it failed before torch's import
@@ -205,7 +186,7 @@ def outcome_of(train: Callable[[], dict[str, Any]], run_dir: str) -> Outcome:
             devices.release_memory()
 
 
-def _train(request: TrialRequest, connection: Connection) -> dict[str, Any]:
+def _train(request: TrialRequest, connection: Connection) -> Outcome:
     from gnntrain.config import from_dict
     from gnntrain.run import resume, train
 

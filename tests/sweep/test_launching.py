@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +24,12 @@ from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome
 
 SMALL = ["dataset.num_nodes=300", "trainer.epochs=2", "trainer.gpus=0"]
-SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}
+SUMMARY: Outcome = {
+    "status": "completed",
+    "metric": "accuracy",
+    "val": {"accuracy": 0.5},
+    "test": {},
+}
 
 
 class StandIn:
@@ -70,7 +74,7 @@ def write_summary(number: int) -> None:
 
 def test_a_failed_job_does_not_stop_the_others() -> None:
     def train(number: int) -> Outcome:
-        return Outcome("failed", {}, "no memory") if number == 1 else Outcome("completed", SUMMARY)
+        return {"status": "failed", "error": "no memory"} if number == 1 else SUMMARY
 
     trials = run(StandIn(train))
     assert [trial.status for trial in trials] == ["completed", "failed", "completed"]
@@ -79,7 +83,7 @@ def test_a_failed_job_does_not_stop_the_others() -> None:
 
 
 def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    stand_in = StandIn(lambda _: Outcome("completed", SUMMARY))
+    stand_in = StandIn(lambda _: SUMMARY)
     run(stand_in, "sweep=optuna", "sweep.trials=3", "sweep.jobs=2", "model.dropout=interval(0,0.9)")
     assert [len(batch) for batch in stand_in.batches] == [2, 1]
     ((*_, own, folder, name),) = stand_in.batches[1]
@@ -93,7 +97,7 @@ def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
         if number == 2:
             raise RuntimeError("the queue is closed")
         write_summary(number)
-        return Outcome("completed", SUMMARY)
+        return SUMMARY
 
     trials = run(StandIn(train))
     assert [trial.status for trial in trials] == ["completed", "completed", "failed"]
@@ -105,7 +109,7 @@ def test_an_interrupted_job_interrupts_the_sweep(tmp_path: Path) -> None:
         if number:
             raise Interrupted
         write_summary(number)
-        return Outcome("completed", SUMMARY)
+        return SUMMARY
 
     with pytest.raises(Interrupted):
         run(StandIn(train))
@@ -140,7 +144,7 @@ def test_the_signal_that_interrupted_a_job_interrupts_the_sweep(
     monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
     monkeypatch.setattr(TrialJob, "_train", interrupted)
     with pytest.raises(Interrupted) as raised:
-        TrialJob(lambda *_: None, None, 0)("configuration")  # type: ignore[arg-type]
+        TrialJob(lambda *_: None, None)("configuration")  # type: ignore[arg-type]
     assert raised.value.number == number
 
 
@@ -150,8 +154,8 @@ def test_a_job_in_the_process_of_the_sweep_prints_into_the_log(
     runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
     monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
     log = tmp_path / "workers.log"
-    job = TrialJob(lambda *_: None, log, os.getpid())  # type: ignore[arg-type]
-    monkeypatch.setattr(TrialJob, "_train", lambda *_: {"said": print("the run")})
+    job = TrialJob(lambda *_: None, log)  # type: ignore[arg-type]
+    monkeypatch.setattr(TrialJob, "_train", lambda *_: {"status": print("the run")})
     job("configuration")
     print("the sweep")
     assert capsys.readouterr().out == "the sweep\n"
