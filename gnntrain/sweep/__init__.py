@@ -23,7 +23,6 @@ from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
-from gnntrain.run_store import object_dataset, prepare_store
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
 from gnntrain.sweep.queue import TrialQueue
@@ -106,6 +105,8 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     Raises:
         ConfigError, RunError: See `run_sweep`.
     """
+    from gnntrain.run_store import object_dataset  # the command does without it
+
     refuse_unguarded_script()
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
@@ -171,6 +172,8 @@ def _metric(plan: SweepPlan, data: object = None) -> str:
         from gnntrain.run_graph import prepare_graph
 
         return prepare_graph(plan.config).store.metric
+    from gnntrain.run_store import prepare_store  # a grid does without it
+
     return prepare_store(plan.config.dataset, data=data).store.metric
 
 
