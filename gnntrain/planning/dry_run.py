@@ -140,7 +140,7 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
         # Training will be in the command's process, which has itself imported the libraries that
         # this rank found in the process that it was forked from.
         (report,) = reports
-        return [replace(report, mapped_bytes=report.mapped_bytes + _Memory().mapped_bytes)]
+        return [replace(report, mapped_bytes=report.mapped_bytes + Memory().mapped_bytes)]
     return reports
 
 
@@ -155,7 +155,8 @@ def run_rank(context: DistributedContext, job: Job) -> None:
     loader = loaders.training_loader()
     batches = _first_batches(loader, graph, model)
     evaluator = build_evaluator(config, task, model, loaders, graph, context, folder)
-    steps = SomeSteps(context)
+    memory = Memory()
+    steps = SomeSteps(context, memory)
     trainer = Trainer(
         model,
         loader,
@@ -167,11 +168,12 @@ def run_rank(context: DistributedContext, job: Job) -> None:
         checkpoints=folder if context.is_main else None,
         checkpoint_config=config.checkpoint,
     )
-    evaluation = trainer.fit().records[-1].eval_seconds
-    if context.broadcast(evaluation < _SECONDS):  # without the time to load kernels and metrics
-        began = time.perf_counter()
-        evaluator.evaluate(model)
-        evaluation = time.perf_counter() - began
+    with memory:
+        evaluation = trainer.fit().records[-1].eval_seconds
+        if context.broadcast(evaluation < _SECONDS):  # again, with kernels and metrics loaded
+            began = time.perf_counter()
+            evaluator.evaluate(model)
+            evaluation = time.perf_counter() - began
     layers = evaluator.access.buffers if isinstance(evaluator, LayerwiseEvaluator) else None
     report = RankReport(
         num_parameters=trainer.num_parameters,
@@ -180,8 +182,8 @@ def run_rank(context: DistributedContext, job: Job) -> None:
         steps=steps.seconds,
         evaluation=evaluation,
         training_bytes=steps.training_bytes,
-        peak_bytes=steps.memory.own_bytes,
-        mapped_bytes=steps.memory.mapped_bytes,
+        peak_bytes=memory.own_bytes,
+        mapped_bytes=memory.mapped_bytes,
         shared_bytes=0 if layers is None else layers.most_shared,
         disk_bytes=0 if layers is None else layers.most_on_disk,
         gpu_bytes=peak_memory(context.device),
@@ -201,17 +203,14 @@ class SomeSteps(Callback):
     run.
 
     Attributes:
-        memory: Of this process, from now on.
-        training_bytes: Its own peak until the last step.
+        training_bytes: The peak of this process's own memory until the last step.
     """
 
-    def __init__(self, context: DistributedContext) -> None:
-        self._context = context
+    def __init__(self, context: DistributedContext, memory: Memory) -> None:
+        self._context, self._memory = context, memory
         self._seconds: list[float] = []
         self._began = 0.0
         self.training_bytes = 0
-        self.memory = _Memory()
-        self.memory.start()
 
     @property
     def seconds(self) -> list[float]:
@@ -229,27 +228,37 @@ class SomeSteps(Callback):
         num_timed, seconds = len(self.seconds), sum(self.seconds)
         is_enough = num_timed >= _MOST or (num_timed >= _FEWEST and seconds > _SECONDS)
         if self._context.broadcast(is_enough):
-            self.training_bytes = self.memory.own_bytes
+            self.training_bytes = self._memory.own_bytes
             trainer.num_steps = trainer.step
         self._began = time.perf_counter()
 
 
-class _Memory(threading.Thread):
+class Memory:
     """The most resident memory of this process: its own, and pages of files and shared memory."""
 
+    own_bytes = mapped_bytes = 0
+
     def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.own_bytes = self.mapped_bytes = 0
+        self._process, self._is_over = psutil.Process(), threading.Event()
         self._look()
 
-    def run(self) -> None:
+    def __enter__(self) -> Memory:
         """Look again and again."""
-        while True:
-            time.sleep(0.005)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look no more."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.005):
             self._look()
 
     def _look(self) -> None:
-        info = psutil.Process().memory_info()
+        info = self._process.memory_info()
         mapped = getattr(info, "shared", 0)  # 0 where the system does not tell
         self.own_bytes = max(self.own_bytes, info.rss - mapped)
         self.mapped_bytes = max(self.mapped_bytes, mapped)

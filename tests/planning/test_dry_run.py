@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import create_autospec
@@ -82,7 +81,7 @@ def test_layers_are_counted_where_they_lie(small: list[str], tmp_path: Path) -> 
 def test_a_dry_run_of_slow_steps_ends_soon(
     seconds: float, num_timed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = dry_run.SomeSteps(DistributedContext())
+    steps = dry_run.SomeSteps(DistributedContext(), dry_run.Memory())
     trainer, totals = create_autospec(Trainer, instance=True), create_autospec(EpochTotals)
     trainer.step, trainer.num_steps = 0, 10_000
     now = [0.0]
