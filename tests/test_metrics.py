@@ -23,7 +23,6 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gnntrain import metrics
-from gnntrain.app import Composed, Composer
 from gnntrain.cli import main
 from gnntrain.config import Config, OptunaSweepConfig, TrainerConfig
 from gnntrain.config.reading import read
@@ -188,32 +187,23 @@ def test_sweep_results_follow_it(lower: str) -> None:
     assert results.best is trials[1]
 
 
-def test_a_search_prunes_and_keeps_trials_by_it(
-    lower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
+def test_a_search_prunes_and_keeps_trials_by_it(lower: str, tmp_path: Path) -> None:
     space = {"trainer.lr": FloatDistribution(1e-3, 1e-2)}
     plan = SweepPlan(Config(sweep=OptunaSweepConfig(trials=9)), [], space=space)
-    source = Study([], SweepFolder(tmp_path), Composer(), plan, lower)
+    source = Study([], SweepFolder(tmp_path), plan, lower)
     for number in range(6):
-        asked = source.next()
-        assert asked is not None
-        trial, _ = asked
-        trial.metric = lower
+        trial = source.next()
+        assert trial is not None
         assert not any(source.should_prune(trial, epoch, 20, 0.5) for epoch in range(1, 21))
-        trial.status, trial.val = "completed", 0.5 - 0.01 * number
+        trial.metric, trial.status, trial.val = lower, "completed", 0.5 - 0.01 * number
         source.tell(trial)
-    asked = source.next()
-    assert asked is not None
-    asked[0].metric = lower
-    assert not source.should_prune(asked[0], 10, 20, 0.4)
-    asked = source.next()
-    assert asked is not None
-    asked[0].metric = lower
-    assert source.should_prune(asked[0], 10, 20, 0.6)
+    for value, is_hopeless in ((0.4, False), (0.6, True)):
+        trial = source.next()
+        assert trial is not None
+        assert source.should_prune(trial, 10, 20, value) is is_hopeless
     for trials in ([], source.trials):  # the second goes on
         if trials:
-            Study(trials, SweepFolder(tmp_path), Composer(), plan, lower)
+            Study(trials, SweepFolder(tmp_path), plan, lower)
         storage = JournalStorage(JournalFileBackend(str(tmp_path / "optuna.journal")))
         study = optuna.load_study(study_name="gnntrain", storage=storage)
         assert study.direction.name == "MINIMIZE"

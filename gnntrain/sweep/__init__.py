@@ -223,17 +223,17 @@ def _conduct(
     if launcher is None and slots.devices[0] is None:
         start_server()  # it imports what workers need, while this process imports Optuna
     if plan.search is None:
-        queue = TrialQueue(trials, composer)
+        queue = TrialQueue(trials)
     else:
         from gnntrain.sweep.study import Study
 
-        queue = Study(trials, folder, composer, plan, metric)
+        queue = Study(trials, folder, plan, metric)
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
         jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
         view.on_start(_info(plan, folder, queue, jobs))
-        runner = TrialRunner(folder, queue, view)
+        runner = TrialRunner(folder, queue, composer, view)
         try:
             if launcher is not None:
                 runner.run_by(launcher, launcher.batch_size(plan))

@@ -12,7 +12,8 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal, signal
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.config import Config
+from gnntrain.app import Composer
+from gnntrain.config import Config, ConfigError
 from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
@@ -40,11 +41,14 @@ class TrialRunner:
     Args:
         folder: The sweep's.
         queue: Where the trials come from.
+        composer: Composes their configurations.
         view: Who is told.
     """
 
-    def __init__(self, folder: SweepFolder, queue: TrialQueue, view: SweepConsole) -> None:
-        self._folder, self._queue, self._view = folder, queue, view
+    def __init__(
+        self, folder: SweepFolder, queue: TrialQueue, composer: Composer, view: SweepConsole
+    ) -> None:
+        self._folder, self._queue, self._composer, self._view = folder, queue, composer, view
         self._signal: int | None = None  # what ends the sweep
 
     def run_here(self, slots: Slots, data: object = None) -> None:
@@ -103,16 +107,21 @@ class TrialRunner:
                 self._folder.write_trials(self._queue.trials)
 
     def _next(self) -> tuple[Trial, Config | None] | None:
-        """The next trial, begun; without a checkpoint in a run directory of its own."""
-        task = self._queue.next()
-        while self._queue.invalid:
-            self._view.on_trial_end(self._queue.invalid.pop(0))
-        if task is not None:
-            trial = task[0]
+        """The next trial, begun, and its configuration; None: it goes on from a checkpoint."""
+        while (trial := self._queue.next()) is not None:
+            config = None
             if not RunDirectory(Path(trial.run_dir)).has_checkpoint:
+                try:
+                    config = self._composer.compose(trial.overrides).config
+                except ConfigError as error:  # the values do not go together
+                    trial.status, trial.error = "failed", sentence(error)
+                    self._queue.tell(trial)
+                    self._view.on_trial_end(trial)
+                    continue
                 trial.run_dir = _unused(trial.run_dir)
             trial.status, trial.error = "running", None
-        return task
+            return trial, config
+        return None
 
     def _end(self, trial: Trial, outcome: Outcome, seconds: float | None = None) -> None:
         """Write down how a trial ended, unless that was done."""

@@ -22,7 +22,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from gnntrain.app import Composer
 from gnntrain.config import OptunaSweepConfig
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.logfiles import reached
@@ -49,7 +48,6 @@ class Study(TrialQueue):
     Args:
         trials: Those that were begun.
         folder: The sweep's.
-        composer: Composes the configurations of trials.
         plan: What the search draws from.
         metric: The validation metric that it improves.
     """
@@ -58,13 +56,12 @@ class Study(TrialQueue):
         self,
         trials: Sequence[Trial],
         folder: SweepFolder,
-        composer: Composer,
         plan: SweepPlan,
         metric: str,
     ) -> None:
         search = plan.search
         assert search is not None, "a grid is a TrialQueue"
-        super().__init__(trials, composer, tuple(_STATES))  # failed ones: a search learns from them
+        super().__init__(trials, tuple(_STATES))  # failed ones: a search learns from them
         self.num_trials = max(search.trials, len(self.trials))
         self._folder, self._search, self._fixed = folder, search, plan.fixed
         self._space = dict(plan.space or {})
@@ -88,6 +85,18 @@ class Study(TrialQueue):
             )
             self._study.add_trial(add)
 
+    def next(self) -> Trial | None:
+        """The next trial of those that were begun, else one that is drawn; None: there is none."""
+        trial = super().next()
+        if trial is not None:
+            self._study.enqueue_trial(self._params(trial))
+            self._asked[trial.number] = asked = self._study.ask(self._space)
+            for epoch, value in _history(trial).items():
+                asked.report(value, epoch)
+        elif len(self.trials) < self.num_trials:
+            trial = self._draw(len(self.trials))
+        return trial
+
     def should_prune(self, trial: Trial, epoch: int, epochs: int, value: float | None) -> bool:
         """Whether its best value so far is worse than the median of the others at this epoch.
 
@@ -106,17 +115,6 @@ class Study(TrialQueue):
             asked.set_user_attr("run_dir", self._folder.relative(trial.run_dir))
             state, value = _result(trial)
             self._study.tell(asked, value, state)
-
-    def _next(self) -> Trial | None:
-        trial = super()._next()
-        if trial is not None:
-            self._study.enqueue_trial(self._params(trial))
-            self._asked[trial.number] = asked = self._study.ask(self._space)
-            for epoch, value in _history(trial).items():
-                asked.report(value, epoch)
-        elif len(self.trials) < self.num_trials:
-            trial = self._draw(len(self.trials))
-        return trial
 
     def _draw(self, number: int) -> Trial:
         self._study.sampler = _sampler(self._search, number)

@@ -14,7 +14,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from gnntrain.app import Composed, Composer
 from gnntrain.config import Config, OptunaSweepConfig
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
@@ -32,11 +31,6 @@ SPACE: Space = {
 BEST_LR = 3e-3
 
 
-@pytest.fixture
-def _composed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
-
-
 def plan_of(space: Space, fixed: Sequence[str], **keys: object) -> SweepPlan:
     config = OptunaSweepConfig.model_validate({"name": "optuna", **keys})
     return SweepPlan(Config(sweep=config), fixed, space=space)
@@ -46,7 +40,7 @@ def search(
     folder: Path, begun: Sequence[Trial] = (), space: Space = SPACE, **keys: object
 ) -> Study:
     plan = plan_of(space, ["trainer.epochs=20"], **keys)
-    return Study(begun, SweepFolder(folder), Composer(), plan, "accuracy")
+    return Study(begun, SweepFolder(folder), plan, "accuracy")
 
 
 def grid(folder: Path, *values: str) -> TrialQueue:
@@ -54,7 +48,7 @@ def grid(folder: Path, *values: str) -> TrialQueue:
         Trial(number, [f"trainer.lr={text}"], str(folder / text), varied=[f"trainer.lr={text}"])
         for number, text in enumerate(values)
     ]
-    return TrialQueue(trials, Composer())
+    return TrialQueue(trials)
 
 
 def optunas(folder: Path) -> optuna.Study:
@@ -70,10 +64,9 @@ def value_of(trial: Trial) -> float:
 
 def train_one(source: TrialQueue, epochs: int = 20) -> Trial | None:
     """The next trial, whose metric grows towards its value; None: there is none."""
-    task = source.next()
-    if task is None:
+    trial = source.next()
+    if trial is None:
         return None
-    trial, _ = task
     trial.status, trial.metric = "running", "accuracy"
     Path(trial.run_dir).mkdir(exist_ok=True)
     with (Path(trial.run_dir) / "metrics.jsonl").open("w") as file:
@@ -95,7 +88,6 @@ def train_all(source: TrialQueue) -> list[Trial]:
     return source.trials
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_a_search_has_as_many_trials_as_asked_with_values_of_its_space(tmp_path: Path) -> None:
     trials = train_all(search(tmp_path, seed=1))
     assert len(trials) == 20
@@ -105,7 +97,6 @@ def test_a_search_has_as_many_trials_as_asked_with_values_of_its_space(tmp_path:
         assert trial.values["model.hidden_channels"] in ("16", "32")
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_searches_of_two_seeds_share_no_trial(sampler: str, tmp_path: Path) -> None:
     drawn = []
@@ -116,7 +107,6 @@ def test_searches_of_two_seeds_share_no_trial(sampler: str, tmp_path: Path) -> N
     assert len(set(drawn)) == 15
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_tpe_comes_nearer_to_the_best_than_it_began(tmp_path: Path) -> None:
     """On the mean of three seeds: the ten trials that are drawn before it learns may be lucky."""
     values = []
@@ -128,7 +118,6 @@ def test_tpe_comes_nearer_to_the_best_than_it_began(tmp_path: Path) -> None:
     assert mean(sum(of_seed[10:]) for of_seed in values) > mean(sum(v[:10]) for v in values)
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
     sampler: str, tmp_path: Path
@@ -139,53 +128,49 @@ def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
     source = search(tmp_path / "half", sampler=sampler)
     for _ in range(11):
         train_one(source)
-    task = source.next()  # and here the sweep is interrupted
-    assert task is not None
-    task[0].status = "interrupted"
-    source.tell(task[0])
+    trial = source.next()  # and here the sweep is interrupted
+    assert trial is not None
+    trial.status = "interrupted"
+    source.tell(trial)
     again = search(tmp_path / "half", source.trials, sampler=sampler)
     assert [t.varied for t in train_all(again)] == [t.varied for t in whole]
     assert [t.status for t in again.trials] == [t.status for t in whole]
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_a_search_can_be_made_longer(tmp_path: Path) -> None:
     trials = train_all(search(tmp_path, space={"trainer.lr": LR}, trials=2))
     assert len(train_all(search(tmp_path, trials, {"trainer.lr": LR}, trials=5))) == 5
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_path: Path) -> None:
     source = search(tmp_path, space={"trainer.lr": FloatDistribution(1e-3, 1e-2)})
     for _ in range(6):
         train_one(source)
-    task = source.next()
-    assert task is not None
-    task[0].metric = "accuracy"
-    told = [source.should_prune(task[0], epoch, 20, 0.0) for epoch in range(1, 21)]
+    trial = source.next()
+    assert trial is not None
+    trial.metric = "accuracy"
+    told = [source.should_prune(trial, epoch, 20, 0.0) for epoch in range(1, 21)]
     assert told == [False, False, *[True] * 17, False]
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
     source = search(tmp_path)
     for _ in range(6):
         train_one(source)
-    task = source.next()
-    assert task is not None
-    task[0].metric = "accuracy"
-    assert not source.should_prune(task[0], 10, 20, None)
-    assert not source.should_prune(task[0], 10, 20, math.nan)
+    trial = source.next()
+    assert trial is not None
+    trial.metric = "accuracy"
+    assert not source.should_prune(trial, 10, 20, None)
+    assert not source.should_prune(trial, 10, 20, math.nan)
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_optunas_own_tools_find_the_trials(tmp_path: Path) -> None:
     source = search(tmp_path, trials=3)
     train_one(source)
-    task = source.next()
-    assert task is not None
-    task[0].status, task[0].error = "failed", "out of memory"
-    source.tell(task[0])
+    trial = source.next()
+    assert trial is not None
+    trial.status, trial.error = "failed", "out of memory"
+    source.tell(trial)
     source.next()  # is being trained
     study = optunas(tmp_path)
     assert study.direction.name == "MAXIMIZE"
@@ -195,24 +180,6 @@ def test_optunas_own_tools_find_the_trials(tmp_path: Path) -> None:
     assert len(study.best_trial.intermediate_values) == 20
 
 
-def test_values_that_do_not_go_together_fail_and_the_search_goes_on(tmp_path: Path) -> None:
-    # Five heads do not divide 16 channels.
-    space = {"model.heads": CategoricalDistribution(["4", "5"])}
-    plan = plan_of(space, ["model=gat", "model.hidden_channels=16"], trials=6)
-    source = Study([], SweepFolder(tmp_path), Composer(), plan, "accuracy")
-    asked = []
-    while (task := source.next()) is not None:
-        asked.append(task[0].values["model.heads"])
-        task[0].status, task[0].val = "completed", 0.5
-        source.tell(task[0])
-    failed = [trial for trial in source.trials if trial.status == "failed"]
-    assert set(asked) == {"4"}
-    assert len(failed) + len(asked) == 6
-    assert failed
-    assert all("a divisor of model.hidden_channels=16" in str(trial.error) for trial in failed)
-
-
-@pytest.mark.usefixtures("_composed_at_once")
 def test_a_grid_is_trained_in_order_and_none_is_pruned(tmp_path: Path) -> None:
     values = ["1e-4", "0.1", "0.003", "1e-4"]
     trials = train_all(grid(tmp_path, *values))
@@ -220,23 +187,22 @@ def test_a_grid_is_trained_in_order_and_none_is_pruned(tmp_path: Path) -> None:
     assert [trial.status for trial in trials] == ["completed"] * 4
 
 
-@pytest.mark.usefixtures("_composed_at_once")
 def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) -> None:
     trials = grid(tmp_path, "0.01", "0.02", "0.03").trials
     for trial, status in zip(trials, ("completed", "failed", "interrupted"), strict=True):
         trial.status = status
-    study = TrialQueue(trials, Composer())
+    study = TrialQueue(trials)
     assert len(study.ended) == 1
-    assert [task[0].number for task in iter(study.next, None)] == [1, 2]
+    assert [trial.number for trial in iter(study.next, None)] == [1, 2]
     again = search(tmp_path, trials, {"trainer.lr": LR}, trials=3)
     assert len(again.ended) == 2
-    assert [task[0].number for task in iter(again.next, None)] == [2]
+    assert [trial.number for trial in iter(again.next, None)] == [2]
 
 
 def test_folder_names_are_short(tmp_path: Path) -> None:
     source = search(tmp_path, space={"trainer.lr": LR})
-    task = source.next()
-    assert task is not None
-    name = Path(task[0].run_dir).name
+    trial = source.next()
+    assert trial is not None
+    name = Path(trial.run_dir).name
     assert name.startswith("00_trainer.lr=0.")
     assert len(name) <= len("00_trainer.lr=0.0001234")

@@ -20,7 +20,7 @@ from gnntrain.config import Config
 from gnntrain.errors import RunError
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.trials import SweepResults
-from gnntrain.sweep import run_sweep
+from gnntrain.sweep import SweepFolder, run_sweep
 from gnntrain.training.records import Pruned
 from tests.reporting.samples import info, record_with_val
 from tests.sweep.threads import ThreadProcess
@@ -135,6 +135,20 @@ def test_a_search_is_checked_at_its_ends_before_it_begins(
         assert part in err
     assert training.configs == []
     assert not Path("runs").exists()
+
+
+def test_values_that_do_not_go_together_fail_and_the_search_goes_on(training: Training) -> None:
+    # Three heads do not divide 16 channels.
+    values = ["model=gat", "model.heads=4,3", "model.hidden_channels=12,16"]
+    with pytest.raises(RunError, match=r"a divisor of model\.hidden_channels=16"):
+        run_sweep([*values, "sweep=optuna", "sweep.trials=12", "run.dir=s"])
+    for trial in SweepFolder(Path("s").absolute()).trials():
+        do_not_go = list(trial.values.values()) == ["3", "16"]
+        assert trial.status in (["failed"] if do_not_go else ["completed", "pruned"])
+    assert not any(
+        config.model.heads == 3 and config.model.hidden_channels == 16
+        for config in training.configs
+    )
 
 
 @pytest.mark.usefixtures("training")
