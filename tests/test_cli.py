@@ -81,7 +81,7 @@ class FakeRun(types.ModuleType):
         path = Path("runs/x/export")
         return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
 
-    def plan(self, config: Config, _opened: object) -> Any:
+    def plan(self, config: Config) -> Any:
         self.asked.append(config)
         return types.SimpleNamespace(fits=True, to_dict=dict)
 
@@ -96,9 +96,7 @@ class FakeRun(types.ModuleType):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     # It imports the real gnntrain.run, so before that is replaced.
-    monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
-    monkeypatch.setattr("gnntrain.planning.plan.Plan", types.SimpleNamespace)
-    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
+    monkeypatch.setattr("gnntrain.planning.plan.plan", fake.plan)
     monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     for command, room in (("predict", "prediction"), ("export", "export")):

@@ -9,18 +9,17 @@ def _plan(arguments: Arguments) -> int:
     from gnntrain.app import compose_config
 
     composed = compose_config(arguments.overrides, arguments.config_dirs, for_here=False)
-    from gnntrain.planning.plan import make_plan
+    from gnntrain.planning.plan import plan
     from gnntrain.planning.screen import plan_sections
-    from gnntrain.planning.size import open_small_or_built
     from gnntrain.reporting.tables import print_sections
 
     config, out = composed.config, arguments.options.get("--json")
-    plan = make_plan(config, open_small_or_built(config.dataset))
+    planned = plan(config)
     if out != "-":
-        print_sections(plan_sections(plan))
+        print_sections(plan_sections(planned))
     if out is not None:
-        write_json(out, plan.to_dict())
-    return 0 if plan.fits else 1
+        write_json(out, planned.to_dict())
+    return 0 if planned.fits else 1
 
 
 COMMAND = Command(

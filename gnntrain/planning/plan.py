@@ -10,7 +10,6 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from gnntrain.config import Config, ConfigError, machine_problems, training_device
-from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
@@ -185,14 +184,15 @@ class Plan:
 
 
 def plan(config: Config, *, data: object = None) -> Plan:
-    """What a run will need, by a dry run of it, as `gnntrain plan` says.
+    """What a run will need, by a dry run of it, as `gnntrain plan` says. Nothing is left behind.
 
     Args:
-        config: The run's.
+        config: The run's; it may ask for more GPUs than this machine has.
         data: See `gnntrain.run.train`.
 
     Raises:
-        UserError: The graph's store is not built yet, and large; or see `make_plan`.
+        GnntrainError: The graph's store is not built yet, and large; or what training would refuse;
+            or the dry run failed, also for lack of memory.
     """
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
@@ -200,20 +200,6 @@ def plan(config: Config, *, data: object = None) -> Plan:
     else:
         opened = open_small_or_built(config.dataset)
     refuse_unguarded_script()  # the dry run has a process of its own
-    with stopping_servers():
-        return make_plan(config, opened)
-
-
-def make_plan(config: Config, opened: OpenedStore) -> Plan:
-    """Plan a run by a dry run of it. Nothing is left behind.
-
-    Args:
-        config: Judged by the schema; it may ask for more GPUs than this machine has.
-        opened: The graph.
-
-    Raises:
-        GnntrainError: What training would refuse; or the dry run failed, also for lack of memory.
-    """
     began, found = time.perf_counter(), gpus_here()
     asked = LaunchPlan.of(config)
     if asked.servers:
@@ -231,7 +217,8 @@ def make_plan(config: Config, opened: OpenedStore) -> Plan:
     problems = machine_problems(here, found)
     if problems:
         raise ConfigError(problems)
-    ranks = dry_run(here, opened.store, runs_folder(config))
+    with stopping_servers():
+        ranks = dry_run(here, opened.store, runs_folder(config))
     return Plan(config, opened.store, opened.reason, asked, LaunchPlan.of(here), ranks, began)
 
 

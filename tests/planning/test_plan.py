@@ -15,8 +15,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
 from gnntrain.planning.dry_run import BatchSize, RankReport
-from gnntrain.planning.plan import Plan, make_plan
-from gnntrain.run_store import prepare_store
+from gnntrain.planning.plan import Plan
 from tests.planning.plans import GIB, MIB, opened, plan_of
 from tests.trainers import loaders_of
 
@@ -119,7 +118,7 @@ def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
     keys = ["trainer.gpus=4", "trainer.precision=fp16", "sampler.backend=triton"]
     keys += ["trainer.device=cuda", "compute.kernels=triton"]
     config = compose_config([*small, *keys], for_here=False).config
-    planned = make_plan(config, prepare_store(config.dataset))
+    planned = plan.plan(config)
     assert (planned.asked.world_size, planned.measured_on) == (4, "1 CPU rank")
     assert (planned.num_steps, planned.fits) == (1, True)
     assert measured[0].trainer.gpus == 0
@@ -134,13 +133,13 @@ def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
     keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
     config = compose_config([*small, *keys], for_here=False).config
     with pytest.raises(UserError, match="partitioned"):
-        make_plan(config, prepare_store(config.dataset))
+        plan.plan(config)
 
 
 @pytest.mark.slow
 def test_several_ranks_are_measured_together(small: list[str]) -> None:
     config, _ = opened([*small, "distributed.num_processes=2"])
-    planned = make_plan(config, prepare_store(config.dataset))
+    planned = plan.plan(config)
     assert len(planned.ranks) == 2
     assert planned.measured_on == ""
     assert planned.memory["shared"] > 0
