@@ -69,9 +69,10 @@ class SweepOverrides:
         first = []
         for key, override in self.swept.items():
             value = override.value()
-            is_interval = isinstance(value, IntervalSweep)
-            texts = [f"{value.start:g}"] if is_interval else swept_values(override, self.groups, [])
-            first += [f"{key}={text}" for text in texts[:1]]
+            if isinstance(value, IntervalSweep):
+                first.append(f"{key}={value.start:g}")
+            else:
+                first += [f"{key}={text}" for text in swept_values(override, self.groups, [])[:1]]
         for overrides in ([*self.fixed, *first], sweep_keys(self.fixed)):
             with suppress(ConfigError):  # the mistakes are told with those of all trials
                 return composer.compose(overrides).config
