@@ -49,12 +49,12 @@ def table_of(features: LazyFeatures) -> kernels.Table:
     Rows of several matrices are read in place, too: the table then spans the memory from the matrix
     that lies first, of which only the matrices themselves are read; its nodes are places in it.
     """
-    rows, stride, width = features.rows, features.rows.stride(0), features.num_features
+    rows, width = features.rows, features.num_features
     nodes = NO_NUMBERS if features.nodes is None else features.nodes.numpy()
     filled = [part for part in (rows, *features.held) if part.numel()]
     if not filled:
-        return array_of(rows).reshape(-1), stride, nodes
-    first = min(filled, key=Tensor.data_ptr)
+        return array_of(rows).reshape(-1), width, nodes
+    first, stride = min(filled, key=Tensor.data_ptr), max(filled, key=len).stride(0)
 
     def place(part: Tensor) -> int:
         return (part.data_ptr() - first.data_ptr()) // part.element_size() if part.numel() else 0

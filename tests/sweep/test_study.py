@@ -153,6 +153,23 @@ def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_p
     assert told == [False, False, *[True] * 17, False]
 
 
+def test_a_search_for_the_least_error_prunes_larger_ones(tmp_path: Path) -> None:
+    plan = plan_of({"trainer.lr": LR}, [], trials=9)
+    source = Study([], SweepFolder(tmp_path), plan, "rmse")
+    for number in range(6):
+        trial = source.next()
+        assert trial is not None
+        assert not any(source.should_prune(trial, epoch, 20, 0.5) for epoch in range(1, 21))
+        trial.status, trial.val = "completed", 0.5 - 0.01 * number
+        source.tell(trial)
+    for value, is_hopeless in ((0.4, False), (0.6, True)):
+        trial = source.next()
+        assert trial is not None
+        assert source.should_prune(trial, 10, 20, value) is is_hopeless
+    assert optunas(tmp_path).direction.name == "MINIMIZE"
+    assert optunas(tmp_path).best_value == 0.45
+
+
 def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
     source = search(tmp_path)
     for _ in range(6):
