@@ -106,6 +106,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
+    monkeypatch.setattr("gnntrain.sweep.graph_metric", lambda *_: "accuracy")
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     monkeypatch.setattr("gnntrain.doctor.gpu.check_kernels", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")

@@ -83,14 +83,13 @@ def run_sweep(
     composer = Composer(sources, saved=data is not None)
     plan = check_sweep(overrides, composer)
     slots = _slots(plan, by_launcher=options.launcher is not None)
-    metric = _metric(plan, data)
     run = plan.config.run
     path = options.directory() if options.directory else Path(planned_sweep(run.dir, run.name))
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
     trials = _listed(plan, folder)
-    return _conduct(plan, slots, folder, composer, trials, launcher, metric, data)
+    return _conduct(plan, slots, folder, composer, trials, launcher, data)
 
 
 def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
@@ -158,23 +157,9 @@ def resume_sweep(
     composer = Composer(command.sources)
     plan = check_sweep(command.overrides, composer)
     slots = _slots(plan, by_launcher=launcher is not None)
-    metric = _metric(plan)
     folder.write_command(command)
     trials = folder.trials() or _listed(plan, folder)
-    return _conduct(plan, slots, folder, composer, trials, launcher, metric)
-
-
-def _metric(plan: SweepPlan, data: object = None) -> str:
-    """The metric that a search improves: that of its graph, which is prepared for it."""
-    if plan.search is None:
-        return ""
-    if plan.config.distributed.graph == "partitioned":
-        from gnntrain.run_graph import prepare_graph
-
-        return prepare_graph(plan.config).store.metric
-    from gnntrain.run_store import prepare_store  # a grid does without it
-
-    return prepare_store(plan.config.dataset, data=data).store.metric
+    return _conduct(plan, slots, folder, composer, trials, launcher)
 
 
 def _slots(plan: SweepPlan, *, by_launcher: bool) -> Slots:
@@ -217,7 +202,6 @@ def _conduct(
     composer: Composer,
     trials: Sequence[Trial],
     launcher: JobLauncher | None,
-    metric: str,
     data: object = None,
 ) -> SweepResults:
     if launcher is None and slots.devices[0] is None:
@@ -227,7 +211,7 @@ def _conduct(
     else:
         from gnntrain.sweep.study import Study
 
-        queue = Study(trials, folder, plan, metric)
+        queue = Study(trials, folder, plan, graph_metric(plan.config, data))
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
@@ -251,6 +235,17 @@ def _conduct(
             view.on_finish(results, status, seconds)
     _raise_failures(results, folder, is_search=plan.search is not None)
     return results
+
+
+def graph_metric(config: Config, data: object) -> str:
+    """The metric that a search improves: that of its graph, which is prepared for it."""
+    if config.distributed.graph == "partitioned":
+        from gnntrain.run_graph import prepare_graph
+
+        return prepare_graph(config).store.metric
+    from gnntrain.run_store import prepare_store  # a grid does without it
+
+    return prepare_store(config.dataset, data=data).store.metric
 
 
 def _info(plan: SweepPlan, folder: SweepFolder, queue: TrialQueue, jobs: int) -> SweepInfo:

@@ -70,11 +70,7 @@ def test_layers_are_counted_where_they_lie(small: list[str], tmp_path: Path) -> 
     one_layer = 400 * 16 * 4
     assert report.disk_bytes in (one_layer, 2 * one_layer)
     assert report.shared_bytes == 0  # there is one rank
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "best.pt",
-        "last.pt",
-        "reports.json",
-    ]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".pt", ".json"}  # no layer is left
 
 
 @pytest.mark.parametrize(("seconds", "num_timed"), [(0.01, 40), (2.0, 4), (1.0, 6)])
