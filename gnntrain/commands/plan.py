@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, write_json
+from gnntrain.commands.base import Arguments, Command, option, write_json
 
 
 def _plan(arguments: Arguments) -> int:
@@ -13,7 +13,7 @@ def _plan(arguments: Arguments) -> int:
     from gnntrain.planning.screen import plan_sections
     from gnntrain.reporting.tables import print_sections
 
-    config, out = composed.config, arguments.options.get("--json")
+    config, out = composed.config, arguments.json
     planned = plan(config)
     if out != "-":
         print_sections(plan_sections(planned))
@@ -34,5 +34,5 @@ COMMAND = Command(
         "gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json",
     ],
     _plan,
-    options={"--json": "FILE      write it as JSON too (-: instead of the text)"},
+    options=[option("--json", "FILE", "write it as JSON too (-: instead of the text)")],
 )
