@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command, in_meeting
 from gnntrain.errors import UserError
-from gnntrain.startup import collection_paused, load_torch_library
+from gnntrain.startup import collection_paused
 
 if TYPE_CHECKING:
     from gnntrain.app import Sources
@@ -21,14 +21,7 @@ def _train(arguments: Arguments) -> int:
     if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
-        return in_meeting(lambda: _lead(arguments))
-
-
-def _lead(arguments: Arguments) -> int:
-    import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
-
-    load_torch_library()
-    return _run(arguments)
+        return in_meeting(lambda: _run(arguments))
 
 
 def _run(arguments: Arguments) -> int:
