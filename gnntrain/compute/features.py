@@ -129,6 +129,19 @@ class LazyFeatures:
             return self.rows
         return self.read(0, len(self), dtype)
 
+    def addresses(self) -> Tensor:
+        """Where the rows begin that lie in several matrices: int64 `[n]`, addresses."""
+        row_bytes = max(self.rows, *self.held, key=len).stride(0) * self.rows.element_size()
+        nodes = torch.arange(len(self), device=self.device) if self.nodes is None else self.nodes
+        found = torch.zeros_like(nodes)
+        if self.parts is not None:
+            number = nodes // self.part_rows
+            found = self.parts[number] + (nodes - number * self.part_rows) * row_bytes
+        if self.slots is None:
+            return found
+        slots = self.slots[nodes].long()
+        return torch.where(slots < 0, found, self.rows.data_ptr() + slots * row_bytes)
+
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of operators that read rows, see `ops`."""
         return self.rows, self.nodes, self.slots, self.parts, self.part_rows, self.held
