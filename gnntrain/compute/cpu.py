@@ -54,7 +54,6 @@ def table_of(features: LazyFeatures) -> kernels.Table:
     if not filled:
         return array_of(rows).reshape(-1), width, nodes
     first, stride = min(filled, key=Tensor.data_ptr), max(filled, key=len).stride(0)
-
     size = first.element_size()
     ends = [part.data_ptr() + ((len(part) - 1) * stride + width) * size for part in filled]
     # What lies between matrices does not belong to them, and may not even be mapped.

@@ -96,8 +96,9 @@ class LazyFeatures:
 
     def columns(self, which: slice) -> LazyFeatures:
         """Some columns of the rows, still lazy."""
-        held = tuple(part[:, which] for part in self.held)
-        return replace(self, rows=self.rows[:, which], held=held)
+        held, first = tuple(part[:, which] for part in self.held), which.start or 0
+        parts = None if self.parts is None else self.parts + first * self.rows.element_size()
+        return replace(self, rows=self.rows[:, which], parts=parts, held=held)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> LazyFeatures:
         """The same rows, after the function for each tensor of numbers and of places."""
