@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -28,6 +28,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import arguments_of, launch_by_row
 from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
+    by_head,
     columns_of,
     destinations,
     edge_sums,
@@ -80,10 +81,10 @@ class Aggregate(Operator):
         if total.skip_own:
             is_other = src != destinations(indptr, len(src)) + total.dst_offset
             factors.append(is_other.unsqueeze(1))
-        by_head: Sequence[Any] = [None] * heads
+        factors_of_heads: Any = [None] * heads
         if factors:
             product = reduce(torch.mul, [part.to(exact) for part in factors])
-            by_head = product.expand(-1, heads).t().contiguous()
+            factors_of_heads = product.expand(-1, heads).t().contiguous()
         numbers = torch.arange(min(len(src), num_rows), dtype=src.dtype, device=src.device)
         wanted, places = (src, numbers) if len(src) < num_rows else (numbers, src)
         parts: list[Tensor] = []
@@ -91,7 +92,7 @@ class Aggregate(Operator):
             rows = rows_at(features.columns(columns), wanted).to(exact)
             # Rows without columns are one part.
             rows_of = rows.chunk(own_heads.stop - own_heads.start, dim=1)
-            for part, factor in zip(rows_of, by_head[own_heads], strict=False):
+            for part, factor in zip(rows_of, factors_of_heads[own_heads], strict=False):
                 parts.append(sums_at(part.contiguous(), places, indptr, factor))
         out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if total.scale is not None:
@@ -105,9 +106,7 @@ class Aggregate(Operator):
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
             factor = total.loop[:number].view(number, total.loop_heads, 1)
-            rows = own(start, number, exact)[:, :width].unflatten(
-                1, (total.loop_heads, width // total.loop_heads)
-            )
+            rows = by_head(own(start, number, exact)[:, :width], total.loop_heads)
             out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
             number = min(num_rows, num_dst - first)
