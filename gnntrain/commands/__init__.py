@@ -22,9 +22,8 @@ from gnntrain.commands import (
     train,
 )
 from gnntrain.commands.base import Arguments, Command, say
-from gnntrain.commands.help import command_help, general_help
 
-__all__ = ["COMMANDS", "Arguments", "Command", "command_help", "general_help", "say"]
+__all__ = ["COMMANDS", "Arguments", "Command", "say"]
 
 COMMANDS: dict[str, Command] = {
     "train": train.COMMAND,

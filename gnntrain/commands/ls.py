@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +21,10 @@ _BRIEF = 5
 def _ls(arguments: Arguments) -> int:
     kind, folder = [*arguments.positionals, None, None][:2]
     if kind is not None and kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        guess = f"Did you mean {near[0]}? " if near else ""
-        raise UserError(f"{kind!r} cannot be listed", f"{guess}There are {', '.join(KINDS)}.")
+        from gnntrain.config.problems import meant_or
+
+        hint = meant_or(kind, KINDS, f"There are {', '.join(KINDS)}.")
+        raise UserError(f"{kind!r} cannot be listed", hint)
     if folder is not None:
         if kind not in _IN_FOLDERS:
             hint = "As in `gnntrain ls runs FOLDER` or `gnntrain ls datasets FOLDER`."
