@@ -95,33 +95,30 @@ def execute(name: str) -> None:
         module.__dict__  # noqa: B018  # to read is to execute
 
 
-class _LazyFinder(MetaPathFinder):
+class _LazyFinder(MetaPathFinder, Loader):
+    """Finds the lazy modules and defers their execution by the loader in `spec.loader_state`.
+
+    Python's `LazyLoader` cannot leave single names out, and before 3.12 knows no threads.
+    """
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own specification, with a lazy loader."""
-        if fullname not in LAZY_MODULES:
-            return None
-        if fullname in (META, *_FROM_META) and not _knows_torch():
+        needs_meta = fullname in (META, *_FROM_META)
+        if fullname not in LAZY_MODULES or (needs_meta and not _knows_torch()):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _LazyLoader(spec.loader)
+        if spec is not None:
+            spec.loader, spec.loader_state = self, spec.loader
         return spec
 
-
-class _LazyLoader(Loader):
-    """Python's `LazyLoader` cannot leave single names out, and before 3.12 knows no threads."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        module: ModuleType | None = spec.loader_state.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
+        module.__spec__.loader = module.__loader__ = module.__spec__.loader_state
         module.__class__ = _LazyModule
         if module.__spec__.name == META:
             # `torch.Generator()` raises until its metaclass is set, which META's imports do.
