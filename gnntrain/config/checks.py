@@ -262,40 +262,34 @@ def _divisors(config: Config) -> Iterator[Contradiction]:
                 yield (f"model.{key}", f"model.{other}"), problem
 
 
-_OF_FULL = ("trainer.batch_size", "trainer.drop_last", "sampler.replace", "sampler.fan_out_scope")
-_OF_SAMPLED = ("evaluation.fan_outs", "evaluation.max_steps")
-
-
 def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
     """Sentences about the keys among `overrides` that do nothing beside others."""
-    model, sampler, evaluation = config.model, config.sampler, config.evaluation
-    is_full, is_exact = sampler.name == "full", evaluation.name == "layerwise"
-    is_plugin, jk = isinstance(model, PluginConfig), getattr(model, "jk", "none")
-    takes_fan_outs = not is_exact and evaluation.fan_outs is None
+    model, is_full = config.model, config.sampler.name == "full"
+    is_exact, is_plugin = config.evaluation.name == "layerwise", isinstance(model, PluginConfig)
+    takes_fan_outs = not is_exact and config.evaluation.fan_outs is None
     # GIN's layer is itself an MLP with both; a model of typed graphs projects its inputs.
-    is_one = model.uses_graph and not is_plugin and model.num_layers == 1 and jk == "none"
-    is_one = is_one and model.name != "gin"
-    loss = getattr(config.task, "loss", "huber")
-    idle = [
-        (_OF_FULL, is_full, "sampler=full"),
-        (("sampler.fan_outs",), is_full and not takes_fan_outs, "sampler=full"),
-        (_OF_SAMPLED, is_exact, "evaluation=layerwise, which is exact"),
-        (
-            ("evaluation.batch_size",),
-            is_exact and not is_plugin,
-            "evaluation=layerwise, which is exact",
-        ),
-        (("task.huber_delta",), loss != "huber", f"task.loss={loss}"),
-        (("model.output_heads",), jk != "none", f"model.jk={jk}"),
-        (("model.norm",), is_one, "model.num_layers=1"),
-        (("model.activation",), is_one and not model.is_hetero, "model.num_layers=1"),
-    ]
-    typed = {override.lstrip("+").partition("=")[0] for override in overrides}
-    for keys, does_nothing, beside in idle:
-        useless = [key for key in keys if key in typed] if does_nothing else []
-        if useless:
-            do = "does" if len(useless) == 1 else "do"
-            yield f"{', '.join(useless)} {do} nothing with {beside}."
+    is_one = model.uses_graph and not is_plugin and model.num_layers == 1 and model.name != "gin"
+    is_one = is_one and getattr(model, "jk", "none") == "none"
+    full, exact, one = "sampler=full", "evaluation=layerwise, which is exact", "model.num_layers=1"
+    loss, jk = config.task.loss, getattr(model, "jk", "none")
+    idle = {
+        "trainer.batch_size": (is_full, full),
+        "trainer.drop_last": (is_full, full),
+        "sampler.replace": (is_full, full),
+        "sampler.fan_out_scope": (is_full, full),
+        "sampler.fan_outs": (is_full and not takes_fan_outs, full),
+        "evaluation.fan_outs": (is_exact, exact),
+        "evaluation.max_steps": (is_exact, exact),
+        "evaluation.batch_size": (is_exact and not is_plugin, exact),
+        "task.huber_delta": (loss != "huber", f"task.loss={loss}"),
+        "model.output_heads": (jk != "none", f"model.jk={jk}"),
+        "model.norm": (is_one, one),
+        "model.activation": (is_one and not model.is_hetero, one),
+    }
+    for key in dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides):
+        does_nothing, beside = idle.get(key, (False, ""))
+        if does_nothing:
+            yield f"{key} does nothing with {beside}."
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
