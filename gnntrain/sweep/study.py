@@ -106,7 +106,7 @@ class Study(TrialQueue):
             return False
         asked = self._asked[trial.number]
         asked.report(value, epoch)
-        return epochs / 10 < epoch < epochs and asked.should_prune()
+        return epochs / 10 < epoch < epochs and bool(asked.should_prune())
 
     def tell(self, trial: Trial) -> None:
         """Tell the study how a trial ended."""
