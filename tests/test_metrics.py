@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outs
 from gnntrain.report.comparison import best_of, groups_of
 from gnntrain.report.runs import read_run
 from gnntrain.report.tables import groups_table
-from gnntrain.reporting.progress import Progress
+from gnntrain.reporting.console import Console
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.study import Study
@@ -149,13 +150,14 @@ def test_the_best_epoch_and_early_stopping_follow_its_direction(lower: str) -> N
     assert not result.has_stalled(3)
 
 
-def test_the_live_view_follows_it(lower: str) -> None:
-    progress = Progress(info(metric=lower), lambda: 0.0)
-    told = [
-        progress.note_epoch(record(epoch, metrics={"val": {lower: value}}))
-        for epoch, value in enumerate((0.5, 0.3, 0.4), 1)
-    ]
-    assert told == [True, True, False]
+def test_the_console_follows_it(lower: str) -> None:
+    file = io.StringIO()
+    with Console(file) as console:
+        console.on_start(info(metric=lower))
+        for epoch, value in enumerate((0.5, 0.3, 0.4), 1):
+            console.on_epoch(record(epoch, metrics={"val": {lower: value}}))
+    lines = [line for line in file.getvalue().splitlines() if line.startswith("epoch")]
+    assert ["*" in line for line in lines] == [True, True, False]
 
 
 def test_a_plateau_schedule_follows_it() -> None:
@@ -180,7 +182,7 @@ def test_sweep_results_follow_it(lower: str) -> None:
         Trial(3, [], "", "completed", lower, 0.9, 0.9, varied=["model=gat", "trainer.seed=1"]),
     ]
     results = SweepResults.of(trials)
-    assert [trial.number for trial in results.ranked] == [2, 1, 0, 3]
+    assert [trial.number for trial in results.ranked("completed")] == [2, 1, 0, 3]
     assert results.groups[0].varied == ("model=gcn",)
     assert results.best is trials[1]
 

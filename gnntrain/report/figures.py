@@ -10,7 +10,6 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from gnntrain.data.graph import Graph
 from gnntrain.report.classification import ClassFindings, SplitScores
-from gnntrain.report.comparison import Group
 from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Panel, class_color
 from gnntrain.report.projection import Floats, Ints, Projection, sampled_nodes
 from gnntrain.report.regression import TargetFindings, ValueFindings, histograms
@@ -30,6 +29,7 @@ from gnntrain.reporting.text import (
     format_seconds,
     shown_metric,
 )
+from gnntrain.reporting.trials import Group
 
 _MANY_EPOCHS = 60
 _LABEL_LENGTH = 48
@@ -252,31 +252,31 @@ def errors(panel: Panel, target: TargetFindings) -> None:
     panel.axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def group_losses(panel: Panel, groups: Sequence[Group]) -> None:
+def group_losses(panel: Panel, groups: Sequence[Group[ReportedRun]]) -> None:
     """The training loss of many runs, a colour a group."""
     _curves_of(panel, groups, loss_course)
     runs = [run for group in groups for run in group.runs]
     _loss_axis(panel, [loss for run in runs for loss in loss_course(run)[1]])
 
 
-def group_metrics(panel: Panel, groups: Sequence[Group], split: str) -> None:
+def group_metrics(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:
     """The deciding metric of many runs on a split, a colour a group."""
     _curves_of(panel, groups, lambda run: metric_course(run, split))
     panel.epochs(f"{split} {_metric_names(groups)}")
 
 
 def _curves_of(
-    panel: Panel, groups: Sequence[Group], course: Callable[[ReportedRun], Course]
+    panel: Panel, groups: Sequence[Group[ReportedRun]], course: Callable[[ReportedRun], Course]
 ) -> None:
     for number, group in enumerate(groups):
         for place, run in enumerate(group.runs):
-            panel.begin_series("" if place else group.label, class_color(number))
+            panel.begin_series("" if place else group.varied[0], class_color(number))
             epochs, values = course(run)
             texts = [f"{run.name}\nepoch {e}: {v:.4f}" for e, v in zip(epochs, values, strict=True)]
             panel.curve(epochs, values, texts, class_color(number), alpha=0.8)
 
 
-def group_spread(panel: Panel, groups: Sequence[Group], split: str) -> None:
+def group_spread(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:
     """The deciding metric of each run, and the mean and standard deviation of its group."""
     for number, group in enumerate(groups):
         color, scores = class_color(number), [run.score(split) for run in group.runs]
@@ -288,7 +288,7 @@ def group_spread(panel: Panel, groups: Sequence[Group], split: str) -> None:
             text = f"mean {format_metric(spread.mean)}"
             panel.dots([spread.mean], [number], [text], color, marker="D", markersize=8)
             panel.axes.errorbar(spread.mean, number, xerr=spread.std, color=color, capsize=4)
-    labels = [_shortened(group.label) for group in groups]
+    labels = [_shortened(group.varied[0]) for group in groups]
     panel.axes.set_yticks(range(len(groups)), labels, fontsize="small")
     panel.axes.set(xlabel=f"{split} {_metric_names(groups)}", ylim=(len(groups) - 0.5, -0.5))
 
@@ -297,6 +297,6 @@ def _shortened(label: str) -> str:
     return label if len(label) <= _LABEL_LENGTH else f"{label[: _LABEL_LENGTH - 1]}…"
 
 
-def _metric_names(groups: Sequence[Group]) -> str:
+def _metric_names(groups: Sequence[Group[ReportedRun]]) -> str:
     names = {shown_metric(run.metric) for group in groups for run in group.runs if run.metric}
     return " / ".join(sorted(names))

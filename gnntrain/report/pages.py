@@ -12,10 +12,9 @@ from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.best_model import Outcome
 from gnntrain.report.classification import ClassFindings
-from gnntrain.report.comparison import Group, differences, groups_of, shown_value
+from gnntrain.report.comparison import differences, groups_of, shown_value
 from gnntrain.report.regression import ValueFindings
 from gnntrain.report.runs import ReportedRun
-from gnntrain.report.tables import spread_text
 from gnntrain.report.timing import background_seconds
 from gnntrain.reporting.text import (
     counted,
@@ -27,7 +26,7 @@ from gnntrain.reporting.text import (
     format_seconds,
     shown_metric,
 )
-from gnntrain.reporting.trials import rank_settings
+from gnntrain.reporting.trials import Group, rank
 
 Page = dict[str, Any]
 """The variables of the templates."""
@@ -210,7 +209,7 @@ def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
         yield Key("nodes", number, more)
 
 
-def _lead_of_several(runs: Sequence[ReportedRun], groups: Sequence[Group]) -> str:
+def _lead_of_several(runs: Sequence[ReportedRun], groups: Sequence[Group[ReportedRun]]) -> str:
     keys = differences(runs)
     text = f"They differ in {', '.join(keys)}." if keys else "Their configurations are the same."
     if len(groups) < len(runs):
@@ -226,7 +225,7 @@ def _notes(runs: Sequence[ReportedRun]) -> Iterator[str]:
         rest = f"; and {more} more, see the table of runs" if more > 0 else ""
         yield f"{len(incomplete)} of {len(runs)} runs did not complete: {named}{rest}."
     groups = groups_of(runs)
-    ranked = rank_settings(groups)
+    ranked = rank(groups)
     if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
         first, number = ranked[0].runs[0], sum(len(group.runs) for group in ranked)
         over = f", split {', '.join(ranked[0].splits)}" * bool(ranked[0].splits)
@@ -243,14 +242,12 @@ def _ending(run: ReportedRun) -> str:
 
 
 def _keys_of_several(
-    runs: Sequence[ReportedRun], groups: Sequence[Group], best: ReportedRun
+    runs: Sequence[ReportedRun], groups: Sequence[Group[ReportedRun]], best: ReportedRun
 ) -> Iterator[Key]:
     metric = shown_metric(best.metric or "")
     split = "test" if best.best.get("test") else "val"
-    leader = rank_settings(groups)[0]
-    yield Key(
-        f"{split} {metric}", spread_text(leader.spread(split)), f"best setting: {leader.label}"
-    )
+    leader = rank(groups)[0]
+    yield Key(f"{split} {metric}", str(leader.spread(split)), f"best setting: {leader.varied[0]}")
     yield Key("best run", format_metric(best.score(split)), best.name)
     completed = sum(run.status == "completed" for run in runs)
     yield Key("runs", str(len(runs)), f"{completed} completed")

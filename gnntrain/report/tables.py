@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
-from gnntrain.report.comparison import Group, Spread, differences, shown_value
+from gnntrain.report.comparison import differences, shown_value
 from gnntrain.report.drawing import class_color
 from gnntrain.report.regression import METRICS, Points, TargetFindings
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.timing import PHASES, typical_phases
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
-from gnntrain.reporting.trials import rank_settings
+from gnntrain.reporting.trials import Group, Spread, rank
 
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
@@ -168,42 +168,35 @@ def worst_table(points: Points) -> Table:
     return Table(["node", "true", "predicted", "error"], rows)
 
 
-def groups_table(groups: Sequence[Group]) -> Table:
+def groups_table(groups: Sequence[Group[ReportedRun]]) -> Table:
     """Mean and standard deviation of the deciding metric by setting."""
     has_splits = len({group.splits for group in groups}) > 1
     rows = [
         [
-            group.label,
+            group.varied[0],
             *[", ".join(group.splits)] * has_splits,
             shown_metric(group.runs[0].metric or "-"),
             _number_of(group),
-            *(spread_text(group.spread(split)) for split in ("val", "test")),
+            *(str(group.spread(split)) for split in ("val", "test")),
             format_seconds(_seconds_per_epoch(group).mean),
         ]
         for group in groups
     ]
-    leader = rank_settings(groups)[0]
+    leader = rank(groups)[0]
     best = groups.index(leader) if leader.cost < math.inf else None
     heads = ["setting", *["split"] * has_splits, "metric", "runs", "val", "test", "an epoch"]
     colors = [class_color(number) for number in range(len(groups))]
     return Table(heads, rows, texts=2 + has_splits, best=best, colors=colors)
 
 
-def _number_of(group: Group) -> str:
+def _number_of(group: Group[ReportedRun]) -> str:
     counted, runs = len(group.counted), len(group.runs)
     return str(runs) if counted == runs else f"{counted} of {runs}"
 
 
-def _seconds_per_epoch(group: Group) -> Spread:
+def _seconds_per_epoch(group: Group[ReportedRun]) -> Spread:
     known = [run.summary.get("seconds_per_epoch") for run in group.counted]
     return Spread.of([float(seconds) for seconds in known if seconds is not None])
-
-
-def spread_text(spread: Spread) -> str:
-    """Mean ± standard deviation."""
-    if spread.std is None:
-        return format_metric(spread.mean)
-    return f"{format_metric(spread.mean)} ± {format_metric(spread.std, spread.mean)}"
 
 
 def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
