@@ -64,10 +64,10 @@ def begun_run(
         goes_on = (if_exists == "resume" or is_job) and is_run(named)
         return RunDirectory(named.absolute()) if goes_on else None
     for path in newest_runs(RUNS) if again else ():
-        if is_run(path) and _typed(path) == list(overrides):
-            run = RunDirectory(path.absolute())
-            if again.items() & run.jobs().items():
-                return run
+        run = RunDirectory(path.absolute())
+        is_same = is_run(path) and run.overrides() == list(overrides)
+        if is_same and again.items() & run.jobs().items():
+            return run
     return None
 
 
@@ -76,10 +76,3 @@ def _started_again(jobs: Mapping[str, str], environ: Mapping[str, str]) -> dict[
     SkyPilot does not, and torchrun's count differs between machines."""
     is_requeued = environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
     return {name: job for name, job in jobs.items() if name != "slurm" or is_requeued}
-
-
-def _typed(path: Path) -> list[str]:
-    try:
-        return (path / "overrides.txt").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

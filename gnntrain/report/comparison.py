@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from gnntrain.config.problems import as_typed
 from gnntrain.report.runs import ReportedRun
 from gnntrain.reporting.trials import REPEATED, SPLIT, Group, rank
 
@@ -65,25 +66,10 @@ def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
 
 def _label(keys: Sequence[str], runs: Sequence[ReportedRun]) -> str:
     config = runs[0].config
-    named = [f"{_short(key)}={shown_value(config[key])}" for key in keys if key in config]
-    return ", ".join(named) or f"{runs[0].dataset} {runs[0].model}"
-
-
-def _short(key: str) -> str:
-    return key.removesuffix(".name").removeprefix("trainer.").removeprefix("model.")
-
-
-def shown_value(value: Any) -> str:
-    """A value of the configuration in the command line's syntax."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{','.join(map(shown_value, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{shown_value(own)}' for key, own in value.items())}}}"
-    return str(value)
+    short = [key.removesuffix(".name") for key in keys if key in config]
+    short = [key.removeprefix("trainer.").removeprefix("model.") for key in short]
+    values = (as_typed(config[key]) for key in keys if key in config)
+    return ", ".join(map("{}={}".format, short, values)) or f"{runs[0].dataset} {runs[0].model}"
 
 
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:

@@ -226,12 +226,6 @@ def run_name(number: int, num_trials: int, varied: Sequence[str]) -> str:
     return f"{number:0{width}}_{plain}".rstrip("_")
 
 
-def has_checkpoint(run_dir: str | Path) -> bool:
-    """Whether a run can go on."""
-    checkpoints = Path(run_dir) / "checkpoints"
-    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
-
-
 def _plain_group(group: Group[Trial]) -> dict[str, Any]:
     spreads = {split: group.spread(split) for split in ("val", "test")}
     return {
