@@ -17,7 +17,6 @@ from gnntrain.training.records import (
     EpochRecord,
     FitResult,
     RunInfo,
-    StepProgress,
     Summary,
     json_safe,
 )
@@ -45,14 +44,8 @@ class Logger:
     def on_start(self, info: RunInfo) -> None:
         """Open files or connections."""
 
-    def on_step(self, progress: StepProgress) -> None:
-        """Ignored."""
-
     def on_epoch(self, record: EpochRecord) -> None:
         """Record one epoch."""
-
-    def on_message(self, text: str) -> None:
-        """Ignored."""
 
     def on_finish(self, summary: Summary) -> None:
         """Close files or connections."""

@@ -53,10 +53,10 @@ class Guarded:
         callback: The listener.
     """
 
-    def __init__(self, name: str, callback: Listener) -> None:
+    def __init__(self, name: str, callback: Logger) -> None:
         self.name = name
-        self._callback: Listener | None = callback
-        self._catches_up: bool = getattr(callback, "catches_up", False)
+        self._callback: Logger | None = callback
+        self._catches_up = getattr(callback, "catches_up", False)
         self._missed: deque[tuple[str, object]] = deque()
 
     def on_start(self, info: RunInfo) -> None:
@@ -71,8 +71,7 @@ class Guarded:
         self._pass_on("on_epoch", record)
 
     def on_message(self, text: str) -> None:
-        """Pass on."""
-        self._pass_on("on_message", text)
+        """Nothing: no logger records notices."""
 
     def on_finish(self, summary: Summary) -> None:
         """Pass on."""

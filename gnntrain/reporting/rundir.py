@@ -62,6 +62,8 @@ class StoreRecord:
 class RunDirectory:
     """One run's directory: a path with methods, cheap to send to a worker.
 
+    Where a file cannot be written, a method raises a `RunError`.
+
     Attributes:
         path: The directory, absolute.
     """
@@ -198,20 +200,12 @@ class RunDirectory:
 
     def note_changes(self, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
         """Replace the configuration of a run that is resumed with changed keys, and add the
-        overrides as typed.
-
-        Raises:
-            RunError: a file cannot be written.
-        """
+        overrides as typed."""
         self._write("config.yaml", _to_yaml(config))
         self._write("overrides.txt", _lines([*self.overrides(), *overrides]))
 
     def write_store_record(self, record: StoreRecord) -> None:
-        """Write the graph of the run to ``store.json``.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Write the graph of the run to ``store.json``."""
         self._write("store.json", _to_json(asdict(record)))
 
     def store_record(self) -> StoreRecord | None:
@@ -230,11 +224,7 @@ class RunDirectory:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write_summary(self, summary: Summary | Mapping[str, Any]) -> None:
-        """Write ``summary.json`` atomically.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Write ``summary.json``."""
         content = summary.to_dict() if isinstance(summary, Summary) else summary
         self._write("summary.json", _to_json(content))
 

@@ -61,12 +61,8 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_loss(loss: float | None) -> str:
-    """A loss in four decimals, or in powers of ten where those would not show it."""
-    if loss is None:
-        return "-"
-    if not math.isfinite(loss) or loss == 0 or 1e-3 <= abs(loss) < 1000:
-        return f"{loss:.4f}"
-    return f"{loss:.1e}"
+    """A loss as a metric; but one that is not finite is worth a word."""
+    return format_metric(loss) if loss is None or math.isfinite(loss) else str(loss)
 
 
 def format_metric(value: float | None, beside: float | None = None) -> str:
