@@ -31,7 +31,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gnntrain.build import (
-    build_layerwise,
+    build_exact_evaluator,
     build_loaders,
     build_model,
     build_task,
@@ -357,9 +357,8 @@ def _inference(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     assert isinstance(bench.model, GNN)
     seconds = []
     with tempfile.TemporaryDirectory() as scratch:
-        evaluator = build_layerwise(
-            bench.config, bench.task, bench.loaders, bench.store, bench.context, Path(scratch)
-        )
+        parts = bench.config, bench.task, bench.model, bench.loaders, bench.store
+        evaluator = build_exact_evaluator(*parts, bench.context, Path(scratch))
         for _ in range(rounds + 1):
             _wait(bench.context.device)
             begin = time.perf_counter()
