@@ -81,23 +81,14 @@ class ReportedRun:
         return str(self.config.get("model.name", "?"))
 
 
-@dataclass(frozen=True)
-class Found:
-    """The runs that a command names.
-
-    Attributes:
-        runs: The runs, in the order of the arguments.
-        home: The folder of the only argument, a run's or a sweep's; None for several arguments.
-        notes: Missing runs, in sentences.
-    """
-
-    runs: list[ReportedRun]
-    home: Path | None
-    notes: list[str]
-
-
-def find_runs(arguments: Sequence[str | Path], root: Path = RUNS) -> Found:
+def find_runs(
+    arguments: Sequence[str | Path], root: Path = RUNS
+) -> tuple[list[ReportedRun], Path | None, list[str]]:
     """The runs of paths, names under `root`, `latest` or folders of runs, each run once.
+
+    Returns:
+        The runs, in the order of the arguments; the folder of the only argument, a run's or a
+        sweep's; missing runs, in sentences.
 
     Raises:
         UserError: There is none of that name, or no run in a folder.
@@ -121,7 +112,7 @@ def find_runs(arguments: Sequence[str | Path], root: Path = RUNS) -> Found:
     lasts = [path.name for path in directories]
     # two of one name are called by their paths
     names = [p.name if lasts.count(p.name) == 1 else shown_path(p) for p in directories]
-    return Found([*map(read_run, directories, names)], home, notes)
+    return [*map(read_run, directories, names)], home, notes
 
 
 def read_run(path: Path, name: str | None = None) -> ReportedRun:

@@ -11,7 +11,7 @@ from gnntrain.atomic_io import atomic_write
 from gnntrain.errors import UserError
 from gnntrain.paths import is_folder
 from gnntrain.report.comparison import best_of, run_rows
-from gnntrain.report.runs import Found, find_runs
+from gnntrain.report.runs import ReportedRun, find_runs
 from gnntrain.training.records import json_safe
 
 FORMATS = ("html", "csv")
@@ -45,8 +45,8 @@ def write_report(
             f"Give --format one of {', '.join(FORMATS)}, or --out a name that ends so; --figures "
             "DIR writes the figures as files.",
         )
-    found = find_runs(arguments)
-    path = out if out is not None else (found.home or Path()) / f"report.{ending}"
+    runs, home, notes = find_runs(arguments)
+    path = out if out is not None else (home or Path()) / f"report.{ending}"
     if is_folder(path):
         raise _unwritable(path, "it is a directory")
     if not is_folder(path.absolute().parent):
@@ -56,7 +56,7 @@ def write_report(
     try:
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
-        content = _csv(found) if ending == "csv" else _html(found, announce, figures)
+        content = _csv(runs) if ending == "csv" else _html(runs, notes, announce, figures)
         with atomic_write(path) as file:
             file.write(content.encode())
     except OSError as error:
@@ -70,21 +70,26 @@ def _unwritable(path: Path, reason: str) -> UserError:
     return UserError(f"the report {path} cannot be written: {reason}", "Choose another with --out.")
 
 
-def _html(found: Found, announce: Callable[[str], None], figures: Path | None) -> str:
+def _html(
+    runs: Sequence[ReportedRun],
+    notes: Sequence[str],
+    announce: Callable[[str], None],
+    figures: Path | None,
+) -> str:
     # imported where used: a CSV file needs no templates and no figures
     from gnntrain.report.findings import findings_of
     from gnntrain.report.page import comparison_of, page_of, to_html
 
-    best = best_of(found.runs)
+    best = best_of(runs)
     announce(f"computing the predictions of the best model of {best.name}")
     findings = findings_of(best)
-    if len(found.runs) == 1:
-        return to_html(page_of(best, findings, found.notes), figures)
-    return to_html(comparison_of(found.runs, best, findings, found.notes), figures)
+    if len(runs) == 1:
+        return to_html(page_of(best, findings, notes), figures)
+    return to_html(comparison_of(runs, best, findings, notes), figures)
 
 
-def _csv(found: Found) -> str:
-    rows = run_rows(found.runs)
+def _csv(runs: Sequence[ReportedRun]) -> str:
+    rows = run_rows(runs)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
