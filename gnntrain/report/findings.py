@@ -259,11 +259,11 @@ def score_split(
         return None
     labels, classes = labels.astype(np.int64), range(num_classes)
     predicted = predicted_classes(logits, task)
-    by_class = precision_recall_fscore_support(
+    precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=classes, zero_division=np.nan
     )
     if task == "multilabel":
-        return SplitScores(len(labels), *by_class)
+        return SplitScores(len(labels), precision, recall, f1, support)
     roc = None
     if task == "binary" and len(np.unique(labels)) == 2 and np.isfinite(logits).all():
         scores = logits[:, 0] if positive == 1 else -logits[:, 0]
@@ -271,7 +271,7 @@ def score_split(
         shown = np.linspace(0, points.shape[1] - 1, _CURVE_POINTS).round().astype(np.int64)
         roc = points[:, np.unique(shown)]
     confusion = confusion_matrix(labels, predicted, labels=classes)
-    return SplitScores(len(labels), *by_class, confusion, roc)
+    return SplitScores(len(labels), precision, recall, f1, support, confusion, roc)
 
 
 def sampled(nodes: Ints) -> Ints:
