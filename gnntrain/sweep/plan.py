@@ -24,7 +24,7 @@ from gnntrain.app import Composer, parse_overrides, sides_of
 from gnntrain.app.overrides import is_hydras
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
 from gnntrain.config.whole import is_config_file
-from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run
+from gnntrain.reporting.run_lookup import LATEST, find_run
 
 if TYPE_CHECKING:
     from gnntrain.sweep.search_space import Space
@@ -199,7 +199,7 @@ def _without_latest(override: str) -> str:
     key, _, value = override.partition("=")
     if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
         return override
-    path = json.dumps(str(find_run(LATEST, RUNS).resolve()), ensure_ascii=False)
+    path = json.dumps(str(find_run(LATEST).resolve()), ensure_ascii=False)
     words = [path if word == LATEST else word for word in value.split(",")]
     return f"{key}={','.join(words)}"
 
