@@ -168,20 +168,16 @@ def refuse_several(name: str, arguments: Arguments) -> None:
     Raises:
         UserError: They do not train one run.
     """
-    started = launched()
+    started, is_sweep = launched(), arguments.is_sweep
     shows = arguments.cfg or arguments.hydra
-    if started is None or started.num_processes == 1:
+    trains = name in ("train", "resume") and not shows and not is_sweep
+    if started is None or started.num_processes == 1 or trains:
         return
-    if name in ("train", "resume") and not shows and not arguments.is_sweep:
-        return
-    what = "A sweep" if arguments.is_sweep else f"`gnntrain {name}`"
-    what = f"`gnntrain {name}` with --cfg or --info" if shows else what
+    what = "A sweep" if is_sweep else f"`gnntrain {name}`{' with --cfg or --info' * bool(shows)}"
+    slurm = "; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a cluster"
     error = UserError(
         f"{what} needs one process, and {started.launcher} has started {started.num_processes}.",
-        "Start it alone; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a "
-        "cluster."
-        if arguments.is_sweep
-        else "Start it alone.",
+        f"Start it alone{slurm * is_sweep}.",
     )
     error.is_told = not started.is_main  # type: ignore[attr-defined]
     raise error

@@ -152,11 +152,7 @@ class Section(BaseModel, metaclass=_SectionType):
 
 @dataclass(frozen=True)
 class Divides:
-    """The key's value must divide the value of another key of its section.
-
-    Attributes:
-        key: The other key.
-    """
+    """The key's value must divide the value of the key `key` of its section."""
 
     key: str
 
@@ -227,12 +223,10 @@ def text_of_number(value: object) -> object:
     return str(value) if is_number else value
 
 
-def _text_of_path(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - no symlink resolved
+def _path(value: object) -> object:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
+    # No symlink is resolved.
+    return os.path.abspath(os.path.expanduser(text)) if text and isinstance(text, str) else text  # noqa: PTH100, PTH111
 
 
 def _sums_to_one(shares: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -283,9 +277,8 @@ ClassName = Annotated[
 
 PathText = Annotated[
     str,
-    BeforeValidator(_text_of_path),
+    BeforeValidator(_path),
     Field(min_length=1),
-    AfterValidator(_absolute),
     described("a path"),
 ]
 """A path, made absolute: a run's configuration means the same from any folder."""
