@@ -18,9 +18,8 @@ import torch.distributed as dist
 
 from gnntrain import devices
 from gnntrain.config import Config, training_device
-from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
+from gnntrain.distributed.liveness import Roster, Supervisor, Watch
 from gnntrain.distributed.process_group import (
     abort_process_group,
     gpu_address,
@@ -31,14 +30,13 @@ from gnntrain.distributed.process_group import (
 from gnntrain.distributed.processes import refuse_unguarded_script, start_process
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
-from gnntrain.distributed.supervision import Supervisor
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
+    BoundedStore,
     StoreAddress,
     check_loopback,
     serve_store,
 )
-from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
 from gnntrain.limits import available_cores
 from gnntrain.startup import resume_collection
@@ -311,10 +309,9 @@ def _run_rank(
     """The main function of a rank that is a process of its own."""
     store = address.connect(_CONNECT_SECONDS)
     control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
-    control.grace = plan.grace
-    roster = Roster(plan.machines, hosts)
-    monitor = HeartbeatMonitor(control, roster, plan.timeout) if hosts else None
-    with watching(control, plan.timeout, monitor):
+    control.grace, control.timeout = plan.grace, plan.timeout
+    roster = Roster(plan.machines, hosts) if hosts else None
+    with Watch(control, roster, plan.timeout).running():
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
@@ -337,7 +334,7 @@ def _run_started(
 ) -> None:
     """Be the rank as which a launcher has started this process."""
     control = rendezvous.control
-    control.rank, control.grace = rank, plan.grace
+    control.rank, control.grace, control.timeout = rank, plan.grace, plan.timeout
     try:
         with forward_to(control), control.reporting_failure():
             device = _device(plan, rendezvous.launched.local_rank or 0)

@@ -22,19 +22,18 @@ import torch.distributed as dist
 
 from gnntrain import __version__
 from gnntrain.config import DistributedConfig
-from gnntrain.distributed.bounded_store import BoundedStore
-from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
 from gnntrain.distributed.launchers import Launched, launched
+from gnntrain.distributed.liveness import Roster, Watch
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import prepare_forced_exit
 from gnntrain.distributed.tcp_store import (
+    BoundedStore,
     StoreAddress,
     addresses_of,
     own_address,
     serve_store,
 )
 from gnntrain.distributed.torchrun import record_for_torchrun
-from gnntrain.distributed.watch import watching
 from gnntrain.errors import (
     GnntrainError,
     Interrupted,
@@ -105,7 +104,7 @@ class Rendezvous:
         self.control = RunControl(store, rank, launched.process)
         self._store = _bounded_store(address, _START_SECONDS)
         self._bounded = [store, self._store]
-        self._monitor: HeartbeatMonitor | None = None
+        self._watch: Watch | None = None
         self.processes: list[ProcessInfo] = []
         # Where other processes ask process 0 for the name of this start, until all have come.
         self._newcomers: BoundedStore | None = None
@@ -170,27 +169,23 @@ class Rendezvous:
         """Notice here which other rank fails, or gives no sign of life any more."""
         of_machines = self.launched.local_rank is None
         roster = Roster(self.machines, self.hosts, of_machines)
-        number = self.launched.process
-        self._monitor = HeartbeatMonitor(self.control, roster, _START_SECONDS, number)
-        with (
-            watching(self.control, math.inf, self._monitor, self._end_by_force),
-            self.control.reporting_failure(),
-        ):
+        self._watch = Watch(self.control, roster, _START_SECONDS, self._end_by_force)
+        with self._watch.running(), self.control.reporting_failure():
             yield
 
     def wait_at_most(self, timeout: float) -> None:
         """Set how long the others may give no sign of life."""
         for store in self._bounded:
             store.timeout = timeout
-        if self._monitor is not None:
-            self._monitor.timeout = timeout
+        if self._watch is not None:
+            self._watch.timeout = timeout
 
     def note_ranks(self, counts: Sequence[int]) -> None:
         """Note how many ranks each process is or starts, to name them if one is lost."""
-        if self._monitor is not None:
+        if self._watch is not None and self._watch.roster is not None:
             ends = itertools.accumulate(counts)
             ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
-            self._monitor.roster = replace(self._monitor.roster, ranks=ranks)
+            self._watch.roster = replace(self._watch.roster, ranks=ranks)
 
     def mark_told(self, error: BaseException) -> None:
         """Mark an error that another process tells the user: process 0 tells those of all."""
@@ -425,7 +420,7 @@ def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
         rendezvous.keep_failure()
     elif isinstance(error, KeyboardInterrupt):
         control.request_stop(signal_of(error))
-    control.abandon()
+    control.is_abandoned = True
     control.sync()
     rendezvous.mark_told(error)
 

@@ -90,4 +90,4 @@ class Clients:
             store = StoreAddress(LOOPBACK, self._server.port).connect(30)
         if self._kind == "prefix":  # torchrun's store is shared with others
             store = PrefixStore("gnntrain", store)
-        return store  # type: ignore[no-any-return]
+        return store

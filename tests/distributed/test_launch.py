@@ -21,7 +21,7 @@ import torch
 from gnntrain import limits
 from gnntrain.config import from_dict
 from gnntrain.distributed import launch as launching
-from gnntrain.distributed import supervision, watch
+from gnntrain.distributed import liveness
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
@@ -134,15 +134,15 @@ def hang_in_nccl(context: DistributedContext, payload: tuple[float, Exception]) 
 @pytest.mark.parametrize(
     ("timeout", "words"),
     [
-        (1.0, r"^Rank 0 has not answered since its start: the others waited 1 s for it"),
+        (1.0, r"^Rank 0 has not answered for 1 s, since its start\."),
         (60.0, r"^Rank 1 was ended by SIGABRT"),  # too early: CUDA has failed there
     ],
 )
 def test_a_rank_that_nccl_aborts_has_waited_for_another_if_there_was_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: float, words: str
 ) -> None:
-    monkeypatch.setattr(supervision, "_NOTICE_SECONDS", 1.5)
-    monkeypatch.setattr(supervision, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(liveness, "_NOTICE_SECONDS", 1.5)
+    monkeypatch.setattr(liveness, "_END_SECONDS", 0.5)
     job = 60.0, RunError("")
     with pytest.raises(RunError, match=words):
         launch(hang_in_nccl, job, LaunchPlan(3, "cpu", 1, timeout), tmp_path)
@@ -151,7 +151,7 @@ def test_a_rank_that_nccl_aborts_has_waited_for_another_if_there_was_time(
 def test_a_rank_that_is_overdue_is_ended_with_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "_NOTICE_SECONDS", 0.5)
+    monkeypatch.setattr(liveness, "_NOTICE_SECONDS", 0.5)
     failure = RunError("NCCL has not connected the ranks.", "Set NCCL_DEBUG=INFO.")
     with pytest.raises(RunError, match="not connected") as caught:
         launch(hang_in_nccl, (0.5, failure), plan(2), tmp_path)
@@ -159,7 +159,7 @@ def test_a_rank_that_is_overdue_is_ended_with_its_failure(
 
 
 def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
-    mock.patch.object(watch, "SYNC_SECONDS", 0.0).start()
+    mock.patch.object(liveness, "SYNC_SECONDS", 0.0).start()
     time.sleep(0.5)
 
 
