@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -214,15 +213,24 @@ def launch(
             ended, those that trained after the same step.
     """
     if rendezvous is not None:
-        ranks = plan.ranks_of(rendezvous)
+        ranks, store = plan.ranks_of(rendezvous), rendezvous.address
         if len(ranks) == 1:
-            _run_started(worker, payload, plan, rendezvous, ranks[0])
-        else:
-            _run_machine(worker, payload, plan, rendezvous, ranks, log_dir)
-    elif plan.world_size > 1 or not in_process:
-        _run_processes(worker, payload, plan, log_dir)
-    else:
-        _run_here(worker, payload, plan)
+            return _run_started(worker, payload, plan, rendezvous, ranks[0])
+        control, host, hosts = rendezvous.control, rendezvous.host, rendezvous.hosts
+        return _supervise(worker, payload, plan, log_dir, control, ranks, store, host, hosts)
+    if plan.world_size == 1 and in_process:
+        return _run_here(worker, payload, plan)
+    check_loopback()
+    # Served by this process, so that the error of a failed rank outlives the rank.
+    served = serve_store(plan.world_size, plan.timeout)
+    control, ranks = RunControl(served, rank=None), range(plan.world_size)
+    try:
+        store = StoreAddress(LOOPBACK, served.port)
+        _supervise(worker, payload, plan, log_dir, control, ranks, store, LOOPBACK)
+    finally:
+        # Closes the server even if a traceback keeps this frame alive.
+        control.close()
+        del served
 
 
 def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
@@ -241,59 +249,30 @@ def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
             raise
 
 
-def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
-    check_loopback()
-    resume_collection()
-    # Served by this process, so that the error of a failed rank outlives the rank.
-    store = serve_store(plan.world_size, plan.timeout)
-    control = RunControl(store, rank=None)
-    control.grace = plan.grace
-    try:
-        with forward_to(control):
-            address = StoreAddress(LOOPBACK, store.port)
-            ranks = range(plan.world_size)
-            processes = _start_ranks(ranks, worker, payload, plan, address, LOOPBACK)
-            Supervisor(processes, control, log_dir, plan.timeout).watch()
-    finally:
-        # Closes the server even if a traceback keeps this frame alive.
-        control.close()
-        del store
-
-
-def _run_machine(
+def _supervise(
     worker: Worker,
     payload: Any,
     plan: LaunchPlan,
-    rendezvous: Rendezvous,
-    ranks: range,
     log_dir: Path,
-) -> None:
-    """Start the ranks of this machine, where a launcher starts one process a machine."""
-    resume_collection()
-    address, host, control = rendezvous.address, rendezvous.host, rendezvous.control
-    control.grace = plan.grace
-    with forward_to(control):
-        processes = _start_ranks(ranks, worker, payload, plan, address, host, rendezvous.hosts)
-        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
-
-
-def _start_ranks(
+    control: RunControl,
     ranks: range,
-    worker: Worker,
-    payload: Any,
-    plan: LaunchPlan,
     address: StoreAddress,
     host: str,
     hosts: tuple[str, ...] = (),
-) -> list[BaseProcess]:
-    return [
-        start_process(
-            _run_rank,
-            (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
-            uses_gpu=plan.use_gpus,
-        )
-        for rank in ranks
-    ]
+) -> None:
+    """Start the ranks of this machine, and wait for them."""
+    resume_collection()
+    control.grace = plan.grace
+    with forward_to(control):
+        processes = [
+            start_process(
+                _run_rank,
+                (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
+                uses_gpu=plan.use_gpus,
+            )
+            for rank in ranks
+        ]
+        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
 
 
 def _run_rank(

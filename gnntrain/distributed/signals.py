@@ -253,9 +253,6 @@ def _stays(number: int) -> bool:
 @contextmanager
 def block_signals() -> Iterator[None]:
     """Signals stay pending inside this context; a process started here begins with them blocked."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield
@@ -285,5 +282,4 @@ def install_rank_handlers(control: RunControl) -> None:
     for number in HANDLED:
         if not _is_ignored(number):
             signal.signal(number, handle)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

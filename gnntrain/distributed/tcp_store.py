@@ -183,15 +183,14 @@ def interface_of(host: str) -> str:
     raise UserError(f"No network interface of this machine has the address {host}.")
 
 
-def addresses_of(host: str) -> list[str]:
-    """The addresses of a host name, IPv4 first, as gloo prefers.
+def address_of(host: str) -> str:
+    """An address of a host name; IPv4 if it has one, as gloo prefers.
 
     Raises:
         OSError: The name is not known.
     """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    families = sorted(found, key=lambda one: one[0] != socket.AF_INET)
-    return list(dict.fromkeys(str(one[4][0]) for one in families))
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
 def own_address(towards: str) -> str:

@@ -239,8 +239,8 @@ def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> 
 
 
 def _meet_on_machines(context: DistributedContext, out: str) -> None:
-    name = context.machine_broadcast(f"rank {context.rank}")
-    context.machine_barrier()
+    name = context.on_machine.broadcast(f"rank {context.rank}")
+    context.on_machine.barrier()
     said = context.gather((context.machine, context.is_machine_main, name))
     if context.is_main:
         Path(out).write_text(json.dumps(said))

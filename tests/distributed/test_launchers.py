@@ -171,23 +171,6 @@ def test_variables_that_contradict_each_other_are_named(
     assert all(name in caught.value.message for name in named)
 
 
-@pytest.mark.parametrize(
-    ("environ", "is_told"),
-    [
-        ({"RANK": "0", "WORLD_SIZE": "2"}, False),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, True),
-        ({"RANK": "1"}, False),  # nobody else may be there
-        (POD | {"RANK": "2"}, False),
-        # The first process by one of two numbers that contradict each other.
-        (SRUN | {"SLURM_PROCID": "1", "RANK": "0", "WORLD_SIZE": "4"}, False),
-    ],
-)
-def test_the_first_process_tells_the_user(environ: Mapping[str, str], is_told: bool) -> None:
-    with pytest.raises(UserError) as caught:
-        launched(environ)
-    assert caught.value.is_told is is_told  # type: ignore[attr-defined]
-
-
 def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
