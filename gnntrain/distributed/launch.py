@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -110,16 +111,26 @@ class LaunchPlan:
             )
         rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
-        device = rendezvous.share("device", device)
+        device = rendezvous.gather("device", device)[0]
         if launched.local_rank is not None:
             num_ranks = 1
         elif launched.num_ranks is not None:
             num_ranks = launched.num_ranks
         else:  # process 0's machine may have GPUs and this one none, or the other way round
             num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
+        if device == "mps" and len(rendezvous.machines) > 1:
+            raise UserError(
+                "torch has no collectives for Apple's GPUs: only one rank can train on them.",
+                "Write trainer.device=cpu for several ranks.",
+            )
         if device != "cpu":
-            _check_collectives(device, len(rendezvous.machines))
-            _check_gpus(device, num_ranks, launched.launcher)
+            if num_ranks > (there := devices.num_gpus(device)):
+                raise UserError(
+                    f"{launched.launcher} has started more ranks than GPUs: {num_ranks} on "
+                    f"{socket.gethostname()}, where torch sees {there}.",
+                    "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for "
+                    "the CPU.",
+                )
             own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
             refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
         counts = rendezvous.gather("num_ranks", num_ranks)
@@ -152,26 +163,6 @@ def _check_servers(servers: int, num_ranks: int, device: str) -> None:
         raise UserError(
             f"distributed.servers={servers} takes {ranks}: none is left to train.",
             "Start more ranks (distributed.num_processes, or by the launcher), or fewer servers.",
-        )
-
-
-def _check_collectives(device: str, num_processes: int) -> None:
-    """Refuse several ranks on Apple's GPUs."""
-    if device == "mps" and num_processes > 1:
-        raise UserError(
-            "torch has no collectives for Apple's GPUs: only one rank can train on them.",
-            "Write trainer.device=cpu for several ranks.",
-        )
-
-
-def _check_gpus(device: str, num_ranks: int, launcher: str) -> None:
-    """Refuse more ranks than GPUs in the processes that start several ranks, or are one."""
-    there = devices.num_gpus(device)
-    if num_ranks > there:
-        raise UserError(
-            f"{launcher} has started more ranks than GPUs: {num_ranks} on "
-            f"{socket.gethostname()}, where torch sees {there}.",
-            "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for the CPU.",
         )
 
 
@@ -215,11 +206,11 @@ def launch(
     if rendezvous is not None:
         ranks, store = plan.ranks_of(rendezvous), rendezvous.address
         if len(ranks) == 1:
-            return _run_started(worker, payload, plan, rendezvous, ranks[0])
+            return _run_here(worker, payload, plan, rendezvous.control, ranks[0], rendezvous)
         control, host, hosts = rendezvous.control, rendezvous.host, rendezvous.hosts
         return _supervise(worker, payload, plan, log_dir, control, ranks, store, host, hosts)
     if plan.world_size == 1 and in_process:
-        return _run_here(worker, payload, plan)
+        return _run_here(worker, payload, plan, RunControl())
     check_loopback()
     # Served by this process, so that the error of a failed rank outlives the rank.
     served = serve_store(plan.world_size, plan.timeout)
@@ -233,20 +224,38 @@ def launch(
         del served
 
 
-def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
-    control = RunControl()
-    control.grace = plan.grace
-    torch.set_num_threads(plan.threads)
-    with forward_to(control):
-        try:
-            device = _device(plan, 0)
+def _run_here(
+    worker: Worker,
+    payload: Any,
+    plan: LaunchPlan,
+    control: RunControl,
+    rank: int = 0,
+    rendezvous: Rendezvous | None = None,
+) -> None:
+    """Be a rank in this process: the only one, or that as which a launcher has started it."""
+    control.rank, control.grace, control.timeout = rank, plan.grace, plan.timeout
+    reporting: AbstractContextManager[None] = nullcontext()
+    host, local_rank, store = LOOPBACK, 0, None
+    if rendezvous is not None:
+        host, store, reporting = rendezvous.host, rendezvous.address, control.reporting_failure()
+        local_rank = rendezvous.launched.local_rank or 0
+    try:
+        with forward_to(control), reporting:
+            device = _device(plan, local_rank)
             with devices.generator_kept(device):
-                _call(worker, DistributedContext(device=device, control=control), payload)
-        except Exception as error:
-            if control.stop_requested:
+                _run(worker, payload, plan, control, rank, device, host, store)
+    except BaseException as error:
+        cause = error if rendezvous is None else control.cause_of(error)
+        if control.stop_requested and not isinstance(cause, RankLost):
+            if rendezvous is None and isinstance(error, Exception):
                 _log.warning("While the run was being stopped: %s", error)
-                raise Interrupted(control.stop_requested) from error
+            raise Interrupted(control.stop_requested) from error
+        if cause is error:
             raise
+        raise cause from error
+    finally:
+        if plan.world_size > 1:  # another group would be the user's own
+            abort_process_group()
 
 
 def _supervise(
@@ -295,10 +304,7 @@ def _run_rank(
         try:
             with control.reporting_failure():
                 device = _device(plan, local_rank)
-                context = DistributedContext(
-                    rank, plan.world_size, device, control, plan.machines, host
-                )
-                _run_among_others(worker, payload, plan, context, address)
+                _run(worker, payload, plan, control, rank, device, host, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception:  # reported above: the parent raises it
@@ -308,45 +314,29 @@ def _run_rank(
             abort_process_group()
 
 
-def _run_started(
-    worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous, rank: int
-) -> None:
-    """Be the rank as which a launcher has started this process."""
-    control = rendezvous.control
-    control.rank, control.grace, control.timeout = rank, plan.grace, plan.timeout
-    try:
-        with forward_to(control), control.reporting_failure():
-            device = _device(plan, rendezvous.launched.local_rank or 0)
-            context = DistributedContext(
-                rank, plan.world_size, device, control, plan.machines, rendezvous.host
-            )
-            with devices.generator_kept(device):
-                _run_among_others(worker, payload, plan, context, rendezvous.address)
-    except BaseException as error:
-        cause = control.cause_of(error)
-        if control.stop_requested and not isinstance(cause, RankLost):
-            raise Interrupted(control.stop_requested) from error
-        if cause is error:
-            raise
-        raise cause from error
-    finally:
-        abort_process_group()
-
-
-def _run_among_others(
+def _run(
     worker: Worker,
     payload: Any,
     plan: LaunchPlan,
-    context: DistributedContext,
-    address: StoreAddress,
+    control: RunControl,
+    rank: int,
+    device: torch.device,
+    host: str,
+    address: StoreAddress | None,
 ) -> None:
+    """Meet the other ranks, if there are some, and call the worker."""
     torch.set_num_threads(plan.threads)
-    if plan.world_size > 1:
-        with context.control.waiting():
+    context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
+    if plan.world_size > 1 and address is not None:
+        with control.waiting():
             context = replace(context, machine_group=_join(context, plan, address))
-    _call(worker, context, payload)
-    context.barrier()
-    leave_process_group()
+    if isinstance(worker, str):
+        module, _, name = worker.partition(":")
+        worker = cast(Callable[..., None], getattr(importlib.import_module(module), name))
+    worker(context, payload)
+    if plan.world_size > 1:
+        context.barrier()
+        leave_process_group()
 
 
 def _join(
@@ -367,14 +357,6 @@ def _join(
         context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
     # torch's own time limit is half an hour.
     return init_process_group(context, store, timedelta(seconds=plan.timeout))
-
-
-def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
-    if isinstance(worker, str):
-        module, _, name = worker.partition(":")
-        worker = cast(Worker, getattr(importlib.import_module(module), name))
-        assert not isinstance(worker, str)
-    worker(context, payload)
 
 
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:

@@ -256,12 +256,6 @@ class Rendezvous:
         keys = [f"{key}/{process}" for process in range(self.launched.num_processes)]
         return self._wait_for(keys, deadline if self.is_main else math.inf)
 
-    def share(self, key: str, value: Any) -> Any:
-        """Process 0's plain `value` on all."""
-        if self.is_main:
-            self.publish(key, value)
-        return self.wait_for(key)
-
     @property
     def cores(self) -> int:
         """Cores for this process: its share of those that others of its machine may use too."""
