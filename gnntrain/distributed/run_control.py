@@ -159,7 +159,8 @@ class RunControl:
             if stop := self._first(_STOP, str(self.stop_requested or "")):
                 self.is_stopped_elsewhere |= not self.stop_requested
                 self.stop_requested = int(stop)
-            self.is_abandoned |= bool(self._first(_ABANDONED, "1" if self.is_abandoned else ""))
+            if self._first(_ABANDONED, "1" if self.is_abandoned else ""):
+                self.is_abandoned = True
             self._sync_saves()
             self._beat += 1
             self._publish()
