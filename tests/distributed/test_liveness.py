@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -222,8 +221,8 @@ def test_a_script_that_goes_on_after_its_run_is_no_longer_watched() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bounded_store_answers_as_the_store_does(kind: str, tmp_path: Path) -> None:
-    clients = Clients(kind, tmp_path)  # serves the store while it lives
+def test_a_bounded_store_answers_as_the_store_does(kind: str) -> None:
+    clients = Clients(kind)  # serves the store while it lives
     store = BoundedStore(clients.client, timeout=30)
     assert [store.add("n", 2), store.add("n", 1)] == [2, 3]
     store.set("a", "1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,9 +27,9 @@ Join = Callable[[int | None], RunControl]
 
 
 @pytest.fixture(params=KINDS)
-def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
+def join(request: pytest.FixtureRequest) -> Join:
     """Makes the `RunControl` of a rank (None: of the supervisor) of one run."""
-    clients = Clients(request.param, tmp_path)
+    clients = Clients(request.param)
     return lambda rank: RunControl(clients.client(), rank)
 
 
