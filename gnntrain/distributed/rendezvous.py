@@ -104,6 +104,7 @@ class Rendezvous:
 
     Attributes:
         control: Stop, failures and progress.
+        watch: Notices, once the processes have met, which other one fails or goes silent.
         processes: Of all processes, in their order.
         machines: The number of each process's machine: a new one begins with each local rank 0.
         hosts: Name and address of each machine.
@@ -117,7 +118,7 @@ class Rendezvous:
         self._common = _client(replace(address, prefix="gnntrain"))
         rank = None if launched.local_rank is None else launched.process
         self.control = RunControl(self._store, rank, launched.process)
-        self._watch: Watch | None = None
+        self.watch = Watch(self.control)
         self.processes: list[ProcessInfo] = []
         self.machines: tuple[int, ...] = ()
         self.hosts: tuple[str, ...] = ()
@@ -158,32 +159,25 @@ class Rendezvous:
         self.machines = tuple(count - 1 for count in firsts)
         by_machine = dict(zip(self.machines, self.processes, strict=True))
         self.hosts = tuple(f"{one.name}, {one.host}" for one in by_machine.values())
+        roster = Roster(self.machines, self.hosts, of_machines=local_rank is None)
+        self.watch = Watch(self.control, roster, _START_SECONDS, self._end_by_force)
         if self.is_main:
             _check_equal(self.processes)
-            if self.launched.has_store:
-                self._fail_again()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Notice here which other rank fails, or gives no sign of life any more."""
-        of_machines = self.launched.local_rank is None
-        roster = Roster(self.machines, self.hosts, of_machines)
-        self._watch = Watch(self.control, roster, _START_SECONDS, self._end_by_force)
-        with self._watch.running(), self.control.reporting_failure():
-            yield
+            with self._reached():
+                text = self._common.compare_set(f"failed/{_num_meetings}", "", "").decode()
+                if text and self.control.failure(text):  # see `end_others`
+                    raise self.control.first_failure() or RunError(text)
 
     def wait_at_most(self, timeout: float) -> None:
         """Set how long the others may give no sign of life."""
-        self._store.timeout = self._common.timeout = timeout
-        if self._watch is not None:
-            self._watch.timeout = timeout
+        self._store.timeout = self._common.timeout = self.watch.timeout = timeout
 
     def note_ranks(self, counts: Sequence[int]) -> None:
         """Note how many ranks each process is or starts, to name them if one is lost."""
-        if self._watch is not None and self._watch.roster is not None:
-            ends = itertools.accumulate(counts)
-            ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
-            self._watch.roster = replace(self._watch.roster, ranks=ranks)
+        ends = itertools.accumulate(counts)
+        ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
+        if self.watch.roster is not None:
+            self.watch.roster = replace(self.watch.roster, ranks=ranks)
 
     def mark_told(self, error: BaseException) -> None:
         """Mark an error that another process tells the user: process 0 tells those of all."""
@@ -297,27 +291,18 @@ class Rendezvous:
         with self._reached():
             return self._common.compare_set("job", "", uuid.uuid4().hex).decode()
 
-    def _keep_failure(self) -> None:
-        """Keep what would only happen again: torchrun starts the ranks again after any failure, and
-        they then end with this one at once."""
-        first = self.control.first_failure()
-        if self.launched.has_store and first is not None and not may_mend(first):
-            self._common.compare_set(f"failed/{_num_meetings}", "", self.control.failure())
-
-    def _fail_again(self) -> None:
-        with self._reached():
-            text = self._common.compare_set(f"failed/{_num_meetings}", "", "").decode()
-            if text and self.control.failure(text):
-                raise self.control.first_failure() or RunError(text)
-
     def end_others(self, error: BaseException) -> None:
         """Have all processes end with this error, which process 0 tells the user."""
         control = self.control
         if isinstance(error, Exception):
             control.report_failure(error)
             _record_for_torchrun(error)
-            with contextlib.suppress(dist.DistError):
-                self._keep_failure()
+            # torchrun starts the ranks again after any failure. After what would only happen again
+            # they then end with this one at once.
+            first = control.first_failure()
+            if self.launched.has_store and first is not None and not may_mend(first):
+                with contextlib.suppress(dist.DistError):
+                    self._common.compare_set(f"failed/{_num_meetings}", "", control.failure())
         elif isinstance(error, KeyboardInterrupt):
             control.request_stop(signal_of(error))
         control.is_abandoned = True
@@ -427,7 +412,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     _meeting = rendezvous = _open(found, deadline)
     try:
         rendezvous.join(command, deadline)
-        with rendezvous.watched():
+        with rendezvous.watch.running(), rendezvous.control.reporting_failure():
             yield rendezvous
     except BaseException as error:
         cause = rendezvous.control.cause_of(error)

@@ -161,7 +161,13 @@ class RunControl:
                 self.stop_requested = int(stop)
             if self._first(_ABANDONED, "1" if self.is_abandoned else ""):
                 self.is_abandoned = True
-            self._sync_saves()
+            if self.rank == 0:
+                num_saves = self._store.add(_SAVES, 0)
+                if num_saves > self._num_saves:
+                    self._num_saves, self._must_save = num_saves, True
+            elif self._must_save:
+                self._must_save = False
+                self._store.add(_SAVES, 1)
             self._beat += 1
             self._publish()
         except dist.DistError as error:
@@ -173,16 +179,6 @@ class RunControl:
         process = () if self.process is None else (process_name(self.process),)
         for name in (*rank, *process):
             self._store.set(_progress_key(name), " ".join(str(int(v)) for v in astuple(progress)))
-
-    def _sync_saves(self) -> None:
-        if self.rank == 0:
-            num_saves = self._store.add(_SAVES, 0)
-            if num_saves > self._num_saves:
-                self._num_saves = num_saves
-                self._must_save = True
-        elif self._must_save:
-            self._must_save = False
-            self._store.add(_SAVES, 1)
 
     def commit(self, step: int, *, save: bool = False) -> None:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
@@ -302,8 +298,23 @@ class RunControl:
 
     def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
+        ours = error if isinstance(error, GnntrainError) else None
+        kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+        if is_timeout(error):
+            kind = CollectiveTimeout.__name__
+        elif not kind and may_mend(error):
+            kind = TransientError.__name__
+        message = ours.message if ours else f"Rank {self.rank} failed: {told(error)}"
+        described = {
+            "kind": kind,
+            "message": message[:_MAX_CHARACTERS],
+            "hint": ours.hint[:_MAX_CHARACTERS] if ours and ours.hint else None,
+            "ranks": error.ranks if isinstance(error, RankLost) else (),
+            # Its end tells most.
+            "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
+        }
         with suppress(dist.DistError):
-            self.failure(json.dumps(_described(self.rank, error)))
+            self.failure(json.dumps(described))
 
     def failure(self, text: str = "") -> str:
         """The error of the rank that failed first, as JSON; `text` if there is none yet.
@@ -348,24 +359,3 @@ def process_name(number: int) -> str:
 
 def _progress_key(member: Member) -> str:
     return f"progress/{member}"
-
-
-def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
-    ours = error if isinstance(error, GnntrainError) else None
-    message = ours.message if ours else f"Rank {rank} failed: {told(error)}"
-    hint = ours.hint if ours else None
-    return {
-        "kind": _kind(error),
-        "message": message[:_MAX_CHARACTERS],
-        "hint": hint and hint[:_MAX_CHARACTERS],
-        "ranks": error.ranks if isinstance(error, RankLost) else (),
-        # Its end tells most.
-        "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
-    }
-
-
-def _kind(error: BaseException) -> str:
-    if is_timeout(error):
-        return CollectiveTimeout.__name__
-    named = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "")
-    return named or (TransientError.__name__ if may_mend(error) else "")
