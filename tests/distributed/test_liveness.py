@@ -83,7 +83,7 @@ def test_rank_0_notices_who_is_silent_for_the_whole_time_and_the_others_that_it_
 ) -> None:
     group.pass_time(5)
     group.stopped = {2}
-    group.pass_time(LOOKS - 1)
+    group.pass_time(LOOKS)  # the last sign of life arrives late
     assert [watch.lost() for watch in group.watches] == [None] * 4
     group.pass_time(1)
     told = message(group.watches[0].lost())
