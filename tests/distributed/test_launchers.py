@@ -155,7 +155,7 @@ def test_how_a_process_was_started(environ: Mapping[str, str], expected: Launche
         (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, ["2(x3)"]),
         (SRUN | {"SLURM_NODEID": "2"}, ["SLURM_NODEID=2"]),
         (SRUN | {"SLURM_PROCID": "4"}, ["SLURM_PROCID=4"]),
-        (SKYPILOT | POD, ["SkyPilot", "WORLD_SIZE=2"]),
+        (SKYPILOT | POD, ["SkyPilot", "RANK=1"]),
         (SKYPILOT | {"SKYPILOT_NODE_RANK": "3"}, ["SKYPILOT_NODE_RANK=3"]),
         (TRAINJOB | {"PET_NNODES": "1:4"}, ["PET_NNODES=1:4"]),
         (TRAINJOB | {"PET_NODE_RANK": "2"}, ["PET_NODE_RANK=2"]),

@@ -62,7 +62,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
-        made.pass_time()
+        for rank in {0, 1, 2, 3} - made.stopped:
+            made.controls[rank].sync()
 
     monkeypatch.setattr(liveness, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
     return made
