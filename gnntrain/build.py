@@ -230,39 +230,28 @@ def build_evaluator(
         sampled = {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}
         why = "from sampled in-neighbours (evaluation=sampled)"
         return SampledEvaluator(task, sampled, context, estimated=why)
-    if isinstance(model, PlainModel):
-        return build_module_evaluator(config, task, loaders, graph, context, scratch_dir)
-    return build_layerwise(config, task, loaders, graph, context, scratch_dir)
+    return build_exact_evaluator(config, task, model, loaders, graph, context, scratch_dir)
 
 
-def build_module_evaluator(
+def build_exact_evaluator(
     config: Config,
     task: Task,
+    model: AnyModel,
     loaders: LoaderBuilder,
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
-) -> ModuleEvaluator:
-    """The exact evaluator of a plain PyG model, whichever `evaluation.name` is."""
-    buffers = build_buffers(config, DistributedContext(device=context.device), scratch_dir)
-    plans = _evaluation_plans(config, task, context)
-    hops = config.model.num_layers
-    return ModuleEvaluator(task, loaders, graph, context, buffers, plans, hops)
-
-
-def build_layerwise(
-    config: Config,
-    task: Task,
-    loaders: LoaderBuilder,
-    graph: Graph,
-    context: DistributedContext,
-    scratch_dir: Path,
-) -> LayerwiseEvaluator:
-    """The exact evaluator of a `GNN` or `HeteroGNN`, whichever `evaluation.name` is.
+) -> LayerwiseEvaluator | ModuleEvaluator:
+    """The exact evaluator, whichever `evaluation.name` is; arguments as of `build_evaluator`.
 
     On a GPU it reads the same edges and features as the loaders; of sharded features, and of a
     graph in parts, it reads those of other machines as the loaders do.
     """
+    if isinstance(model, PlainModel):
+        buffers = build_buffers(config, DistributedContext(device=context.device), scratch_dir)
+        plans = _evaluation_plans(config, task, context)
+        hops = config.model.num_layers
+        return ModuleEvaluator(task, loaders, graph, context, buffers, plans, hops)
     on_gpu = devices.is_gpu(context.device)
     buffers = build_buffers(config, context, scratch_dir)
     sources = loaders.features
@@ -302,28 +291,23 @@ def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
 def _evaluation_plans(
     config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
 ) -> dict[str, SeedPlan]:
-    return {
-        split: _evaluation_plan(config, task, split, context, by_node=by_node) for split in SPLITS
-    }
-
-
-def _evaluation_plan(
-    config: Config, task: Task, split: str, context: DistributedContext, *, by_node: bool
-) -> SeedPlan:
-    evaluation, seeds = config.evaluation, task.examples(split)
-    seed = config.trainer.seed ^ _EVALUATION_STREAM
-    if evaluation.name == "sampled" and evaluation.max_steps is not None:
-        # A random part of the split, the same one on any number of ranks.
-        shuffled = SeedPlan(seeds, evaluation.batch_size, seed=seed).order(0)
-        seeds = shuffled[: evaluation.max_steps * evaluation.batch_size]
+    evaluation, seed = config.evaluation, config.trainer.seed ^ _EVALUATION_STREAM
     all_ranks = evaluation.ranks == "all"
-    return SeedPlan(
-        seeds,
-        evaluation.batch_size,
-        rank=context.rank if all_ranks else 0,
-        world_size=context.world_size if all_ranks else 1,
-        shuffle=False,
-        redraw=False,
-        seed=seed,
-        by_node=by_node,
-    )
+    plans = {}
+    for split in SPLITS:
+        seeds = task.examples(split)
+        if evaluation.name == "sampled" and evaluation.max_steps is not None:
+            # A random part of the split, the same one on any number of ranks.
+            shuffled = SeedPlan(seeds, evaluation.batch_size, seed=seed).order(0)
+            seeds = shuffled[: evaluation.max_steps * evaluation.batch_size]
+        plans[split] = SeedPlan(
+            seeds,
+            evaluation.batch_size,
+            rank=context.rank if all_ranks else 0,
+            world_size=context.world_size if all_ranks else 1,
+            shuffle=False,
+            redraw=False,
+            seed=seed,
+            by_node=by_node,
+        )
+    return plans

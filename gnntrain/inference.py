@@ -12,10 +12,9 @@ import torch
 
 from gnntrain.build import (
     build_evaluator,
-    build_layerwise,
+    build_exact_evaluator,
     build_loaders,
     build_model,
-    build_module_evaluator,
     build_task,
 )
 from gnntrain.compute.selection import select
@@ -36,7 +35,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.init_from import Axis, learnt_rows, placed, places_of
 from gnntrain.limits import available_cores
-from gnntrain.models import GNN, HeteroGNN
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (
     ModelSignature,
@@ -122,18 +120,9 @@ class BestModel:
         Raises:
             UserError: A plain PyG model has no embeddings.
         """
-        config, context = self._config, self._context
-        if isinstance(self.model, GNN | HeteroGNN):
-            rank = self.graph, context, self._scratch_dir
-            layerwise = build_layerwise(config, self.task, self._loaders, *rank)
-            return layerwise.infer(self.model, embed=embed)
-        if embed:
-            raise UserError(
-                f"model {config.model.name} has no embeddings: gnntrain runs it as a whole.",
-                "Ask for logits, or derive the model from gnntrain.models.GNN.",
-            )
-        rank = self.graph, context, self._scratch_dir
-        return build_module_evaluator(config, self.task, self._loaders, *rank).infer(self.model)
+        parts = self._config, self.task, self.model, self._loaders
+        evaluator = build_exact_evaluator(*parts, self.graph, self._context, self._scratch_dir)
+        return evaluator.infer(self.model, embed=embed)
 
 
 @alone_in_process()

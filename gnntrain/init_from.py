@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -77,8 +77,17 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     source = {"init_from": str(run.path)}
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
     signature, there = _signature(run, graph)
-    _warn_of_scale(config, run)
-    _weights(config, run, signature, there, _best(run))
+    datasets = from_dict(run.config(), saved=True).dataset, config.dataset
+    was, now = (getattr(dataset, "standardize", False) for dataset in datasets)
+    if was != now:
+        _log.warning(
+            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
+            "with %s: the weights are for features of another scale",
+            run.shown,
+            shown(was),
+            shown(now),
+        )
+    _weights(config, run, signature, there, load_checkpoint(run.best_checkpoint()))
     moved = [str(axis) for axis in _moved(config, run, signature, there, graph) if axis.is_named]
     if moved:
         _log.warning("trainer.init_from=%s: matched by name: %s", run.shown, ", ".join(moved))
@@ -103,7 +112,7 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
         return None
     run = RunDirectory.open(config.trainer.init_from)
     signature, there = _signature(run, graph)
-    state = _best(run)
+    state = load_checkpoint(run.best_checkpoint())
     given = _weights(config, run, signature, there, state)
     places = places_of(config, model, _moved(config, run, signature, there, graph))
     weights, num_taken = {}, 0
@@ -151,17 +160,12 @@ class Axis:
     def __str__(self) -> str:
         new = self.here[self.source < 0]
         gone = np.delete(self.there, self.source[self.source >= 0])
-        told = [
-            f"{what}: {first_names([_text(name) for name in names[:20]])}"
-            for what, names in (("new", new), ("left out", gone))
-            if len(names)
-        ]
+        told = []
+        for what, names in (("new", new), ("left out", gone)):
+            texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names[:20]]
+            told += [f"{what}: {first_names(texts)}"] if texts else []
         taken = f"{len(self.here) - len(new):,} of {len(self.here):,} {self.label}"
         return f"{taken} ({'; '.join(told) or 'in another order'})"
-
-
-def _text(name: object) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _signature(run: RunDirectory, graph: Graph) -> tuple[ModelSignature, GraphSchema]:
@@ -169,19 +173,6 @@ def _signature(run: RunDirectory, graph: Graph) -> tuple[ModelSignature, GraphSc
     signature = model_signature(run, from_dict(run.config(), saved=True).dataset)
     subject = f"trainer.init_from={run.shown}: its model"
     return signature, refuse_other_types(signature, graph, subject=subject, exactly=True)
-
-
-def _warn_of_scale(config: Config, run: RunDirectory) -> None:
-    datasets = from_dict(run.config(), saved=True).dataset, config.dataset
-    there, here = (getattr(dataset, "standardize", False) for dataset in datasets)
-    if there != here:
-        _log.warning(
-            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
-            "with %s: the weights are for features of another scale",
-            run.shown,
-            shown(there),
-            shown(here),
-        )
 
 
 def _moved(
@@ -208,7 +199,10 @@ def _moved(
         ):
             axes.append(rows)
         else:
-            _refuse(run, signature, there, graph, name, learns_rows)
+            subject = f"trainer.init_from={run.shown}: its model"
+            refuse_other_nodes(
+                signature, there, graph, name, subject=subject, learns_rows=learns_rows
+            )
     doubled = here, 2 * outputs
     if (signature.class_names, graph.class_names) != (None, None):
         what = "targets" if graph.task == "continuous" else "classes"
@@ -217,12 +211,6 @@ def _moved(
         fresh = np.full(outputs, -1)
         axes.append(Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
     return [axis for axis in axes if not np.array_equal(axis.source, np.arange(len(axis.there)))]
-
-
-def _refuse(run: RunDirectory, *values: Any) -> None:
-    signature, there, graph, name, learns_rows = values
-    subject = f"trainer.init_from={run.shown}: its model"
-    refuse_other_nodes(signature, there, graph, name, subject=subject, learns_rows=learns_rows)
 
 
 def _output_names(labels: ModelSignature | Graph) -> list[str]:
@@ -316,10 +304,6 @@ def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, 
     return {name: weight.shape for name, weight in model.state_dict().items()}
 
 
-def _best(run: RunDirectory) -> State:
-    return load_checkpoint(run.best_checkpoint())
-
-
 def _weights(
     config: Config,
     run: RunDirectory,
@@ -338,10 +322,14 @@ def _weights(
     if differing:
         more = len(differing) - _NUM_SHOWN
         told = "; ".join(differing[:_NUM_SHOWN]) + (f"; and {more} more differ" * (more > 0))
-        keys = ", ".join(_other_keys(config, run))
+        its = from_dict(run.config(), saved=True).model.model_dump(mode="json")
+        here = config.model.model_dump(mode="json")
+        keys = [f"model.{key}={shown(its[key])}" for key in its if its[key] != here.get(key)]
+        if its["name"] != here["name"]:
+            keys = [f"model={its['name']}"]
         raise UserError(
             f"trainer.init_from={run.shown}: the weights are another model's: {told}.",
-            f"It was trained with {keys}."
+            f"It was trained with {', '.join(keys)}."
             if keys
             else "An older gnntrain trained it: train it anew.",
         )
@@ -351,15 +339,3 @@ def _weights(
 def _shape(weight: Tensor | torch.Size | None) -> str:
     shape = weight.shape if isinstance(weight, Tensor) else weight
     return "absent" if shape is None else str(list(shape))
-
-
-def _other_keys(config: Config, run: RunDirectory) -> Iterator[str]:
-    """The model keys in which the run differs."""
-    there = from_dict(run.config(), saved=True).model.model_dump(mode="json")
-    here = config.model.model_dump(mode="json")
-    if there["name"] != here["name"]:
-        yield f"model={there['name']}"
-        return
-    for key, value in there.items():
-        if value != here.get(key):
-            yield f"model.{key}={shown(value)}"

@@ -66,7 +66,6 @@ from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
-from gnntrain.training.records import Summary
 
 if TYPE_CHECKING:
     from gnntrain.data.partitioned_graph import Method, PartitionedGraph
@@ -141,8 +140,13 @@ def _begin(
         # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
-    if_exists, named = config.run.if_exists, _named(config, place)
-    begun = begun_run(if_exists, overrides, named, jobs, is_launched=rendezvous is not None)
+    if place is None:
+        named = wanted_run(config.run.dir, config.run.name, RUNS)
+    else:
+        named = None if place.is_made_up else place.path
+    begun = begun_run(
+        config.run.if_exists, overrides, named, jobs, is_launched=rendezvous is not None
+    )
     if begun is not None:
         return _take_up(begun, config, listener, data, rendezvous)
     _refuse_mistakes(config)
@@ -188,7 +192,17 @@ def _take_up(
         config = config.model_copy(update={"trainer": trainer})
     if changed := changed_meaning(saved, config):
         raise ConfigError(changed)
-    _tell_other_files(run, config)
+    dataset = config.dataset
+    if isinstance(dataset, FilesConfig) and not is_object(dataset):
+        with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
+            if config.distributed.graph != "partitioned" and has_changed(run, dataset):
+                _log.warning(
+                    "The files of %s hold other data today (or an older version read them); the "
+                    "run %s stays with those that it was begun with. A run of another name "
+                    "(run.name=NAME) trains on today's.",
+                    dataset.name,
+                    run.shown,
+                )
     summary = run.summary() or {}
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
         _log.warning("The run %s has completed: nothing is left to train.", run.shown)
@@ -197,22 +211,6 @@ def _take_up(
         return summary
     _log.warning("The run %s is there, and goes on.", run.shown)
     return _go_on(run.path, config, (), listener, rendezvous, data)
-
-
-def _tell_other_files(run: RunDirectory, config: Config) -> None:
-    """Say that the user's files hold other data than when the run was begun."""
-    dataset = config.dataset
-    if not isinstance(dataset, FilesConfig) or is_object(dataset):
-        return
-    with contextlib.suppress(UserError):  # they are not here, nor do they need to be
-        if config.distributed.graph != "partitioned" and has_changed(run, dataset):
-            _log.warning(
-                "The files of %s hold other data today (or an older version read them); the run %s "
-                "stays with those that it was begun with. A run of another name (run.name=NAME) "
-                "trains on today's.",
-                dataset.name,
-                run.shown,
-            )
 
 
 def _refuse_mistakes(config: Config) -> None:
@@ -330,15 +328,14 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
     state, checkpoint, damaged = load_last(run.checkpoints)
     for problem in damaged:
         _log.warning("%s Resuming from %s.", problem.message, checkpoint.name)
-    _tell_unsaved(run, state)
+    shown, saved = len(reached(run, "").records), state.get("epoch")
+    if isinstance(saved, int) and saved < shown:
+        best = state.get("best_epoch")
+        _log.warning(
+            "The last checkpoint holds %d whole epochs%s. Later ones, up to %d, are trained again.",
+            *(saved, "" if best is None else f" (the best so far: {best})", shown),
+        )
     return state, checkpoint
-
-
-def _named(config: Config, place: RunPlace | None) -> Path | None:
-    """The run directory that the command names; None: its name is made up."""
-    if place is None:
-        return wanted_run(config.run.dir, config.run.name, RUNS)
-    return None if place.is_made_up else place.path
 
 
 def _create(
@@ -415,21 +412,17 @@ def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvou
             if restarts_left == 0 or not may_mend(error):
                 raise
             restarts_left -= 1
-            job = _restarted(job, run, error, restarts_left)
-
-
-def _restarted(job: Job, run: RunDirectory, error: Exception, restarts_left: int) -> Job:
-    """The job from its last checkpoint, or from the beginning if there is none yet."""
-    try:
-        _, checkpoint, _ = load_last(run.checkpoints)
-    except UserError:
-        checkpoint = None
-    since = "the beginning" if checkpoint is None else "the last checkpoint"
-    _log.warning(
-        "%s Starting again from %s (%d more restarts).", error_text(error), since, restarts_left
-    )
-    run.forget_summary()
-    return replace(job, checkpoint=checkpoint)
+            try:
+                _, checkpoint, _ = load_last(run.checkpoints)
+            except UserError:  # there is none yet
+                checkpoint = None
+            since = "the beginning" if checkpoint is None else "the last checkpoint"
+            _log.warning(
+                "%s Starting again from %s (%d more restarts).",
+                *(error_text(error), since, restarts_left),
+            )
+            run.forget_summary()
+            job = replace(job, checkpoint=checkpoint)
 
 
 def _close(
@@ -439,7 +432,21 @@ def _close(
 
     Rank 0 may have been killed, or may have recorded the lost connection to another rank.
     """
-    summary = run.summary() or _reached(run, job, graph, world_size, error).to_dict()
+    summary = run.summary()
+    if summary is None:  # rank 0 was killed
+        try:
+            state: State = load_last(run.checkpoints)[0]
+        except UserError:
+            state = {}
+        summary = summarize(
+            job,
+            graph,
+            reached(run, graph.metric),
+            error=error,
+            num_parameters=state.get("num_parameters", 0),
+            world_size=world_size,
+            initial_weights=state.get("initial_weights"),
+        ).to_dict()
     summary = {key: value for key, value in summary.items() if key != "error"}
     text = error_text(error)
     summary |= {"status": status_of(error)} | ({} if text is None else {"error": text})
@@ -447,36 +454,6 @@ def _close(
         run.rewrite_summary(summary)
     except RunError as failure:  # a full disk must not hide the run's own error
         _log.warning("%s", failure.message)
-
-
-def _reached(
-    run: RunDirectory, job: Job, graph: Graph, world_size: int, error: BaseException
-) -> Summary:
-    """The progress of a run whose rank 0 was killed."""
-    try:
-        state: State = load_last(run.checkpoints)[0]
-    except UserError:
-        state = {}
-    return summarize(
-        job,
-        graph,
-        reached(run, graph.metric),
-        error=error,
-        num_parameters=state.get("num_parameters", 0),
-        world_size=world_size,
-        initial_weights=state.get("initial_weights"),
-    )
-
-
-def _tell_unsaved(run: RunDirectory, state: State) -> None:
-    """Log which epochs were shown before the run was killed, but are in no checkpoint."""
-    shown, saved = len(reached(run, "").records), state.get("epoch")
-    if isinstance(saved, int) and saved < shown:
-        best = state.get("best_epoch")
-        _log.warning(
-            "The last checkpoint holds %d whole epochs%s. Later ones, up to %d, are trained again.",
-            *(saved, "" if best is None else f" (the best so far: {best})", shown),
-        )
 
 
 def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
@@ -604,9 +581,23 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     refuse_other_labels(config, graph.dataset, graph.task)
     refuse_broken_metrics(graph.task, graph.num_outputs)
     positive_class(graph, config.task.positive_class)
-    _refuse_other_fan_outs(config, graph)
+    if config.model.is_hetero:
+        sampler, evaluation = config.sampler, config.evaluation
+        given = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
+        if evaluation.name == "sampled" and evaluation.fan_outs is not None:
+            given["evaluation.fan_outs"] = evaluation.fan_outs
+        for key, fan_outs in given.items():
+            resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers, key)
     if isinstance(config.model, PluginConfig):
-        _refuse_other_plugin(config.model, graph)
+        from gnntrain.models import build_model  # imports all models
+
+        try:
+            with torch.device("meta"):
+                build_model(config.model, graph.schema, graph.num_outputs)
+        except UserError:
+            raise
+        except Exception:  # of another's code: perhaps it needs the values that weights lack here
+            _log.debug("model %s cannot be made without values", config.model.name, exc_info=True)
     num_seeds = len(graph.split("train"))
     if num_seeds == 0:
         raise UserError(
@@ -620,36 +611,3 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
             f"{global_batch} a step over all ranks.",
             "Lower trainer.batch_size, or set trainer.drop_last=false.",
         )
-
-
-def _refuse_other_plugin(model: PluginConfig, graph: Graph) -> None:
-    """Refuse a plug-in model that cannot be made for the graph.
-
-    Raises:
-        UserError: See `build_plugin`.
-    """
-    from gnntrain.models import build_model  # imports all models
-
-    try:
-        with torch.device("meta"):
-            build_model(model, graph.schema, graph.num_outputs)
-    except UserError:
-        raise
-    except Exception:  # of another's code: perhaps it needs the values that weights lack here
-        _log.debug("model %s cannot be made without values", model.name, exc_info=True)
-
-
-def _refuse_other_fan_outs(config: Config, graph: Graph) -> None:
-    """Refuse fan-outs of edge types that the graph has not.
-
-    Raises:
-        UserError: See `resolved_fan_outs`.
-    """
-    if not config.model.is_hetero:
-        return
-    sampler, evaluation = config.sampler, config.evaluation
-    given = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
-    if evaluation.name == "sampled" and evaluation.fan_outs is not None:
-        given["evaluation.fan_outs"] = evaluation.fan_outs
-    for key, fan_outs in given.items():
-        resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers, key)

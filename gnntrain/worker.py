@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import platformdirs
 import torch
@@ -31,7 +30,6 @@ from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.models import AnyModel
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.logfiles import restore_tables
@@ -46,7 +44,7 @@ from gnntrain.tasks.node_classification import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.memory import peak_resident_bytes
-from gnntrain.training.records import Listener, RunInfo, Summary
+from gnntrain.training.records import Listener, RunInfo
 from gnntrain.training.serving import ServerTimes, serve_evaluations, served_evaluator
 from gnntrain.training.trainer import Callback, Trainer
 
@@ -63,14 +61,25 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     plain = config.to_dict()
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(_log_file(everyone, run)))
+        try:
+            log_file = open_rank_log(run.path, everyone.rank)
+        except RunError:  # another machine may not have the place
+            if everyone.machine == 0:
+                raise
+            folder = platformdirs.user_log_path("gnntrain") / run.name
+            log_file = open_rank_log(folder, everyone.rank)
+        stack.enter_context(contextlib.closing(log_file))
         context = context_of_role(config, everyone)
         if is_server(config, everyone):
             _serve(context, everyone, job, run)
             return
         listeners: list[Listener] = []
         if context.is_main:
-            shown = _listener(job, stack)
+            shown: Console | Channel | None = None  # or the process that started the run shows it
+            if not isinstance(job.listener, bool):
+                shown = Channel(job.listener)
+            elif job.listener:
+                shown = stack.enter_context(Console())
             stack.enter_context(contextlib.closing(forward_warnings(shown)))
             listeners = [] if shown is None else [shown]
             listeners += build_loggers(plain["logger"], run, plain)
@@ -78,11 +87,17 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
-        state = _state(context, job)
-        if state is None:
-            initial = _initial(context, job, model, graph)
-        else:
+        # Other machines than rank 0's may have no checkpoint and no run to begin from: what rank 0
+        # reads is sent to all of them (weights by DDP).
+        reads = context.is_main or context.num_machines == 1
+        state: State | None = None
+        initial: InitialWeights | None = None
+        if job.checkpoint is not None:
+            state = load_checkpoint(job.checkpoint) if reads else {}
+            state = state if context.num_machines == 1 else context.broadcast(state)
             initial = InitialWeights.saved_in(state)
+        elif reads:
+            initial = take_weights(config, model, graph)
         loaders = build_loaders(config, task, model, graph, context, exchange)
         evaluator: Evaluator
         callbacks: list[Callback] = []
@@ -102,7 +117,10 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             callbacks=callbacks,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
-            identity={"config": plain, "initial_weights": _plain(initial)},
+            identity={
+                "config": plain,
+                "initial_weights": None if initial is None else initial.to_dict(),
+            },
         )
         if state is not None:
             trainer.load_state(state, job.checkpoint or "")
@@ -120,36 +138,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)
-
-
-def _log_file(context: DistributedContext, run: RunDirectory) -> logging.Handler:
-    """The log of this rank: in the run directory, which a machine without it makes for its logs; or
-    in the user's folder of logs, where another machine does not have the place."""
-    try:
-        return open_rank_log(run.path, context.rank)
-    except RunError:
-        if context.machine == 0:
-            raise
-        return open_rank_log(platformdirs.user_log_path("gnntrain") / run.name, context.rank)
-
-
-def _state(context: DistributedContext, job: Job) -> State | None:
-    """The checkpoint to resume from. Other machines than rank 0's need not have the file."""
-    if job.checkpoint is None:
-        return None
-    is_read_here = context.is_main or context.num_machines == 1
-    state = load_checkpoint(job.checkpoint) if is_read_here else {}
-    return state if context.num_machines == 1 else context.broadcast(state)
-
-
-def _initial(
-    context: DistributedContext, job: Job, model: AnyModel, graph: Graph
-) -> InitialWeights | None:
-    """Begin with the weights of another run, which only rank 0's machine may have: DDP copies rank
-    0's to all ranks."""
-    if context.is_main or context.num_machines == 1:
-        return take_weights(job.config, model, graph)
-    return None
 
 
 def _serve(
@@ -172,17 +160,6 @@ def _serve(
         resume_collection()
         num_trainers = everyone.world_size - context.world_size
         serve_evaluations(model, evaluator, exchange, context, num_trainers)
-
-
-def _plain(initial: InitialWeights | None) -> dict[str, Any] | None:
-    return None if initial is None else initial.to_dict()
-
-
-def _listener(job: Job, stack: contextlib.ExitStack) -> Console | Channel | None:
-    """The console, the channel to the process that started the run, or nobody."""
-    if isinstance(job.listener, bool):
-        return stack.enter_context(Console()) if job.listener else None
-    return Channel(job.listener)
 
 
 def _fit(
@@ -214,10 +191,14 @@ def _fit(
                 world_size=context.world_size,
                 peak_rss=peak or peak_resident_bytes(),
                 peak_gpu=peak_memory(context.device),
-                initial_weights=_plain(initial),
+                initial_weights=None if initial is None else initial.to_dict(),
                 estimated=trainer.evaluator.estimated,
             )
-            unwritten = _write(summary, run)
+            unwritten: RunError | None = None
+            try:
+                run.write_summary(summary)
+            except RunError as failure:
+                unwritten = failure
             for listener in listeners:
                 listener.on_finish(summary)
             if unwritten is not None and error is None:  # the first of two errors is raised
@@ -235,15 +216,6 @@ def _cause(error: BaseException, control: RunControl) -> BaseException:
     if isinstance(cause, KeyboardInterrupt) and control.is_abandoned:
         return RunError("Another rank failed.")
     return cause
-
-
-def _write(summary: Summary, run: RunDirectory) -> RunError | None:
-    """Write the summary; return the error if that fails, since listeners are called first."""
-    try:
-        run.write_summary(summary)
-    except RunError as error:
-        return error
-    return None
 
 
 def _info(

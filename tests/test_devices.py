@@ -122,8 +122,7 @@ def _no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        f"{SYNTHETIC} model=sage trainer.clip_norm=1",
-        f"{SYNTHETIC} model=gcn evaluation=sampled",
+        f"{SYNTHETIC} model=sage trainer.clip_norm=1 evaluation=sampled",
         f"{SYNTHETIC} model=gat model.heads=2 sampler=full",
         "dataset=hills task.type=node_regression",
         "dataset=hills task.type=node_regression evaluation=sampled task.loss=huber",

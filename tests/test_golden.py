@@ -129,18 +129,12 @@ def assert_alike(found: Any, kept: Any, place: str) -> None:
         assert found == kept, place
 
 
-@pytest.mark.parametrize("where", ["whole", "parts", "served"])
 @pytest.mark.parametrize("kind", ["golden", "golden_typed"])
-def test_batches(kind: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "site", monkeypatch, "golden_probe", PROBE, ENTRY_POINTS)
     monkeypatch.setenv("GOLDEN_BATCHES", str(tmp_path / "batches"))
     graph = TYPED if kind == "golden_typed" else GRAPH
     keys = [*graph, *SHORT, "model=plugin", f"model.name={kind}", "run.dir=run"]
-    if where == "parts":
-        assert main(["partition", *graph, "--parts", "2", "--out", "parts"]) == 0
-        keys += ["distributed.graph=partitioned", "distributed.parts=parts"]
-    elif where == "served":
-        keys += ["distributed.num_processes=2", "distributed.servers=1"]
     assert main(keys) == 0
     check(f"batches {kind}", (tmp_path / "batches").read_text().split())
 

@@ -9,37 +9,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import optuna
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna.distributions import FloatDistribution
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gnntrain import metrics
-from gnntrain.app import Composed, Composer
 from gnntrain.cli import main
-from gnntrain.config import Config, OptunaSweepConfig, TrainerConfig
+from gnntrain.config import TrainerConfig
 from gnntrain.config.reading import read
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
 from gnntrain.report.comparison import best_of, groups_of
 from gnntrain.report.runs import read_run
 from gnntrain.report.tables import groups_table
-from gnntrain.reporting.progress import Progress
-from gnntrain.reporting.trials import SweepResults, Trial
-from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.study import Study
 from gnntrain.training.optimizer import build_optimizer, build_schedule
-from gnntrain.training.records import FitResult
 from tests.examples import examples
 from tests.packages import install
 from tests.report.samples import write_run
-from tests.reporting.samples import info, record
+from tests.reporting.samples import record
 
 CODE = """
     from gnntrain.metrics import metric
@@ -48,14 +40,6 @@ CODE = """
     def error_rate(outputs, targets):
         return float((outputs.argmax(dim=1) != targets).double().mean())
 """
-
-
-@pytest.fixture(params=["error_rate", "rmse"])
-def lower(request: pytest.FixtureRequest) -> str:
-    """A metric of another package, or one of our own."""
-    if request.param == "error_rate":
-        request.getfixturevalue("error_rate")
-    return str(request.param)
 
 
 @pytest.fixture
@@ -138,26 +122,6 @@ def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
     assert hints["dataset.metric"] == "did you mean accuracy?"
 
 
-def test_the_best_epoch_and_early_stopping_follow_its_direction(lower: str) -> None:
-    result = FitResult()
-    bests = []
-    for epoch, value in enumerate((0.5, 0.3, 0.4, 0.3), 1):
-        result.add(record(epoch, metrics={"val": {lower: value}}), lower)
-        bests.append(result.best_epoch)
-    assert bests == [1, 2, 2, 2]
-    assert result.has_stalled(2)
-    assert not result.has_stalled(3)
-
-
-def test_the_live_view_follows_it(lower: str) -> None:
-    progress = Progress(info(metric=lower), lambda: 0.0)
-    told = [
-        progress.note_epoch(record(epoch, metrics={"val": {lower: value}}))
-        for epoch, value in enumerate((0.5, 0.3, 0.4), 1)
-    ]
-    assert told == [True, True, False]
-
-
 def test_a_plateau_schedule_follows_it() -> None:
     config = TrainerConfig(lr=1.0, scheduler="plateau", scheduler_step=1, scheduler_gamma=0.5)
     optimizer = build_optimizer([nn.Parameter(torch.zeros(1))], config)
@@ -172,57 +136,14 @@ def test_a_plateau_schedule_follows_it() -> None:
     assert rates == [1.0, 1.0, 1.0, 0.5, 0.5]
 
 
-def test_sweep_results_follow_it(lower: str) -> None:
-    trials = [
-        Trial(0, [], "", "completed", lower, 0.4, 0.4, varied=["model=gcn", "trainer.seed=0"]),
-        Trial(1, [], "", "completed", lower, 0.2, 0.2, varied=["model=gcn", "trainer.seed=1"]),
-        Trial(2, [], "", "completed", lower, 0.1, 0.1, varied=["model=gat", "trainer.seed=0"]),
-        Trial(3, [], "", "completed", lower, 0.9, 0.9, varied=["model=gat", "trainer.seed=1"]),
-    ]
-    results = SweepResults.of(trials)
-    assert [trial.number for trial in results.ranked] == [2, 1, 0, 3]
-    assert results.groups[0].varied == ("model=gcn",)
-    assert results.best is trials[1]
-
-
-def test_a_search_prunes_and_keeps_trials_by_it(
-    lower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Composer, "compose", lambda _, overrides: Composed(Config(), overrides))
-    config = OptunaSweepConfig(trials=9)
-    space = {"trainer.lr": FloatDistribution(1e-3, 1e-2)}
-    source = Study([], SweepFolder(tmp_path), Composer(), config, space)
-    for number in range(6):
-        asked = source.next()
-        assert asked is not None
-        trial, _ = asked
-        trial.metric = lower
-        assert not any(source.should_prune(trial, epoch, 20, 0.5) for epoch in range(1, 21))
-        trial.status, trial.val = "completed", 0.5 - 0.01 * number
-        source.tell(trial)
-    asked = source.next()
-    assert asked is not None
-    asked[0].metric = lower
-    assert not source.should_prune(asked[0], 10, 20, 0.4)
-    asked = source.next()
-    assert asked is not None
-    asked[0].metric = lower
-    assert source.should_prune(asked[0], 10, 20, 0.6)
-    source.save()
-    study = optuna.load_study(study_name="gnntrain", storage=f"sqlite:///{tmp_path / 'optuna.db'}")
-    assert study.direction.name == "MINIMIZE"
-    assert study.best_value == 0.45
-    again = Study(source.trials, SweepFolder(tmp_path), Composer(), config, space)
-    assert again._study.best_value == 0.45
-
-
-def test_reports_follow_it(lower: str, tmp_path: Path) -> None:
+def test_reports_follow_it(error_rate: str, tmp_path: Path) -> None:
     runs = []
     for name, values in (("a", (0.5, 0.2, 0.3)), ("b", (0.6, 0.4, 0.5))):
         records = [
-            record(epoch, metrics={"val": {lower: value}}) for epoch, value in enumerate(values, 1)
+            record(epoch, metrics={"val": {error_rate: value}})
+            for epoch, value in enumerate(values, 1)
         ]
-        path = write_run(tmp_path / name, records, {"metric": lower}, lr=min(values))
+        path = write_run(tmp_path / name, records, {"metric": error_rate}, lr=min(values))
         runs.append(read_run(path))
     assert [run.result.best_epoch for run in runs] == [2, 2]
     assert best_of(runs) is runs[0]

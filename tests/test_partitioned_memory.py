@@ -97,6 +97,7 @@ def _written(folder: Path, num_nodes: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit a process's memory")
 def test_a_limit_of_memory_that_the_whole_graph_breaks(tmp_path: Path) -> None:
     small, large = _written(tmp_path / "small", 2000), _written(tmp_path / "large", NUM_NODES)

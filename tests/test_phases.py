@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -21,23 +19,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
-
-
-def test_a_phase_is_the_sum_of_what_ran_in_it(clock: Clock) -> None:
-    phases = Phases()
-    for seconds in (1, 2):
-        with phases("forward"):
-            clock.time += seconds
-        clock.time += 10
-    assert phases.drain() == {"forward": 3}
-
-
-def test_what_is_drained_does_not_come_again() -> None:
-    phases = Phases()
-    with phases("forward"):
-        pass
-    assert list(phases.drain()) == ["forward"]
-    assert phases.drain() == {}
 
 
 def test_what_raises_has_taken_its_time(clock: Clock) -> None:
@@ -84,20 +65,6 @@ def test_without_a_mark_all_of_it_is_backward(clock: Clock) -> None:
             if marked:
                 phases.mark()
     assert phases.drain() == {"backward": 2, "all_reduce": 0}
-
-
-def test_threads_add_to_the_same_phases() -> None:
-    phases = Phases(background=True)
-    together = threading.Barrier(4)
-
-    def work(_: int) -> None:
-        together.wait()
-        for _ in range(500):
-            phases._add("sample", 0.0, 1.0)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    assert phases.drain() == {"background/sample": 2000}
 
 
 def test_what_the_loader_did_in_the_step_was_waited_for_there() -> None:

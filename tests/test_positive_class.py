@@ -77,9 +77,7 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     assert main(["resume", "run", "trainer.epochs=4", "task.positive_class=ok"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("rare", "frequent"), [("fraud", "ok"), ("YES", "no"), (1, 2), ("+5", "5")]
-)
+@pytest.mark.parametrize(("rare", "frequent"), [("fraud", "ok"), ("+5", "5")])
 def test_the_class_that_is_taken_is_told_and_how_to_take_the_other(
     rare: object, frequent: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +91,7 @@ def test_the_class_that_is_taken_is_told_and_how_to_take_the_other(
     assert json.loads(Path("other/summary.json").read_text())["test"]["base_rate"] < 0.2
 
 
-@pytest.mark.parametrize(("rare", "frequent"), [(1, 0), ("True", "False"), ("Yes", "No")])
+@pytest.mark.parametrize(("rare", "frequent"), [(1, 0), ("Yes", "No")])
 def test_where_it_is_plain_nothing_is_advised(
     rare: object, frequent: object, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,16 +14,18 @@ from gnntrain.compute.cpu import (
     NO_NUMBERS,
     NO_TIES,
     NO_WEIGHTS,
-    Table,
+    adjacency_of,
     array_of,
     by_rows,
     factors_of,
+    number_type,
     numbers_by_edge,
+    table_of,
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
-from gnntrain.compute.operator import Operator, Sum
+from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
     columns_of,
@@ -37,8 +41,8 @@ class Aggregate(Operator):
 
     Attributes:
         root: "beside": row(dst_offset + v) stands beside out[v], which is twice as wide; "added":
-            the second half of that row is added to out[v] from `first_loop` on, and the first
-            halves are summed; else "none".
+            the second half of that row is added to out[v] where there is one, and the first halves
+            are summed; else "none".
     """
 
     features: LazyFeatures
@@ -46,11 +50,14 @@ class Aggregate(Operator):
     root: str
     dtype: torch.dtype
 
-    def fake(self) -> Tensor:
+    @property
+    def out_width(self) -> int:
         width = self.features.num_features
-        across = {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
+        return {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
+
+    def fake(self) -> Tensor:
         device = self.total.indptr.device
-        return torch.empty(self.total.num_dst, across, dtype=self.dtype, device=device)
+        return torch.empty(self.total.num_dst, self.out_width, dtype=self.dtype, device=device)
 
     def reference(self) -> Tensor:
         features, total, root, dtype = self.features, self.total, self.root, self.dtype
@@ -58,9 +65,8 @@ class Aggregate(Operator):
         first = total.first_loop
         width = features.num_features // 2 if root == "added" else features.num_features
         out = reference.row_sums(features, total, width, exact)
-        scale = reference.row_factors(total, exact)
-        if scale is not None:
-            out *= scale
+        if total.scale is not None:
+            out *= total.scale.to(exact).unsqueeze(1)
 
         def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
             return Gather(features, start, start + number, dtype).reference()
@@ -79,10 +85,9 @@ class Aggregate(Operator):
         return out.to(dtype)
 
     def cpu(self) -> Tensor:
-        reduction = Reduction(Table(self.features), self.total, self.root)
-        across = 2 * reduction.width if self.root == "beside" else reduction.width
-        out = BUFFERS.empty((reduction.num_dst, across), self.dtype)
-        by_rows(len(out), reduction.num_edges, lambda a, b: reduction.put(a, b, out[a:b]))
+        put = reduction(self.features, self.total, self.root)
+        out = BUFFERS.empty((self.total.num_dst, self.out_width), self.dtype)
+        by_rows(len(out), self.total.num_edges(self.features), lambda a, b: put(a, b, out[a:b]))
         return out
 
     def cuda(self) -> Tensor:
@@ -97,8 +102,8 @@ class Aggregate(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        edges, dtype, number = given.edges, given.dtype, given.num_rows
-        mean, factors = edges._replace(is_mean=True), given.factors(is_mean=True)
+        edges, dtype, number = Sum(*given.edges), given.dtype, given.num_rows
+        mean, factors = given.mean(), given.factors()
         heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
         loops = heads._replace(loop=given.exact(edges.num_dst, 3))
         by_edge = edges._replace(indices=None)
@@ -123,106 +128,68 @@ class Aggregate(Operator):
         }
 
 
-class Reduction:
-    """`Sum` in the form of Numba's kernel."""
+def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, int, Tensor], None]:
+    """Reduces for the destinations `start … stop − 1` into the rows of a tensor, on this thread."""
+    table, weight, loop, own = table_of(features), total.edge_weight, total.loop, total.dst_offset
+    row_width, row_type = features.num_features, features.rows.dtype
+    width = row_width // 2 if root == "added" else row_width
+    edge_ids = None if weight is None else total.edge_ids
+    edges = total.indptr.numpy(), NO_NUMBERS if total.indices is None else total.indices.numpy()
+    factors = (
+        NO_NUMBERS if edge_ids is None else edge_ids.numpy(),
+        NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
+        factors_of(total.source_scale),
+        factors_of(total.scale),
+        NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
+    )
+    num_added = len(features) if root == "added" else 0
+    given = table, edges, factors, (total.indices is None, own, total.skip_own, num_added)
 
-    def __init__(self, table: Table, total: Sum, root: str) -> None:
-        self.num_dst = total.num_dst
-        self.num_edges = len(table.rows if total.indices is None else total.indices)
-        self.width = table.width // 2 if root == "added" else table.width
-        self._table, self._root, self._own = table, root, total.dst_offset
-        weight, source_scale, loop = total.edge_weight, total.source_scale, total.loop
-        if total.source_indptr is not None:
-            # In the sums' precision: otherwise the kernels would widen every row.
-            exact = torch.promote_types(table.rows.dtype, torch.float32)
-            share = 1 / total.source_indptr.diff().clamp(min=1).to(exact)
-            source_scale = share if source_scale is None else share * source_scale
-        self._arguments = (
-            *table.arguments,
-            total.indptr.numpy(),
-            NO_NUMBERS if total.indices is None else total.indices.numpy(),
-            total.indices is None,
-            NO_NUMBERS if total.edge_ids is None else total.edge_ids.numpy(),
-            NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
-            factors_of(source_scale),
-            factors_of(total.scale),
-            total.is_mean,
-            total.dst_offset,
-            total.skip_own,
-            NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
-            total.first_loop,
-            len(table.rows) if root == "added" else 0,
-        )
+    def put(start: int, stop: int, out: Tensor) -> None:
+        memory = np.empty(width, number_type(row_type, out.dtype))
+        kernels.reduce_rows(*given, start, stop, array_of(out), memory)
+        if root == "beside":
+            kernels.gather_rows(table, own, start, stop, array_of(out), width, width)
 
-    def put(self, start: int, stop: int, out: Tensor) -> None:
-        """Reduce for the destinations `start … stop − 1` into the rows of `out`, on this thread."""
-        is_double = torch.float64 in (self._table.rows.dtype, out.dtype)
-        memory = np.empty(self.width, np.float64 if is_double else np.float32)
-        kernels.reduce_rows(*self._arguments, start, stop, array_of(out), memory)
-        if self._root == "beside":
-            self._table.put(self._own, start, stop, out, column=self.width)
+    return put
 
 
 class EdgeProducts(Operator):
-    """The gradient of `edge_weight` behind `Aggregate`; attention's scores.
-
-    ⟨rows[src], grad[dst]⟩ by head, times all factors but the weight, of which only the shape and
-    type are read.
-    """
+    """⟨rows[src], grad[dst]⟩ by edge and head, in float32 or finer: attention's scores and the
+    gradient of its weights."""
 
     rows: Tensor
     grad: Tensor
-    total: Sum
+    heads: int
+    edges: Edges
 
     def fake(self) -> Tensor:
-        assert self.total.edge_weight is not None
-        return torch.empty_like(self.total.edge_weight)
+        size, rows = (len(self.edges.indices), self.heads), self.rows
+        return torch.empty(size, dtype=exact_type(rows.dtype), device=rows.device)
 
     def reference(self) -> Tensor:
-        rows, grad, total = self.rows, self.grad, self.total
-        weight, src = total.edge_weight, total.indices
-        assert weight is not None
-        assert src is not None
-        exact, dst = exact_type(rows.dtype, weight.dtype), destinations(total.indptr, len(src))
-        out = torch.empty(len(src), total.heads, dtype=exact, device=rows.device)
+        rows, grad, (indptr, src, *_) = self.rows, self.grad, self.edges
+        out, dst = self.fake(), destinations(indptr, len(src))
         for edges in reference.edge_chunks(len(src), rows.shape[1]):
-            pairs = rows.index_select(0, src[edges]).to(exact)
+            pairs = rows.index_select(0, src[edges]).to(out.dtype)
             pairs.mul_(grad.index_select(0, dst[edges]))
-            out[edges] = reference.by_head(pairs, total.heads).sum(-1)
-        factors = reference.edge_factors(total._replace(edge_weight=None), src, exact)
-        scale = reference.row_factors(total, exact)
-        if factors is not None:
-            out *= factors
-        if scale is not None:
-            out *= scale.index_select(0, dst)
-        return fill_padding(out, total.indptr).view(weight.shape).to(weight.dtype)
+            out[edges] = by_head(pairs, self.heads).sum(-1)
+        return fill_padding(out, indptr)
 
     def cpu(self) -> Tensor:
-        """The products by head, then the factors of edges."""
-        rows, grad, total = self.rows, self.grad, self.total
-        weight, indices = total.edge_weight, total.indices
-        assert weight is not None
-        assert indices is not None
-        exact = torch.promote_types(torch.promote_types(rows.dtype, grad.dtype), torch.float32)
-        scale, table = reference.row_factors(total, exact), Table(LazyFeatures.of(rows))
-        scaled = array_of((grad if scale is None else grad * scale).to(exact).contiguous())
-        out = numbers_by_edge(torch.empty(0, total.heads, dtype=exact), total.indptr, indices)
-        edges = total.indptr.numpy(), indices.numpy()
+        edges, exact = self.edges, exact_type(self.rows.dtype, self.grad.dtype)
+        out = numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
+        grad = array_of(self.grad.to(exact).contiguous())
+        given = table_of(LazyFeatures.of(self.rows)), adjacency_of(edges), grad
 
         def task(start: int, stop: int) -> None:
-            kernels.edge_products(*table.arguments, scaled, *edges, start, stop, array_of(out))
+            kernels.edge_products(*given, start, stop, array_of(out))
 
-        by_rows(total.num_dst, len(indices), task)
-        factors = reference.edge_factors(total._replace(edge_weight=None), indices, exact)
-        if factors is not None:
-            out *= factors
-        return out.view(weight.shape).to(weight.dtype)
+        by_rows(edges.num_dst, len(edges.indices), task)
+        return out.to(exact_type(self.rows.dtype))
 
     def cuda(self) -> Tensor:
-        total, width, heads = self.total, self.rows.shape[1], self.total.heads
-        assert total.edge_weight is not None
-        assert total.indices is not None
-        out = torch.zeros_like(total.edge_weight, memory_format=torch.contiguous_format)
+        out, heads, width = self.fake().zero_(), self.heads, self.rows.shape[1]
         rows = LazyFeatures.of(self.rows).rows
         args = arguments_of(self) | {"rows": rows, "STRIDE": rows.stride(0), "HEADS": heads}
         launch_by_edge("edge_products", out, width, args | {"att": None, "SLOPE": 0}, heads)
@@ -230,15 +197,9 @@ class EdgeProducts(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        edges, number = given.edges, given.num_rows
-        heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
-        grad = given.rows(edges.num_dst, 48)
-        columns = given.rows(number, 60)[:, 12:]  # read in place
-        factors = given.factors(is_mean=True)
-        return {
-            "all factors": EdgeProducts(given.rows(number, 48), grad, factors),
-            "heads": EdgeProducts(columns, grad, heads),
-        }
+        grad = given.rows(given.edges.num_dst, 48)
+        columns = given.rows(given.num_rows, 60)[:, 12:]  # read in place
+        return {"heads": EdgeProducts(columns, grad, 3, given.edges)}
 
 
 class AggregateMax(Operator):
@@ -246,19 +207,17 @@ class AggregateMax(Operator):
     (int32; nothing if not asked for). Not a number is the largest."""
 
     features: LazyFeatures
-    indptr: Tensor
-    indices: Tensor
-    max_in_edges: int | None
+    edges: Edges
     dtype: torch.dtype
     count: bool
 
     def fake(self) -> tuple[Tensor, Tensor]:
-        size = len(self.indptr) - 1, self.features.num_features
-        out = torch.empty(size, dtype=self.dtype, device=self.indptr.device)
+        size = self.edges.num_dst, self.features.num_features
+        out = torch.empty(size, dtype=self.dtype, device=self.edges.indptr.device)
         return out, out.new_empty(size if self.count else (0, 0), dtype=torch.int32)
 
     def reference(self) -> tuple[Tensor, Tensor]:
-        features, indptr, indices = self.features, self.indptr, self.indices
+        features, (indptr, indices, *_) = self.features, self.edges
         exact, dst = exact_type(features.rows.dtype, self.dtype), destinations(indptr, len(indices))
         is_empty = (indptr.diff() == 0).unsqueeze(1)
         out, ties = self.fake()
@@ -273,18 +232,18 @@ class AggregateMax(Operator):
         return out, ties
 
     def cpu(self) -> tuple[Tensor, Tensor]:
-        table = Table(self.features)
-        out = BUFFERS.empty((len(self.indptr) - 1, table.width), self.dtype)
+        width = self.features.num_features
+        out = BUFFERS.empty((self.edges.num_dst, width), self.dtype)
         ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
-        given = *table.arguments, self.indptr.numpy(), self.indices.numpy()
-        number = np.float64 if torch.float64 in (table.rows.dtype, self.dtype) else np.float32
+        given = table_of(self.features), adjacency_of(self.edges)
+        number = number_type(self.features.rows.dtype, self.dtype)
 
         def task(start: int, stop: int) -> None:
             counts = ties[start:stop].numpy() if self.count else NO_TIES
-            rows = array_of(out[start:stop]), counts, np.empty(table.width, number)
+            rows = array_of(out[start:stop]), counts, np.empty(width, number)
             kernels.max_rows(*given, start, stop, *rows)
 
-        by_rows(len(out), len(self.indices), task)
+        by_rows(len(out), len(self.edges.indices), task)
         return out, ties
 
     def cuda(self) -> tuple[Tensor, Tensor]:
@@ -296,12 +255,12 @@ class AggregateMax(Operator):
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         rows = LazyFeatures(given.integers(given.num_rows, 21))
-        edges, dtype = given.adjacency, given.dtype
+        edges, dtype = given.edges, given.dtype
         return {
-            "ties": AggregateMax(rows, *edges, dtype, True),
-            "selected rows": AggregateMax(given.features(136), *edges, torch.float32, False),
-            "float32 rows": AggregateMax(given.features(136, torch.float32), *edges, dtype, False),
-            "rows in several matrices": AggregateMax(given.spread(40), *edges, dtype, True),
+            "ties": AggregateMax(rows, edges, dtype, True),
+            "selected rows": AggregateMax(given.features(136), edges, torch.float32, False),
+            "float32 rows": AggregateMax(given.features(136, torch.float32), edges, dtype, False),
+            "rows in several matrices": AggregateMax(given.spread(40), edges, dtype, True),
         }
 
 
@@ -313,14 +272,13 @@ class AggregateMaxBackward(Operator):
     rows: Tensor
     out: Tensor
     ties: Tensor
-    indptr: Tensor
-    indices: Tensor
+    edges: Edges
 
     def fake(self) -> Tensor:
         return torch.empty_like(self.rows)
 
     def reference(self) -> Tensor:
-        rows, indptr, indices = self.rows, self.indptr, self.indices
+        rows, (indptr, indices, *_) = self.rows, self.edges
         shares = self.grad.to(exact_type(rows.dtype)) / self.ties.clamp(min=1)
         found, src = torch.empty_like(rows), destinations(indptr, len(indices))
         for _, columns in columns_of(rows.shape[1], len(indices)):
@@ -334,15 +292,14 @@ class AggregateMaxBackward(Operator):
         rows = self.rows
         grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
         given = array_of(rows), array_of(self.out), self.ties.numpy(), array_of(self.grad)
-        edges = self.indptr.numpy(), self.indices.numpy()
-        number = np.float64 if rows.dtype == torch.float64 else np.float32
+        edges, number = adjacency_of(self.edges), number_type(rows.dtype)
 
         def task(start: int, stop: int) -> None:
             memory = np.empty(rows.shape[1], number)
             target = array_of(grad_rows[start:stop])
-            kernels.spread_maximum(*given, *edges, start, stop, target, memory)
+            kernels.spread_maximum(given, edges, start, stop, target, memory)
 
-        by_rows(len(rows), len(self.indices), task)
+        by_rows(len(rows), len(self.edges.indices), task)
         return grad_rows
 
     def cuda(self) -> Tensor:
@@ -353,5 +310,5 @@ class AggregateMaxBackward(Operator):
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         rows, grad = given.integers(given.num_rows, 21), given.rows(given.edges.num_dst, 21)
-        top = AggregateMax(LazyFeatures(rows), *given.adjacency, given.dtype, True).reference()
-        return {"ties": AggregateMaxBackward(grad, rows, *top, *given.back()[:2])}
+        top = AggregateMax(LazyFeatures(rows), given.edges, given.dtype, True).reference()
+        return {"ties": AggregateMaxBackward(grad, rows, *top, given.back())}

@@ -12,11 +12,19 @@ from torch import Tensor
 from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import Array, Table, array_of, by_rows, numbers_by_edge
+from gnntrain.compute.cpu import (
+    Array,
+    adjacency_of,
+    array_of,
+    by_rows,
+    number_type,
+    numbers_by_edge,
+    table_of,
+)
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
-from gnntrain.compute.operator import EXACT_TYPES, Operator, Sum
+from gnntrain.compute.operator import EXACT_TYPES, Edges, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
     columns_of,
@@ -48,19 +56,15 @@ class EdgeSoftmax(Operator):
     target: Tensor | None
     loop_score: Tensor | None
     slope: float
-    dst_offset: int
-    indptr: Tensor
-    indices: Tensor
-    max_in_edges: int | None
+    edges: Edges
 
     def fake(self) -> tuple[Tensor, Tensor]:
-        score, heads = self.score, self.score.shape[1]
-        num_dst = len(self.indptr) - 1
-        return score.new_empty(len(self.indices), heads), score.new_empty(num_dst, heads)
+        score, edges, heads = self.score, self.edges, self.score.shape[1]
+        return score.new_empty(len(edges.indices), heads), score.new_empty(edges.num_dst, heads)
 
     def reference(self) -> tuple[Tensor, Tensor]:
         """The maximum is subtracted first, so that huge scores stay finite."""
-        score, loop_score, indptr, src = self.score, self.loop_score, self.indptr, self.indices
+        score, loop_score, (indptr, src, *_) = self.score, self.loop_score, self.edges
         dst = destinations(indptr, len(src))
         if self.target is None:
             alpha = score.clone()
@@ -68,7 +72,7 @@ class EdgeSoftmax(Operator):
             sums = end_sums(score, self.target, src, dst, score.dtype)
             alpha = F.leaky_relu_(sums, self.slope)
         if loop_score is not None:
-            alpha.masked_fill_((src == dst + self.dst_offset).unsqueeze(1), -torch.inf)
+            alpha.masked_fill_((src == dst + self.edges.dst_offset).unsqueeze(1), -torch.inf)
         fill_padding(alpha, indptr, -torch.inf)
         top = maxima(alpha, dst, indptr)
         if loop_score is not None:
@@ -84,26 +88,31 @@ class EdgeSoftmax(Operator):
         return alpha.div_(total.index_select(0, dst)), loop_alpha.div_(total)
 
     def cpu(self) -> tuple[Tensor, Tensor]:
-        score, indptr, indices = self.score, self.indptr, self.indices
-        alpha = numbers_by_edge(score, indptr, indices)
-        second = score.new_empty(len(indptr) - 1, score.shape[1])
+        score, edges = self.score, self.edges
+        alpha = numbers_by_edge(score, edges)
+        second = score.new_empty(edges.num_dst, score.shape[1])
         loops = _rows_or_none(self.loop_score, score)
-        given = array_of(score), _rows_or_none(self.target, score), self.slope, loops
-        adjacency = self.dst_offset, indptr.numpy(), indices.numpy()
+        ends = _rows_or_none(self.target, score), loops
+        given = (array_of(score), *ends, self.slope, edges.dst_offset), adjacency_of(edges)
         outs = array_of(alpha), array_of(second)
 
         def task(start: int, stop: int) -> None:
-            kernels.softmax_rows(*given, *adjacency, start, stop, *outs)
+            kernels.softmax_rows(*given, start, stop, *outs)
 
-        by_rows(len(second), len(indices), task)
+        by_rows(len(second), len(edges.indices), task)
         return alpha, second
 
     def cuda(self) -> tuple[Tensor, Tensor]:
-        score, heads, num_dst = self.score, self.score.shape[1], len(self.indptr) - 1
+        score, edges, heads, num_dst = (
+            self.score,
+            self.edges,
+            self.score.shape[1],
+            self.edges.num_dst,
+        )
         tops, totals, out = (score.new_empty(num_dst, heads) for _ in range(3))
-        alpha = score.new_zeros(len(self.indices), heads)
+        alpha = score.new_zeros(len(edges.indices), heads)
         # No source has the number −num_dst.
-        own = self.dst_offset if self.loop_score is not None else -num_dst
+        own = edges.dst_offset if self.loop_score is not None else -num_dst
         args = arguments_of(self) | {"rows": score, "own": own, "SLOPE": self.slope}
         launch_by_row("softmax_sums", tops, heads, args, {"totals": totals})
         args |= {"tops": tops, "totals": totals, "alpha": alpha}
@@ -112,18 +121,13 @@ class EdgeSoftmax(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        num_dst, score = given.edges.num_dst, given.exact(given.num_edges, 3)
-        ends = given.exact(given.num_rows, 3), given.exact(num_dst, 3)
-        loops = given.exact(num_dst, 3)
-
-        def of(score: Tensor, target: Tensor | None, loops: Tensor | None) -> Operator:
-            edges = given.edges.dst_offset, *given.adjacency
-            return EdgeSoftmax(score, target, loops, _SLOPE, *edges)
-
+        sizes = given.num_edges, given.num_rows, given.edges.num_dst, given.edges.num_dst
+        score, source, target, loops = (given.exact(size, 3) for size in sizes)
+        more = _SLOPE, given.edges
         return {
-            "scores by edge": of(score, None, loops),
-            "scores by node": of(*ends, loops),
-            "no extra loops": of(score, None, None),  # HGT's
+            "scores by edge": EdgeSoftmax(score, None, loops, *more),
+            "scores by node": EdgeSoftmax(source, target, loops, *more),
+            "no extra loops": EdgeSoftmax(score, None, None, *more),  # HGT's
         }
 
 
@@ -143,7 +147,7 @@ class AttentionBackward(Operator):
         loop_alpha, loop_weight: `[num_dst, H]`; None: no extra loops.
         log_grad: `[num_dst, H]`, the gradient of log Σ exp(score); None with loops.
         target: `[num_dst, H]`; None: scores by edge.
-        out_indptr, out_indices, out_edge_ids: See `Transpose`.
+        back: The out-edges of every source, see `Transpose`.
 
     Results:
         The gradients of `rows`; of the edges' scores or of `target`; and of the loops' scores (with
@@ -160,13 +164,8 @@ class AttentionBackward(Operator):
     log_grad: Tensor | None
     target: Tensor | None
     slope: float
-    dst_offset: int
-    indptr: Tensor
-    indices: Tensor
-    max_in_edges: int | None
-    out_indptr: Tensor
-    out_indices: Tensor
-    out_edge_ids: Tensor
+    edges: Edges
+    back: Edges
 
     def fake(self) -> tuple[Tensor, Tensor, Tensor]:
         scores, loops = self.target, self.alpha[:0]
@@ -179,55 +178,36 @@ class AttentionBackward(Operator):
         """By other operators."""
         call: Any = torch.ops.gnntrain
         grad, alpha, weight, target = self.grad, self.alpha, self.weight, self.target
-        heads, width, offset = alpha.shape[1], grad.shape[1], self.dst_offset
-        indptr, indices, num_dst = self.indptr, self.indices, len(grad)
-        src, dst = indices, destinations(indptr, len(indices))
-        edges = Sum(indptr, indices, edge_weight=weight, max_in_edges=self.max_in_edges)
-
-        def score_grad(products: Tensor, weight: Tensor, alpha: Tensor, mean: Tensor) -> Tensor:
-            return torch.addcmul(weight * products, alpha, mean, value=-1)
-
+        heads, width, num_dst = alpha.shape[1], grad.shape[1], len(grad)
+        (indptr, src, _, offset, _), back = self.edges, self.back
+        dst = destinations(indptr, len(src))
         exact = grad.to(alpha.dtype)
         mean = by_head(exact * self.out, heads).sum(-1)
         mean = mean if self.log_grad is None else mean - self.log_grad
-        products = call.edge_products(self.rows[:, :width], grad, *edges)
-        by_edge = score_grad(products, weight, alpha, mean.index_select(0, dst))
+        products = call.edge_products(self.rows[:, :width], grad, heads, *self.edges)
+        by_edge = torch.addcmul(weight * products, alpha, mean.index_select(0, dst), value=-1)
         by_loop = alpha[:0]
         own = slice(offset, offset + num_dst)
         if self.loop_alpha is not None and self.loop_weight is not None:
             products = by_head(exact * self.rows[own, :width], heads).sum(-1)
-            by_loop = score_grad(products, self.loop_weight, self.loop_alpha, mean)
-        back = Sum(
-            self.out_indptr,
-            self.out_indices,
-            edge_ids=self.out_edge_ids,
-            edge_weight=weight,
-            loop=self.loop_weight,
-            first_loop=offset,
-            dst_offset=-offset,
-        )
+            by_loop = torch.addcmul(self.loop_weight * products, self.loop_alpha, mean, value=-1)
+        total = Sum(*back, weight, loop=self.loop_weight)
         features = LazyFeatures(grad).arguments()
-        rows_grad = call.aggregate(*features, *back, "none", self.rows.dtype)
+        rows_grad = call.aggregate(*features, *total, "none", self.rows.dtype)
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr), by_loop
-
-        def before_relu(by_sum: Tensor, sums: Tensor) -> Tensor:
-            out: Tensor = torch.ops.aten.leaky_relu_backward(by_sum, sums, self.slope, False)
-            return out
-
-        parts = self.rows[:, width:].to(target.dtype)
-        by_edge = before_relu(by_edge, end_sums(parts, target, src, dst, target.dtype))
-        by_edge = fill_padding(by_edge, indptr)
-
-        def sums_over(indptr: Tensor, edge_ids: Tensor | None) -> Tensor:
-            rows = LazyFeatures(by_edge).arguments()
-            out: Tensor = call.aggregate(*rows, *Sum(indptr, edge_ids), "none", by_edge.dtype)
-            return out
-
-        by_source = sums_over(self.out_indptr, self.out_edge_ids)
-        by_target = sums_over(indptr, None)
+        before_relu, parts = (
+            torch.ops.aten.leaky_relu_backward,
+            self.rows[:, width:].to(target.dtype),
+        )
+        sums = end_sums(parts, target, src, dst, target.dtype)
+        by_edge = fill_padding(before_relu(by_edge, sums, self.slope, False), indptr)
+        by_source, by_target = (
+            call.aggregate(*LazyFeatures(by_edge).arguments(), *total, "none", by_edge.dtype)
+            for total in (Sum(back.indptr, back.edge_ids), Sum(indptr, None))
+        )
         if self.loop_alpha is not None:
-            by_loop = before_relu(by_loop, parts[own] + target)
+            by_loop = before_relu(by_loop, parts[own] + target, self.slope, False)
             by_source[own] += by_loop
             by_target = by_target + by_loop
         rows_grad = torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1)
@@ -235,33 +215,32 @@ class AttentionBackward(Operator):
 
     def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
         grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
-        indptr, indices, heads = self.indptr, self.indices, alpha.shape[1]
-        num_dst, width = grad.shape
-        table = Table(LazyFeatures.of(self.rows))
-        mean = alpha.new_empty(num_dst, heads)
+        (num_dst, width), heads, edges, back = grad.shape, alpha.shape[1], self.edges, self.back
+        features = LazyFeatures.of(self.rows)
+        means = array_of(alpha.new_empty(num_dst, heads))
         given = array_of(grad), array_of(self.out), _rows_or_none(self.log_grad, alpha)
-        means = array_of(mean)
         by_rows(num_dst, 0, lambda a, b: kernels.products_by_head(*given, a, b, means))
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
-        by_edge = numbers_by_edge(alpha, indptr, indices)
+        by_edge = numbers_by_edge(alpha, edges)
         by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
         loops = _rows_or_none(self.loop_alpha, alpha), _rows_or_none(self.loop_weight, alpha)
         shares = array_of(alpha), array_of(self.weight), *loops
-        scores = _rows_or_none(target, alpha), self.slope, self.dst_offset
-        back = self.out_indptr.numpy(), self.out_indices.numpy(), self.out_edge_ids.numpy()
-        first = table.data, table.stride, array_of(grad).reshape(-1), means
-        arguments = *first, *shares, *scores, *back
+        scores = _rows_or_none(target, alpha), self.slope, edges.dst_offset
+        assert back.edge_ids is not None
+        out_edges = *adjacency_of(back), back.edge_ids.numpy()
+        gradients = array_of(grad).reshape(-1), means
+        arguments = table_of(features), out_edges, gradients, shares, scores
         changes = array_of(by_edge), array_of(by_loop)
-        number = np.float64 if torch.float64 in (grad.dtype, self.rows.dtype) else np.float32
+        number = number_type(grad.dtype, self.rows.dtype)
 
         def task(start: int, stop: int) -> None:
             out, memory = array_of(rows_grad[start:stop]), np.empty((2, width), number)
             kernels.attention_gradient(*arguments, start, stop, out, *changes, memory)
 
-        by_rows(len(rows_grad), len(indices), task)
+        by_rows(len(rows_grad), len(edges.indices), task)
         if target is None:
             return rows_grad, by_edge, by_loop
-        total = Sum(indptr, None, max_in_edges=self.max_in_edges)
+        total = Sum(edges.indptr, None)
         by_target = Aggregate(LazyFeatures(by_edge), total, "none", alpha.dtype).cpu()
         return rows_grad, by_target.add_(by_loop) if len(by_loop) else by_target, alpha[:0]
 
@@ -279,28 +258,19 @@ class AttentionBackward(Operator):
             if call.target is not None:
                 rows = torch.cat([rows, given.rows(given.num_src, heads)], dim=1)
                 call.score = rows[:, width:].to(exact)
-                own = call.score[call.dst_offset : call.dst_offset + num_dst]
+                own = call.score[edges.dst_offset : edges.dst_offset + num_dst]
                 call.loop_score = F.leaky_relu(own + call.target, call.slope)
             alpha, second = call.reference()
             weight = 2 * alpha * (given.exact(*alpha.shape) > 0)
             loop_weight = 2 * second * (given.exact(*second.shape) > 0) if has_loops else None
-            total = edges._replace(edge_weight=weight, loop=loop_weight)
-            out = Aggregate(LazyFeatures(rows[:, :width].contiguous()), total, "none", given.dtype)
-            found[name] = AttentionBackward(
-                given.rows(num_dst, width),
-                rows,
-                out.reference(),
-                alpha,
-                weight,
-                second if has_loops else None,
-                loop_weight,
-                None if has_loops else given.exact(num_dst, heads).to(exact),
-                call.target,
-                call.slope,
-                call.dst_offset,
-                *given.adjacency,
-                *given.back(),
-            )
+            total = Sum(*edges, weight, loop=loop_weight)
+            features = LazyFeatures(rows[:, :width].contiguous())
+            out = Aggregate(features, total, "none", given.dtype).reference()
+            log_grad = given.exact(num_dst, heads).to(exact)
+            loops = (second, loop_weight, None) if has_loops else (None, None, log_grad)
+            scores: Any = *loops, call.target, call.slope, edges, given.back()
+            grad = given.rows(num_dst, width)
+            found[name] = AttentionBackward(grad, rows, out, alpha, weight, *scores)
         return found
 
 
@@ -315,28 +285,26 @@ class PairScores(Operator):
     right: Tensor
     att: Tensor
     slope: float
-    indptr: Tensor
-    indices: Tensor
-    max_in_edges: int | None
+    edges: Edges
 
     def fake(self) -> Tensor:
-        return self.att.new_empty(len(self.indices), len(self.att))
+        return self.att.new_empty(len(self.edges.indices), len(self.att))
 
     def reference(self) -> Tensor:
-        src, dst = self.indices, destinations(self.indptr, len(self.indices))
+        indptr, src, *_ = self.edges
         left, right, att, score = self.left, self.right, self.att, self.fake()
+        dst = destinations(indptr, len(src))
         for part in edge_chunks(len(src), left.shape[1]):
             sums = end_sums(left, right, src[part], dst[part], att.dtype)
             pair = F.leaky_relu_(sums, self.slope)
             score[part] = pair.view(-1, *att.shape).mul_(att).sum(-1)
-        return fill_padding(score, self.indptr)
+        return fill_padding(score, indptr)
 
     def cuda(self) -> Tensor:
         heads, width = len(self.att), self.left.shape[1]
-        out = self.att.new_zeros(len(self.indices), heads)
-        args = arguments_of(self) | {"rows": self.left, "grad": self.right, "dst_offset": 0}
-        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width, "is_mean": False}
-        args |= {"source_scale": None, "scale": None, "skip_own": False}
+        out = self.att.new_zeros(len(self.edges.indices), heads)
+        args = arguments_of(self) | {"rows": self.left, "grad": self.right}
+        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width}
         launch_by_edge("edge_products", out, width, args, heads)
         return out
 
@@ -344,7 +312,7 @@ class PairScores(Operator):
     def examples(given: Inputs) -> dict[str, Operator]:
         left, right = given.rows(given.num_rows, 15), given.rows(given.edges.num_dst, 15)
         att = given.exact(3, 5).to(given.dtype)
-        return {"heads": PairScores(left, right, att, _SLOPE, *given.adjacency)}
+        return {"heads": PairScores(left, right, att, _SLOPE, given.edges)}
 
 
 class PairScoresBackward(Operator):
@@ -355,12 +323,8 @@ class PairScoresBackward(Operator):
     right: Tensor
     att: Tensor
     slope: float
-    indptr: Tensor
-    indices: Tensor
-    max_in_edges: int | None
-    out_indptr: Tensor
-    out_indices: Tensor
-    out_edge_ids: Tensor
+    edges: Edges
+    back: Edges
 
     def fake(self) -> tuple[Tensor, Tensor, Tensor]:
         return torch.empty_like(self.left), torch.empty_like(self.right), torch.empty_like(self.att)
@@ -368,19 +332,20 @@ class PairScoresBackward(Operator):
     def reference(self) -> tuple[Tensor, Tensor, Tensor]:
         """Sums are kept in float32 or finer."""
         left, right, att, slope = self.left, self.right, self.att, self.slope
-        src, dst = self.indices, destinations(self.indptr, len(self.indices))
+        (indptr, src, *_), back = self.edges, self.back
+        assert back.edge_ids is not None
+        dst = destinations(indptr, len(src))
         flat, exact = att.flatten(), exact_type(att.dtype)
         left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
-        grad = fill_padding(self.grad.clone(), self.indptr)
-        for heads, columns in columns_of(left.shape[1], len(src), len(att)):
+        grad = fill_padding(self.grad.clone(), indptr)
+        for head, columns in columns_of(left.shape[1], len(src), len(att)):
             pair = end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
-            weight = grad[:, heads].unsqueeze(-1)
-            scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
+            weight = grad[:, head, None]
+            scaled = weight * flat[columns]
             values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
-            by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
-            att_grad[columns] = pair.sum(0, dtype=exact)
-            left_grad[:, columns] = sums_at(values, self.out_edge_ids, self.out_indptr)
-            right_grad[:, columns] = edge_sums(values, self.indptr)
+            att_grad[columns] = F.leaky_relu_(pair, slope).mul_(weight).sum(0, dtype=exact)
+            left_grad[:, columns] = sums_at(values, back.edge_ids, back.indptr)
+            right_grad[:, columns] = edge_sums(values, indptr)
         return left_grad, right_grad, att_grad.view(att.shape)
 
     def cuda(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -388,12 +353,10 @@ class PairScoresBackward(Operator):
         left_grad, right_grad, _ = self.fake()
         values = torch.empty_like(right, dtype=exact_type(att.dtype))
         args = arguments_of(self) | {"SLOPE": self.slope, "HEADS": len(att)}
-        sides = {"rows": left, "mine": right, "edge_ids": None}
+        sides: dict[str, Any] = {"rows": left, "mine": right}
         launch_by_row("pair_gradient", right_grad, right.shape[1], args | sides, {"values": values})
-        sides = {"rows": right, "mine": left, "edge_ids": self.out_edge_ids}
-        back = {"indptr": self.out_indptr, "indices": self.out_indices, "max_in_edges": None}
-        also = {"values": None}
-        launch_by_row("pair_gradient", left_grad, right.shape[1], args | sides | back, also)
+        args |= {"rows": right, "mine": left, **self.back._asdict()}
+        launch_by_row("pair_gradient", left_grad, right.shape[1], args, {"values": None})
         return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
     @staticmethod
@@ -401,4 +364,4 @@ class PairScoresBackward(Operator):
         call: Any = PairScores.examples(given)["heads"]
         grad = given.exact(given.num_edges, 3).to(given.dtype)
         pairs = call.left, call.right, call.att, _SLOPE
-        return {"heads": PairScoresBackward(grad, *pairs, *given.adjacency, *given.back())}
+        return {"heads": PairScoresBackward(grad, *pairs, given.edges, given.back())}

@@ -8,30 +8,14 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 _LARGE = 1 << 20  # bytes; below it malloc does not return memory to the system
-
-
-class _Lease:
-    """A buffer's first bytes as NumPy takes them; the last tensor on them gives the buffer back."""
-
-    def __init__(self, buffer: Tensor, size: int, returned: deque[Tensor]) -> None:
-        self._buffer, self._size, self._returned = buffer, size, returned
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        data = self._buffer.data_ptr(), False
-        return {"data": data, "shape": (self._size,), "typestr": "|u1", "version": 3}
-
-    def __del__(self) -> None:
-        self._returned.append(self._buffer)
 
 
 class Buffers:
@@ -48,7 +32,11 @@ class Buffers:
         size = math.prod(shape) * dtype.itemsize
         if size < _LARGE:
             return torch.empty(shape, dtype=dtype)
-        memory = torch.from_numpy(np.asarray(_Lease(self._take(size), size, self._returned)))
+        buffer = self._take(size)
+        array = buffer.numpy()[:size]
+        # The last tensor on them gives the bytes back.
+        weakref.finalize(array, self._returned.append, buffer)
+        memory = torch.from_numpy(array)
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         # No view: autograd would treat results as views of one another.
         return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, shape, strides)
@@ -72,7 +60,7 @@ class Buffers:
         return torch.empty(size, dtype=torch.uint8)
 
     def _collect(self) -> None:
-        # A lease may end at any moment, in this thread too: it only appends to the queue.
+        # A tensor may go at any moment, in this thread too: that only appends to the queue.
         while self._returned:
             self._idle.append(self._returned.popleft())
             self._used -= self._idle[-1].nbytes

@@ -8,7 +8,7 @@ from gnntrain import devices
 from gnntrain.compute import kernels
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.linear import AggregateLinear, AggregateLinearBackward
-from gnntrain.compute.operator import Sum
+from gnntrain.compute.operator import Edges, Sum
 from gnntrain.compute.rows import Transpose
 from gnntrain.jit import compile_beside
 
@@ -35,7 +35,7 @@ def compile_kernels(dtype: torch.dtype) -> None:
     indptr, indices = torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
     weight, bias = torch.ones(1, 2), torch.ones(1)
-    total = Sum(indptr, indices, is_mean=True)
+    total = Sum(indptr, indices, scale=Edges(indptr, indices).shares(torch.float32))
     out, inputs = AggregateLinear(features, total, weight, bias, True, 0.5, True).cpu()
     given = out, weight, inputs, out, 0.5, torch.float32, True
     AggregateLinearBackward(*given).cpu()

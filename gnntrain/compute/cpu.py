@@ -7,7 +7,7 @@ not depend on the number of threads, so neither do the results.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 from gnntrain.compute import kernels
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.operator import Edges
 
 Array = npt.NDArray[Any]
 
@@ -42,60 +43,49 @@ _EDGES_A_ROW = 8
 _MAX_TASKS = 32
 
 
-class Table:
-    """Rows in the kernels' form: source u has `width` numbers of `data` from number
-    `nodes[u] · stride` on, or from `u · stride` without `nodes`. Some columns of a wider matrix are
-    read in place.
+def table_of(features: LazyFeatures) -> kernels.Table:
+    """Rows in the kernels' form; `features` must live as long as it does.
 
-    Rows of several matrices are read in place, too: `data` then spans the memory from the matrix
-    that lies first, of which only the matrices themselves are read; `nodes` are places in it.
+    Rows of several matrices are read in place, too: the table then spans the memory from the matrix
+    that lies first, of which only the matrices themselves are read; its nodes are places in it.
     """
+    rows, width = features.rows, features.num_features
+    nodes = NO_NUMBERS if features.nodes is None else features.nodes.numpy()
+    filled = [part for part in (rows, *features.held) if part.numel()]
+    if not filled:
+        return array_of(rows).reshape(-1), width, nodes
+    first, stride = min(filled, key=Tensor.data_ptr), max(filled, key=len).stride(0)
 
-    def __init__(self, features: LazyFeatures) -> None:
-        self.width = features.num_features
-        if features.slots is None and features.parts is None:
-            self.rows, self.stride = features.rows, features.rows.stride(0)
-            length = (len(self.rows) - 1) * self.stride + self.width if self.rows.numel() else 0
-            self.data = array_of(self.rows.as_strided((length,), (1,)))
-            self.nodes = NO_NUMBERS if features.nodes is None else features.nodes.numpy()
-        else:
-            self.rows = features.rows.contiguous()
-            self._held = [part.contiguous() for part in features.held]
-            self.data, self.stride = _memory_from([self.rows, *self._held]), 1
-            self.nodes = self._places(features)
+    def place(part: Tensor) -> int:
+        return (part.data_ptr() - first.data_ptr()) // part.element_size() if part.numel() else 0
 
-    @property
-    def arguments(self) -> tuple[Array, int, npt.NDArray[np.int64]]:
-        """The first arguments of the kernels."""
-        return self.data, self.stride, self.nodes
-
-    def _places(self, features: LazyFeatures) -> npt.NDArray[np.int64]:
-        first, *bases = (
-            (part.data_ptr() - self.data.ctypes.data) // part.element_size() if len(part) else 0
-            for part in (self.rows, *self._held)
-        )
-        nodes = NO_NUMBERS if features.nodes is None else features.nodes.numpy()
-        slots = _NO_SLOTS if features.slots is None else features.slots.numpy()
-        layout = first, self.width, np.array(bases, np.int64), max(1, features.part_rows)
-        places = np.empty(len(features), np.int64)
-        by_rows(
-            len(places), 0, lambda a, b: kernels.place_rows(nodes, slots, *layout, a, b, places)
-        )
-        return places
-
-    def put(self, first: int, start: int, stop: int, out: Tensor, column: int = 0) -> None:
-        """Copy the sources `first + start … first + stop − 1` into `out`, on this thread.
-
-        The first goes to row 0 of `out`, from `column` on.
-        """
-        rows = array_of(out), column, self.width
-        kernels.gather_rows(*self.arguments, first, start, stop, *rows)
+    length = max(place(part) + (len(part) - 1) * stride + width for part in filled)
+    # What lies between matrices does not belong to them, and may not even be mapped.
+    data = np.lib.stride_tricks.as_strided(array_of(first), (length,), (first.element_size(),))
+    if features.is_plain:
+        return data, stride, nodes
+    slots = _NO_SLOTS if features.slots is None else features.slots.numpy()
+    bases = np.array([place(part) for part in features.held], np.int64)
+    layout = place(rows), stride, bases, max(1, features.part_rows)
+    places = np.empty(len(features), np.int64)
+    by_rows(len(places), 0, lambda a, b: kernels.place_rows(nodes, slots, layout, a, b, places))
+    return data, 1, places
 
 
-def numbers_by_edge(like: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+def number_type(*dtypes: torch.dtype) -> type[np.float32 | np.float64]:
+    """In which sums are kept: float32, or float64 of float64 numbers."""
+    return np.float64 if torch.float64 in dtypes else np.float32
+
+
+def adjacency_of(edges: Edges) -> tuple[Array, Array]:
+    """indptr and indices as the kernels take them."""
+    return edges.indptr.numpy(), edges.indices.numpy()
+
+
+def numbers_by_edge(like: Tensor, edges: Edges) -> Tensor:
     """Memory for a number an edge and head; 0 in padding."""
-    out = BUFFERS.empty((len(indices), like.shape[1]), like.dtype)
-    out[int(indptr[-1]) :] = 0
+    out = BUFFERS.empty((len(edges.indices), like.shape[1]), like.dtype)
+    out[int(edges.indptr[-1]) :] = 0
     return out
 
 
@@ -113,20 +103,6 @@ def factors_of(factors: Tensor | None) -> Array:
     factors = factors.detach().contiguous()
     array: Array = (factors.float() if factors.dtype.itemsize == 2 else factors).numpy()
     return array
-
-
-def _memory_from(matrices: Sequence[Tensor]) -> Array:
-    """The memory from the matrix that lies first to the end of the last one, one-dimensional.
-
-    What lies between them does not belong to it, and may not even be mapped.
-    """
-    filled = [matrix for matrix in matrices if matrix.numel()]
-    if not filled:
-        return array_of(matrices[0]).reshape(-1)
-    first = array_of(min(filled, key=Tensor.data_ptr)).reshape(-1)
-    end = max(matrix.data_ptr() + matrix.nbytes for matrix in filled)
-    length = (end - first.ctypes.data) // first.itemsize
-    return np.lib.stride_tricks.as_strided(first, (length,))
 
 
 def by_rows(num_rows: int, num_edges: int, task: Callable[[int, int], None]) -> None:

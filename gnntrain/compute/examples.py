@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, addresses_of
-from gnntrain.compute.operator import Sum
+from gnntrain.compute.operator import Edges, Sum
 
 _HUB_EDGES = 1500  # more than two chunks of `launching`
 
@@ -21,20 +21,19 @@ class Inputs:
 
     Attributes:
         name: Of the block.
-        edges: Its in-edges, as a sum without factors.
+        edges: Its in-edges.
         num_src: Number of sources, some of which may be no destination's.
         dtype: Of rows of features and activations.
     """
 
     name: str
-    edges: Sum
+    edges: Edges
     num_src: int
     dtype: torch.dtype = torch.float32
     draw: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
 
     @property
     def num_edges(self) -> int:
-        assert self.edges.indices is not None
         return len(self.edges.indices)
 
     @property
@@ -42,16 +41,11 @@ class Inputs:
         """Rows of the sources, and of the destinations, which are sources too."""
         return max(self.num_src, self.edges.dst_offset + self.edges.num_dst)
 
-    @property
-    def adjacency(self) -> tuple[Tensor, Tensor, int | None]:
-        """indptr, indices and the most edges of a destination."""
-        assert self.edges.indices is not None
-        return self.edges.indptr, self.edges.indices, self.edges.max_in_edges
-
-    def back(self) -> tuple[Tensor, Tensor, Tensor]:
+    def back(self) -> Edges:
         """The out-edges of every source, see `Transpose`."""
-        out: Any = torch.ops.gnntrain.transpose(*self.adjacency[:2], self.num_src)
-        return out  # type: ignore[no-any-return]
+        out: Any = torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src)
+        indptr, indices, edge_ids = out
+        return Edges(indptr, indices, edge_ids, -self.edges.dst_offset)
 
     def rows(self, number: int, width: int) -> Tensor:
         """Normal numbers `[number, width]`."""
@@ -80,30 +74,19 @@ class Inputs:
         parts = addresses_of(held, "cpu")
         return LazyFeatures(whole.rows[:24].clone(), whole.nodes, slots, parts, 40, held)
 
-    def factors(self, **more: Any) -> Sum:
+    def mean(self) -> Sum:
+        return Sum(*self.edges, scale=self.edges.shares(torch.float32))
+
+    def factors(self) -> Sum:
         """A sum with every factor that there may be."""
         sizes = self.num_edges, self.num_src, self.edges.num_dst, self.edges.num_dst
-        names = "edge_weight", "source_scale", "scale", "loop"
-        factors = map(self.exact, sizes)
-        more |= dict(zip(names, factors, strict=True))
-        return self.edges._replace(skip_own=True, **more)
+        weight, source_scale, scale, loop = map(self.exact, sizes)
+        return Sum(*self.edges, weight, source_scale, scale, loop, skip_own=True)
 
     def transposed(self, total: Sum) -> Sum:
         """The sum of the gradients of the sources behind a sum."""
-        indptr, indices, edge_ids = self.back()
-        return Sum(
-            indptr,
-            indices,
-            edge_ids=None if total.edge_weight is None else edge_ids,
-            edge_weight=total.edge_weight,
-            source_scale=total.scale,
-            source_indptr=total.indptr if total.is_mean else None,
-            scale=total.source_scale,
-            loop=total.loop,
-            first_loop=total.dst_offset,
-            dst_offset=-total.dst_offset,
-            skip_own=total.skip_own,
-        )
+        factors = total.edge_weight, total.scale, total.source_scale, total.loop, total.skip_own
+        return Sum(*self.back(), *factors)
 
 
 def awkward_inputs(
@@ -115,7 +98,7 @@ def awkward_inputs(
     def block(name: str, degrees: Sequence[int] | Tensor, indices: Any, num_src: int) -> Inputs:
         degrees, indices = torch.as_tensor(degrees), torch.as_tensor(indices, dtype=torch.int64)
         indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-        return Inputs(name, Sum(indptr.int(), indices.int()), num_src, dtype)
+        return Inputs(name, Edges(indptr.int(), indices.int()), num_src, dtype)
 
     yield block("no edge", [0, 0], [], 3)
     yield block("one row", [3], [1, 0, 1], 2)
@@ -123,8 +106,8 @@ def awkward_inputs(
     indices = torch.randint(0, 9, (9 + hub_edges,), generator=draw)
     indices[::4], indices[1::4], indices[2::4] = 2, 2, 2  # many out-edges
     hubs = block("hubs", [3, 0, hub_edges, 1, 5], indices, 9)
-    indptr, indices, _ = hubs.adjacency
-    yield Inputs("hubs", Sum(indptr.long(), indices.long()), 9, dtype)
+    indptr, indices, *_ = hubs.edges
+    yield Inputs("hubs", Edges(indptr.long(), indices.long()), 9, dtype)
     for name, num_dst, offset in (("destinations from 5 on", 5, 5), ("padded", 7, 0)):
         degrees = torch.randint(0, 9, (num_dst,), generator=draw)
         indices = torch.randint(0, 24, (int(degrees.sum()),), generator=draw)

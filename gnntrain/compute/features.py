@@ -65,6 +65,11 @@ class LazyFeatures:
         return self.rows.shape[1]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all rows are in one matrix."""
+        return self.slots is None and self.parts is None
+
+    @property
     def device(self) -> torch.device:
         """The device that reads the rows: for pinned rows alone the current GPU."""
         for given in (self.nodes, self.slots, self.parts):
@@ -115,8 +120,12 @@ class LazyFeatures:
 
     def whole(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """All rows as `[n, num_features]` in `dtype`; not copied if they have this form already."""
-        is_plain = self.nodes is None and self.slots is None and self.parts is None
-        if is_plain and self.rows.dtype == dtype and self.rows.device == self.device:
+        if (
+            self.is_plain
+            and self.nodes is None
+            and self.rows.dtype == dtype
+            and self.rows.device == self.device
+        ):
             return self.rows
         return self.read(0, len(self), dtype)
 

@@ -21,13 +21,17 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from gnntrain.jit import jit
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
+Table = tuple[Array, int, Int64Array]
+"""Rows, one after the other, the numbers from one to the next, and their order: source u is row
+`nodes[u]`, or u without nodes."""
+Edges = tuple[Array, Array]
+"""indptr and indices."""
 
 CACHE_LINE = 64
 AHEAD = 4
@@ -39,6 +43,8 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 LOW_16 = np.uint64(0xFFFF)
+
+FLOAT16, BFLOAT16 = types.int16, types.uint16  # by the type of their bits
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba is not typed
@@ -59,79 +65,42 @@ def fetch_ahead(_: Any, table: Any, place: Any, byte: Any) -> Any:  # noqa: ARG0
     return types.void(table, types.int64, types.int64), generate
 
 
-@jit
-def from_bfloat16(bits: np.uint16) -> np.float32:
-    """Widen: a bfloat16 is the upper half of a float32."""
-    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
-
-
-@jit
-def to_bfloat16(number: np.float32) -> np.uint16:
-    """Round to the nearest bfloat16, ties to even; NaN stays NaN."""
-    bits = np.float32(number).view(np.uint32)
-    rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
-    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return np.uint16((np.uint32(0x7FC00000) if is_nan else rounded) >> np.uint32(16))
-
-
 @intrinsic  # type: ignore[untyped-decorator]
-def from_float16(_: Any, bits: Any) -> Any:  # noqa: ARG001
-    """Widen the float16 with these 16 bits."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.int16), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def to_float16(_: Any, number: Any) -> Any:  # noqa: ARG001
-    """The 16 bits of a number, rounded to the nearest float16, ties to even."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
-
-    return types.int16(types.float32), generate
-
-
-def number_of(value: Any) -> Any:
+def number_of(_: Any, value: Any) -> Any:
     """The number that an entry of a table holds."""
-    raise NotImplementedError
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        (bits,) = arguments
+        if value == FLOAT16:
+            return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
+        if value == BFLOAT16:  # the upper half of a float32
+            word = ir.IntType(32)
+            return builder.bitcast(builder.shl(builder.zext(bits, word), word(16)), ir.FloatType())
+        return bits
+
+    return (types.float32 if value in (FLOAT16, BFLOAT16) else value)(value), generate
 
 
-@overload(number_of)
-def _number_of(value):  # type: ignore[no-untyped-def]  # Numba compares the signatures
-    if value == types.uint16:
-        return lambda value: from_bfloat16(value)
-    if value == types.int16:
-        return lambda value: from_float16(value)
-    return lambda value: value
+@intrinsic  # type: ignore[untyped-decorator]
+def rounded(_: Any, number: Any, rows: Any) -> Any:
+    """A number as an entry of `rows`: of 16 bits the nearest, ties to even; NaN stays NaN."""
+    kind, word, half = rows.dtype, ir.IntType(32), ir.IntType(16)
+    exact = types.float32 if kind in (FLOAT16, BFLOAT16) else kind
 
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        value = context.cast(builder, arguments[0], number, exact)
+        if kind == FLOAT16:
+            return builder.bitcast(builder.fptrunc(value, ir.HalfType()), half)
+        if kind == BFLOAT16:
+            bits = builder.bitcast(value, word)
+            is_odd = builder.and_(builder.lshr(bits, word(16)), word(1))
+            up = builder.add(builder.add(bits, word(0x7FFF)), is_odd)
+            is_nan = builder.fcmp_unordered("uno", value, value)
+            bits = builder.select(is_nan, word(0x7FC00000), up)
+            return builder.trunc(builder.lshr(bits, word(16)), half)
+        return value
 
-def rounded(number: Any, rows: Any) -> Any:
-    """A number as an entry of `rows`."""
-    raise NotImplementedError
-
-
-@overload(rounded)
-def _rounded(number, rows):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    if rows.dtype == types.uint16:
-        return lambda number, rows: to_bfloat16(np.float32(number))  # noqa: ARG005
-    if rows.dtype == types.int16:
-        return lambda number, rows: to_float16(np.float32(number))  # noqa: ARG005
-    return lambda number, rows: rows.dtype.type(number)
-
-
-def factor_of(number: Any, rows: Any) -> Any:
-    """A factor of the numbers of `rows`: float64 for float64 rows, else float32."""
-    raise NotImplementedError
-
-
-@overload(factor_of)
-def _factor_of(number, rows):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    if rows.dtype == types.float64:
-        return lambda number, rows: np.float64(number)  # noqa: ARG005
-    return lambda number, rows: np.float32(number)  # noqa: ARG005
+    return kind(number, rows), generate
 
 
 @jit
@@ -164,6 +133,19 @@ def fetch_sources(
 
 
 @jit
+def four(numbers: Array, e: Any, is_range: bool) -> Any:
+    """The numbers `e … e + 3`, or where these are a range, e … e + 3."""
+    if is_range:
+        return e, e + 1, e + 2, e + 3
+    return (
+        np.int64(numbers[e]),
+        np.int64(numbers[e + 1]),
+        np.int64(numbers[e + 2]),
+        np.int64(numbers[e + 3]),
+    )
+
+
+@jit
 def edge_factor(source: Any, source_scale: Array, skipped: int, total: Array) -> Any:
     """What the row of a source counts for in a sum, but for the weights of edges."""
     number = total.dtype.type
@@ -190,22 +172,10 @@ def put_row(total: Array, factor: float, out: Array, row: int) -> None:
 
 @jit
 def reduce_rows(
-    table: Array,
-    stride: int,
-    nodes: Int64Array,
-    indptr: Array,
-    indices: Array,
-    by_edge: bool,
-    edge_ids: Array,
-    edge_weight: Array,
-    source_scale: Array,
-    row_scale: Array,
-    is_mean: bool,
-    own: int,
-    skip_own: bool,
-    loop: Array,
-    first_loop: int,
-    num_added: int,
+    rows: Table,
+    edges: Edges,
+    factors: tuple[Array, Array, Array, Array, Array],
+    options: tuple[bool, int, bool, int],
     start: int,
     stop: int,
     out: Array,
@@ -214,17 +184,18 @@ def reduce_rows(
     """The sums of the destinations `start … stop − 1`, see `Sum`; `row` reads `width` numbers.
 
     Args:
-        table: The rows, one after the other; source u is row `nodes[u]`, or u without `nodes`.
-        stride: Row r begins at number `r · stride` of `table`.
-        by_edge: Edge e comes from source e; `indices` is not read.
-        own: Source number of destination 0: destination v is source `own + v`.
-        loop: `[n, H]`, the loops' weights by head.
-        num_added: So many destinations from `first_loop` on add the second `width` numbers of
-            their own row.
+        rows, edges: See above.
+        factors: Edge ids, edge weights and loops by head, and the two scales.
+        options: Whether edge e comes from source e; the source number of destination 0; whether
+            edges from a node to itself are left out; how many destinations, like those of the
+            loops, add the second `width` numbers of their own row.
+        start, stop: The destinations.
         out: Destination `start` goes to its row 0.
         total: Working memory; its length is `width`, its type that of the sums.
     """
-    width = len(total)
+    (table, stride, nodes), (indptr, indices), width = rows, edges, len(total)
+    edge_ids, edge_weight, source_scale, row_scale, loop = factors
+    by_edge, own, skip_own, num_added = options
     has_weight, has_ids = len(edge_weight) > 0, len(edge_ids) > 0
     heads = edge_weight.shape[1] if has_weight else 1
     part = width // heads
@@ -246,14 +217,8 @@ def reduce_rows(
             fetch_sources(table, stride, nodes, indices, by_edge, fetched, reach, width)
             fetched = reach
             if group == 4:  # the total is read and written once for four rows
-                s0, s1, s2, s3 = e, e + 1, e + 2, e + 3
-                if not by_edge:
-                    s0, s1 = np.int64(indices[e]), np.int64(indices[e + 1])
-                    s2, s3 = np.int64(indices[e + 2]), np.int64(indices[e + 3])
-                e0, e1, e2, e3 = e, e + 1, e + 2, e + 3
-                if has_ids:
-                    e0, e1 = np.int64(edge_ids[e]), np.int64(edge_ids[e + 1])
-                    e2, e3 = np.int64(edge_ids[e + 2]), np.int64(edge_ids[e + 3])
+                s0, s1, s2, s3 = four(indices, e, by_edge)
+                e0, e1, e2, e3 = four(edge_ids, e, not has_ids)
                 c0 = edge_factor(s0, source_scale, skipped, total)
                 c1 = edge_factor(s1, source_scale, skipped, total)
                 c2 = edge_factor(s2, source_scale, skipped, total)
@@ -281,12 +246,8 @@ def reduce_rows(
                         weight = number(edge_weight[edge, h]) * factor if has_weight else factor
                         add_row(table, place, weight, total, np.uint64(h * part), part)
             e += group
-        scale = one
-        if is_mean and last > first:
-            scale = one / number(last - first)
-        if len(row_scale) > 0:
-            scale = number(scale * row_scale[v])
-        i = v - first_loop
+        scale = number(row_scale[v]) if len(row_scale) > 0 else one
+        i = min(v, own + v)
         if 0 <= i < max(len(loop), num_added):
             for f in range(width):
                 total[f] *= scale
@@ -304,20 +265,13 @@ def reduce_rows(
 
 @partial(jit, any_order=True)
 def edge_products(
-    table: Array,
-    stride: int,
-    nodes: Int64Array,
-    grad: Array,
-    indptr: Array,
-    indices: Array,
-    start: int,
-    stop: int,
-    out: Array,
+    rows: Table, edges: Edges, grad: Array, start: int, stop: int, out: Array
 ) -> None:
     """row(u) · grad[v] by head, of every in-edge of the destinations `start … stop − 1`.
 
-    `out` is of the type of `grad`; for the others see `reduce_rows`.
+    `out` is of the type of `grad`.
     """
+    (table, stride, nodes), (indptr, indices) = rows, edges
     width, heads = grad.shape[1], out.shape[1]
     part = width // heads
     number = out.dtype.type
@@ -378,20 +332,11 @@ def to_scores(
 
 @partial(jit, any_order=True)
 def attention_gradient(
-    table: Array,
-    stride: int,
-    grad: Array,
-    mean: Array,
-    alpha: Array,
-    weight: Array,
-    loop_alpha: Array,
-    loop_weight: Array,
-    target: Array,
-    slope: float,
-    own: int,
-    indptr: Array,
-    indices: Array,
-    edge_ids: Array,
+    rows: Table,
+    edges: tuple[Array, Array, Array],
+    gradients: tuple[Array, Array],
+    alphas: tuple[Array, Array, Array, Array],
+    scores: tuple[Array, float, int],
     start: int,
     stop: int,
     out: Array,
@@ -405,12 +350,18 @@ def attention_gradient(
     alpha · mean[v]: the sum over a destination's edges of weight · (row · grad) is `mean` already.
 
     Args:
-        table, stride, own: See `reduce_rows`; for others `AttentionBackward`.
-        indptr, indices, edge_ids: The out-edges, their destinations and numbers as in-edges.
+        rows: See above.
+        edges: The out-edges, their destinations and numbers as in-edges.
+        gradients: `grad`, its rows one after the other, and `mean`.
+        alphas: alpha and weight of the edges, and of the loops.
+        scores: target, slope, and the source number of destination 0.
+        start, stop: The sources.
         out: Source `start` goes to its row 0: `width` numbers, and with a `target` H more.
         edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
         memory: `[2, width]`, of the type of the sums.
     """
+    (table, stride, _), (indptr, indices, edge_ids), (grad, mean) = rows, edges, gradients
+    (alpha, weight, loop_alpha, loop_weight), (target, slope, own) = alphas, scores
     width, heads = memory.shape[1], alpha.shape[1]
     part = width // heads
     number = memory.dtype.type
@@ -443,14 +394,11 @@ def attention_gradient(
                 fetch_ahead(weight, e, 0)
                 fetch_ahead(edge_grad, e, 0)
             fetched = reach
-            e0 = np.int64(edge_ids[i])
-            b0 = np.uint64(np.int64(indices[i]) * width)
             if group == 4:  # the total is read and written once for four rows
-                e1, e2 = np.int64(edge_ids[i + 1]), np.int64(edge_ids[i + 2])
-                e3 = np.int64(edge_ids[i + 3])
-                b1 = np.uint64(np.int64(indices[i + 1]) * width)
-                b2 = np.uint64(np.int64(indices[i + 2]) * width)
-                b3 = np.uint64(np.int64(indices[i + 3]) * width)
+                e0, e1, e2, e3 = four(edge_ids, i, False)
+                v0, v1, v2, v3 = four(indices, i, False)
+                b0, b1 = np.uint64(v0 * width), np.uint64(v1 * width)
+                b2, b3 = np.uint64(v2 * width), np.uint64(v3 * width)
                 for h in range(heads):
                     w0, w1 = number(weight[e0, h]), number(weight[e1, h])
                     w2, w3 = number(weight[e2, h]), number(weight[e3, h])
@@ -469,7 +417,8 @@ def attention_gradient(
                     edge_grad[e0, h], edge_grad[e1, h] = w0 * d0, w1 * d1
                     edge_grad[e2, h], edge_grad[e3, h] = w2 * d2, w3 * d3
             else:
-                add_and_multiply(grad, b0, weight, e0, row, total, edge_grad)
+                begin, e = np.uint64(np.int64(indices[i]) * width), np.int64(edge_ids[i])
+                add_and_multiply(grad, begin, weight, e, row, total, edge_grad)
             for j in range(i, i + group):
                 v, e = np.int64(indices[j]), np.int64(edge_ids[j])
                 to_scores(edge_grad, e, alpha, mean, v, target, slope, parts, score)
@@ -501,13 +450,8 @@ def products_by_head(
 
 @jit
 def softmax_rows(
-    score: Array,
-    target: Array,
-    slope: float,
-    loop: Array,
-    own: int,
-    indptr: Array,
-    indices: Array,
+    scores: tuple[Array, Array, Array, float, int],
+    edges: Edges,
     start: int,
     stop: int,
     alpha: Array,
@@ -517,6 +461,7 @@ def softmax_rows(
 
     The edge from source `own + v` is left out where there are loops.
     """
+    (score, target, loop, slope, own), (indptr, indices) = scores, edges
     by_node, has_loops, heads = len(target) > 0, len(loop) > 0, alpha.shape[1]
     number = alpha.dtype.type
     top, total, least = np.empty(heads, alpha.dtype), np.empty(heads), number(-np.inf)
@@ -554,23 +499,14 @@ def softmax_rows(
 
 @jit
 def max_rows(
-    table: Array,
-    stride: int,
-    nodes: Int64Array,
-    indptr: Array,
-    indices: Array,
-    start: int,
-    stop: int,
-    out: Array,
-    ties: npt.NDArray[np.int32],
-    total: Array,
+    rows: Table, edges: Edges, start: int, stop: int, out: Array, ties: Array, total: Array
 ) -> None:
     """The largest numbers of the in-neighbours of the destinations `start … stop − 1`.
 
     NaN is the largest; without in-edges the result is 0. `ties` (or empty) is set to the number of
     in-edges with the largest number. Destination `start` goes to row 0 of `out` and `ties`.
     """
-    width = len(total)
+    (table, stride, nodes), (indptr, indices), width = rows, edges, len(total)
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
@@ -597,12 +533,8 @@ def max_rows(
 
 @jit
 def spread_maximum(
-    rows: Array,
-    largest: Array,
-    ties: npt.NDArray[np.int32],
-    grad: Array,
-    indptr: Array,
-    indices: Array,
+    maxima: tuple[Array, Array, Array, Array],
+    edges: Edges,
     start: int,
     stop: int,
     out: Array,
@@ -610,9 +542,10 @@ def spread_maximum(
 ) -> None:
     """The gradient behind `max_rows` of the sources `start … stop − 1`, over their out-edges.
 
-    In-edges that share a maximum share its gradient evenly. `rows`, `largest`, `grad` and `out` are
-    of one type.
+    In-edges that share a maximum share its gradient evenly. `maxima` are the sources' rows and the
+    destinations' maxima, ties and gradients.
     """
+    (rows, largest, ties, grad), (indptr, indices) = maxima, edges
     number = total.dtype.type
     for u in range(start, stop):
         total[:] = 0
@@ -626,21 +559,13 @@ def spread_maximum(
 
 @jit
 def gather_rows(
-    table: Array,
-    stride: int,
-    nodes: Int64Array,
-    first: int,
-    start: int,
-    stop: int,
-    out: Array,
-    column: int,
-    width: int,
+    rows: Table, first: int, start: int, stop: int, out: Array, column: int, width: int
 ) -> None:
     """Copy the rows of the sources `first + start … first + stop − 1`, converted to `out`'s type.
 
-    `table`, `stride` and `nodes` are those of `reduce_rows`. The first row goes to row 0 of `out`,
-    to the `width` columns from `column` on.
+    The first row goes to row 0 of `out`, to the `width` columns from `column` on.
     """
+    table, stride, nodes = rows
     for i in range(start, stop):
         if i + AHEAD < stop and len(nodes) > 0:
             fetch_row(table, place_of(first + i + AHEAD, nodes, stride), width)
@@ -652,11 +577,8 @@ def gather_rows(
 @jit
 def place_rows(
     nodes: Int64Array,
-    slots: npt.NDArray[np.int32],
-    first: int,
-    stride: int,
-    bases: Int64Array,
-    part_rows: int,
+    slots: Array,
+    layout: tuple[int, int, Int64Array, int],
     start: int,
     stop: int,
     places: Int64Array,
@@ -665,6 +587,7 @@ def place_rows(
 
     The cached rows begin at `first`, each part at one of the `bases`; rows are `stride` long.
     """
+    first, stride, bases, part_rows = layout
     for i in range(start, stop):
         node = nodes[i] if len(nodes) > 0 else np.int64(i)
         slot = np.int64(slots[node]) if len(slots) > 0 else np.int64(-1)
@@ -677,11 +600,7 @@ def place_rows(
 
 @jit
 def transpose(
-    indptr: Array,
-    indices: Array,
-    out_indptr: Array,
-    out_indices: Array,
-    edges: Array,
+    indptr: Array, indices: Array, out_indptr: Array, out_indices: Array, edges: Array
 ) -> None:
     """The out-edges of every source: where they start, where they lead, and which edge each is.
 
@@ -711,35 +630,16 @@ def mix64(x: np.uint64) -> np.uint64:
 
 
 @jit
-def drop_row(rows: Array, row: int, threshold: int, factor: float, words: UInt64Array) -> None:
-    """Set numbers whose draw is less than `threshold` to 0, multiply the others by `factor`."""
-    width, num_words = rows.shape[1], len(words)
-    zero, scale = rows.dtype.type(0), factor_of(factor, rows)
-    for lane in range(LANES):
-        shift = np.uint64(16 * lane)
-        first = lane * num_words
-        for w in range(min(num_words, width - first)):
-            is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
-            scaled = rounded(number_of(rows[row, first + w]) * scale, rows)
-            rows[row, first + w] = scaled if is_kept else zero
-
-
-@jit
 def activate_rows(
-    rows: Array,
-    relu: bool,
-    threshold: int,
-    factor: float,
-    key: np.uint64,
-    start: int,
-    stop: int,
+    rows: Array, relu: bool, drop: tuple[int, Any, np.uint64], start: int, stop: int
 ) -> None:
-    """ReLU where `relu`, then dropout where `threshold > 0`, in place; NaN stays.
+    """ReLU where `relu`, then dropout where its threshold is positive, in place; NaN stays.
 
     Number j of row v is dropped where its own 16 random bits, a pure function of (key, v, j), are
-    less than `threshold`, independently of chunks and threads.
+    less than the threshold, independently of chunks and threads; others are multiplied by the
+    factor.
     """
-    width, zero = rows.shape[1], rows.dtype.type(0)
+    (threshold, factor, key), width, zero = drop, rows.shape[1], rows.dtype.type(0)
     words = np.empty((width + LANES - 1) // LANES, np.uint64)
     for v in range(start, stop):
         if relu:
@@ -749,35 +649,36 @@ def activate_rows(
             stream = mix64(key ^ (np.uint64(v) * GOLDEN))
             for w in range(len(words)):
                 words[w] = mix64(stream + np.uint64(w + 1) * GOLDEN)
-            drop_row(rows, v, threshold, factor, words)
+            for lane in range(LANES):
+                shift, first = np.uint64(16 * lane), lane * len(words)
+                for w in range(min(len(words), width - first)):
+                    is_kept = np.int64((words[w] >> shift) & LOW_16) >= threshold
+                    scaled = rounded(number_of(rows[v, first + w]) * factor, rows)
+                    rows[v, first + w] = scaled if is_kept else zero
 
 
 @jit
-def mask_rows(grad: Array, rows: Array, factor: float, start: int, stop: int, out: Array) -> None:
+def mask_rows(grad: Array, rows: Array, factor: Any, start: int, stop: int, out: Array) -> None:
     """The gradient behind `activate_rows` with ReLU: `grad * factor` where its result is positive.
 
     Row `start` goes to row 0 of `out`.
     """
-    zero, scale = out.dtype.type(0), factor_of(factor, out)
+    zero = out.dtype.type(0)
     for v in range(start, stop):
         for f in range(rows.shape[1]):
-            value = rounded(number_of(grad[v, f]) * scale, out)
+            value = rounded(number_of(grad[v, f]) * factor, out)
             out[v - start, f] = value if number_of(rows[v, f]) > 0 else zero
 
 
 @jit
 def adam_rows(
-    weight: Array,
-    exp_avg: Array,
-    exp_avg_sq: Array,
-    nodes: Int64Array,
-    grad: Array,
-    factors: Array,
+    matrices: tuple[Array, Array, Array], nodes: Int64Array, grad: Array, factors: Array
 ) -> None:
-    """See `adam_rows` in `ops.SCHEMAS`.
+    """See `AdamRows`.
 
     `factors` are 1 − beta1, beta2, 1 − beta2 and its other numbers, of the matrices' type.
     """
+    (weight, exp_avg, exp_avg_sq) = matrices
     new_first, beta2, new_second, decay, l2, step_size, root, eps = factors
     for i in range(len(nodes)):
         node, given = nodes[i], grad[i]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType, ModuleType
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,35 +36,21 @@ _MAX_ROWS = 64
 _CHUNK_EDGES = 256
 
 
-class Tile(NamedTuple):
-    """The rows and columns of a program's tile, and its warps."""
+def tile_of(width: int, edges_a_row: float = math.inf) -> tuple[int, int, int]:
+    """The rows and columns of a program's tile, and its warps.
 
-    rows: int
-    block: int
-    warps: int
-
-    @classmethod
-    def of(cls, width: int, edges_a_row: float = math.inf) -> Tile:
-        """For rows of so many columns, which are sums over so many edges on the average."""
-        block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
-        warps = 1 if edges_a_row <= _FEW_EDGES else _MANY_WARPS
-        return cls(min(_MAX_ROWS, warps * _WARP_TILE // block), block, warps)
+    For rows of so many columns, which are sums over so many edges on the average.
+    """
+    block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
+    warps = 1 if edges_a_row <= _FEW_EDGES else _MANY_WARPS
+    return min(_MAX_ROWS, warps * _WARP_TILE // block), block, warps
 
 
 def num_chunks(num_edges: int, max_edges: int | None = None) -> int:
-    """The whole chunks in so many edges, see `triton_kernels`; 0 if no row has many edges.
-
-    Args:
-        num_edges: All edges.
-        max_edges: The most of a row, if known.
-    """
+    """The whole chunks in so many edges, of at most `max_edges` a row if that is known; 0 if no row
+    has many: see `triton_kernels`."""
     longest = num_edges if max_edges is None else min(num_edges, max_edges)
     return 0 if longest < 2 * _CHUNK_EDGES else num_edges // _CHUNK_EDGES
-
-
-def num_parts(whole: int, part: int) -> int:
-    """The number of parts of a whole; the last may be shorter."""
-    return -(-whole // part)
 
 
 def launch_by_row(
@@ -85,7 +71,7 @@ def launch_by_row(
         also: What it writes besides, `[num_rows, width]`.
     """
     tile, chunks, given = _cut(arguments, len(out), width)
-    across, outs = num_parts(width, tile.block), {"out": out, **also}
+    across, outs = -(-width // tile[1]), {"out": out, **also}
     partials = {
         key: like.new_empty(chunks, width, dtype=exact_type(like.dtype))
         for key, like in outs.items()
@@ -109,7 +95,7 @@ def launch_by_edge(
     """
     num_rows = len(arguments["indptr"]) - 1
     tile, chunks, given = _cut(arguments, num_rows, width // (heads or 1))
-    across = heads or num_parts(width, tile.block)
+    across = heads or -(-width // tile[1])
     for number, of_chunks in ((num_rows, False), (chunks if num_rows else 0, True)):
         more = {"out": out, "OF_CHUNKS": of_chunks}
         launch(name, (number, across), tile, width, given | more)
@@ -117,43 +103,40 @@ def launch_by_edge(
 
 def _cut(
     arguments: Mapping[str, Any], num_rows: int, width: int
-) -> tuple[Tile, int, dict[str, Any]]:
+) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
     """The tile, the number of chunks, and the arguments with those that say so."""
     indices = arguments["indices"]
     num_edges = len(arguments["rows"] if indices is None else indices)
     chunks = num_chunks(num_edges, arguments.get("max_in_edges"))
     size = _CHUNK_EDGES if chunks else 0
-    tile = Tile.of(width, num_edges / max(1, num_rows))
+    tile = tile_of(width, num_edges / max(1, num_rows))
     return tile, chunks, {**arguments, "num_rows": num_rows, "CHUNK": size}
 
 
 def launch(
-    name: str, grid: tuple[int, int], tile: Tile, width: int, arguments: Mapping[str, Any]
+    name: str,
+    grid: tuple[int, int],
+    tile: tuple[int, int, int],
+    width: int,
+    arguments: Mapping[str, Any],
 ) -> None:
     """Run a kernel on the device of what it writes, on the current stream.
 
     Args:
         name: Of the kernel.
         grid: Number of programs.
-        tile: A program's tile.
+        tile: See `tile_of`.
         width: Columns of the rows that it reads.
         arguments: By name, what else it takes; others are left out.
+
+    Raises:
+        UserError: Triton is not installed.
     """
     out = arguments["out"]
     if out.numel() == 0 or 0 in grid:
         return
-    kernels = _kernels()
-    kernel = getattr(kernels, name)
-    known = {given: arguments[given] for given in kernel.arg_names if given in arguments}
-    number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
-    known |= {"WIDTH": width, "TOTAL": number, "ROWS": tile.rows, "BLOCK": tile.block}
-    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        kernel[grid](**known, num_warps=tile.warps, enable_fp_fusion=True)
-
-
-def _kernels() -> ModuleType:
     try:
-        return import_module("gnntrain.compute.triton_kernels")
+        kernels = import_module("gnntrain.compute.triton_kernels")
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
@@ -161,34 +144,29 @@ def _kernels() -> ModuleType:
             "computing on a GPU needs triton, which is not installed",
             "it comes with torch's CUDA builds for Linux; else: pip install triton",
         ) from error
+    kernel = getattr(kernels, name)
+    known = {given: arguments[given] for given in kernel.arg_names if given in arguments}
+    number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
+    known |= {"WIDTH": width, "TOTAL": number, "ROWS": tile[0], "BLOCK": tile[1]}
+    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
+        kernel[grid](**known, num_warps=tile[2], enable_fp_fusion=True)
 
 
 def arguments_of(operator: Operator) -> dict[str, Any]:
-    """An operator's fields, and those of its rows and sum, by the names that kernels give them."""
+    """An operator's fields, and those of its rows, edges and sum, by the names of kernels."""
     known: dict[str, Any] = {}
     for name, value in vars(operator).items():
         if isinstance(value, LazyFeatures):
-            known |= _places_of(value)
-        elif isinstance(value, Sum):
+            rows, stride = value.rows, value.rows.stride(0)
+            begins = [matrix.data_ptr() for matrix in (rows, *value.held)]
+            known |= {"rows": rows, "nodes": value.nodes, "slots": value.slots}
+            known |= {"parts": value.parts, "PART_ROWS": value.part_rows, "STRIDE": stride}
+            known["ALIGN"] = math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins)
+        elif isinstance(value, Sum) or name == "edges":
             known |= value._asdict()
         else:
             known[name] = value
-    for name, value in known.items():
-        if isinstance(value, Tensor) and name != "rows":
-            known[name] = value.contiguous()
-    return known
-
-
-def _places_of(features: LazyFeatures) -> dict[str, Any]:
-    """The arguments of kernels that read features, see `triton_kernels.rows_at`."""
-    rows, stride = features.rows, features.rows.stride(0)
-    begins = [matrix.data_ptr() for matrix in (rows, *features.held)]
     return {
-        "rows": rows,
-        "nodes": features.nodes,
-        "slots": features.slots,
-        "parts": features.parts,
-        "STRIDE": stride,
-        "PART_ROWS": features.part_rows,
-        "ALIGN": math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins),
+        name: value.contiguous() if isinstance(value, Tensor) and name != "rows" else value
+        for name, value in known.items()
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import kernels
-from gnntrain.compute.aggregate import Reduction
+from gnntrain.compute.aggregate import reduction
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import Table, array_of, by_rows, chunks, for_tasks, num_tasks
+from gnntrain.compute.cpu import array_of, by_rows, chunks, for_tasks, num_tasks, number_type
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Operator, Sum
@@ -60,30 +59,30 @@ class AggregateLinear(Operator):
 
         Computed by separate operators, block-sized tensors would be written and read several times.
         """
-        reduction = Reduction(Table(self.features), self.total, self.root)
-        weight, keep, product = self.weight, self.keep, product_type(self.weight.dtype)
+        put, num_dst = reduction(self.features, self.total, self.root), self.total.num_dst
+        weight, keep, dtype = self.weight, self.keep, self.weight.dtype
+        product = product_type(dtype)
         bias, across = self.bias.to(product), weight.t().to(product)
-        drop = None if self.dropout is None else Drop.draw(self.dropout)
-        num_dst, dtype = reduction.num_dst, weight.dtype
+        drop = None if self.dropout is None else mask_of(self.dropout, new_key(self.dropout), dtype)
         inputs = BUFFERS.empty((num_dst if keep else 0, weight.shape[1]), dtype)
         out = BUFFERS.empty((num_dst, weight.shape[0]), dtype)
 
         def task(start: int, stop: int) -> None:
             part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
-            reduction.put(start, stop, part)
+            put(start, stop, part)
             if product == dtype:
                 torch.addmm(bias, part, across, out=out[start:stop])
             else:
                 out[start:stop] = torch.addmm(bias, part.to(product), across)
             if drop is not None:
-                drop.apply(out, start, stop, relu=True)
+                kernels.activate_rows(array_of(out), True, drop, start, stop)
 
-        by_rows(num_dst, reduction.num_edges, task)
+        by_rows(num_dst, self.total.num_edges(self.features), task)
         return out, inputs
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        features, mean = given.features(5), given.edges._replace(is_mean=True)
+        features, mean = given.features(5), given.mean()
         weight = given.rows(3, 10)
         # Far from 0 on either side: no rounding decides what ReLU keeps.
         bias = torch.tensor([16, -16, 16], dtype=given.dtype)
@@ -132,7 +131,7 @@ class AggregateLinearBackward(Operator):
         exact = torch.promote_types(weight.dtype, torch.float32)
         product = product_type(weight.dtype)
         across = weight.to(product)
-        factor = 1.0 if self.dropout is None else Drop.of(self.dropout).factor
+        _, factor, _ = mask_of(self.dropout or 0.0, 0, grad.dtype)
         count = num_tasks(len(inputs), 0)
         # A sum for each task: the order of additions does not depend on the threads.
         weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
@@ -193,8 +192,8 @@ class Dropout(Operator):
         return out, self.x.new_empty((), dtype=torch.int64)
 
     def cpu(self) -> tuple[Tensor, Tensor]:
-        drop = Drop.draw(self.p)
-        return drop.applied(self.x), torch.tensor(drop.key)
+        key = new_key(self.p)
+        return dropped(self.x, self.p, key), torch.tensor(key)
 
 
 class DropoutBackward(Operator):
@@ -208,46 +207,30 @@ class DropoutBackward(Operator):
         return torch.empty_like(self.grad, memory_format=torch.contiguous_format)
 
     def cpu(self) -> Tensor:
-        return Drop.of(self.p, int(self.key)).applied(self.grad)
+        return dropped(self.grad, self.p, int(self.key))
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """A dropout mask, as a pure function of its key.
+def new_key(p: float) -> int:
+    """The key of a dropout mask, from torch's generator; the mask is a pure function of it.
 
     torch's dropout on a CPU is bound by its generator, which draws one number after the other.
-
-    Attributes:
-        threshold: Of 2^16 equally likely draws, those below it are dropped.
-        key: Key of the mask.
     """
+    return int(torch.randint(2**63 - 1, ())) if p > 0 else 0
 
-    threshold: int
-    key: int = 0
 
-    @classmethod
-    def of(cls, p: float, key: int = 0) -> Drop:
-        """Dropout with probability `p`, in steps of 2^-16."""
-        return cls(min(round(p * _STEPS), _STEPS - 1), key)
+def mask_of(p: float, key: int, dtype: torch.dtype) -> tuple[int, Any, np.uint64]:
+    """A mask in the kernels' form, with the probability in steps of 2^-16.
 
-    @classmethod
-    def draw(cls, p: float) -> Drop:
-        """Dropout with probability `p` and a key from torch's generator."""
-        return cls.of(p, int(torch.randint(2**63 - 1, ())) if p > 0 else 0)
+    Of 2^16 equally likely draws those below its threshold are dropped; the factor of the others
+    preserves the mean.
+    """
+    threshold = min(round(p * _STEPS), _STEPS - 1)
+    return threshold, number_type(dtype)(_STEPS / (_STEPS - threshold)), np.uint64(key)
 
-    @property
-    def factor(self) -> float:
-        """The factor of kept numbers, which preserves the mean."""
-        return _STEPS / (_STEPS - self.threshold)
 
-    def apply(self, rows: Tensor, start: int, stop: int, *, relu: bool = False) -> None:
-        """Apply it to the rows `start … stop − 1` in place, after a ReLU if `relu`."""
-        given = array_of(rows), relu, self.threshold, self.factor, np.uint64(self.key)
-        kernels.activate_rows(*given, start, stop)
-
-    def applied(self, x: Tensor) -> Tensor:
-        """`x` after dropout, `[rows, …]`."""
-        out = BUFFERS.empty(x.shape, x.dtype).copy_(x)
-        rows = out.view(len(out), -1)
-        by_rows(len(rows), 0, lambda a, b: self.apply(rows, a, b))
-        return out
+def dropped(x: Tensor, p: float, key: int) -> Tensor:
+    """`x` after dropout, `[rows, …]`."""
+    out, mask = BUFFERS.empty(x.shape, x.dtype).copy_(x), mask_of(p, key, x.dtype)
+    rows = array_of(out.view(len(out), -1))
+    by_rows(len(out), 0, lambda a, b: kernels.activate_rows(rows, False, mask, a, b))
+    return out

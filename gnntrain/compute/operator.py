@@ -28,56 +28,83 @@ OPERATORS: dict[str, type[Operator]] = {}
 Changed = Annotated[Tensor, "changed in place"]
 
 
+class Edges(NamedTuple):
+    """The in-edges of each destination, as a `Block` and its `transposed` give them.
+
+    Attributes:
+        indptr: int32 or int64 `[num_dst + 1]`.
+        indices: The source of each edge, same dtype, `[num_edges]`.
+        edge_ids: The number of each edge in tensors by edge; None: as they lie.
+        dst_offset: Source number of destination 0; negative where that is no source.
+        max_in_edges: The most edges of a destination, if known.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None = None
+    dst_offset: int = 0
+    max_in_edges: int | None = None
+
+    @property
+    def num_dst(self) -> int:
+        return len(self.indptr) - 1
+
+    def shares(self, dtype: torch.dtype) -> Tensor:
+        """1 / the number of each destination's edges, `[num_dst]`: the scale of a mean."""
+        return 1 / self.indptr.diff().clamp(min=1).to(dtype)
+
+
 class Sum(NamedTuple):
     """A weighted sum of rows over the in-edges of each destination: arguments of `aggregate`.
 
     out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(dst_offset +
-    v), with u the source of the in-edge e; what is None counts as 1, but `loop` as 0.
+    v), with u the source of the in-edge e; a factor of None is 1, a `loop` of None 0.
 
     Attributes:
-        indptr: int32 or int64 `[num_dst + 1]`.
-        indices: The source of each edge, same dtype, `[num_edges]`; None: edge e has row e.
-        edge_ids: The numbers of the edges in `edge_weight`; None: as they lie.
+        indptr, edge_ids, dst_offset, max_in_edges: See `Edges`.
+        indices: The same; None: edge e has row e.
         edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
-        source_indptr: Divide the row of source u by `source_indptr[u + 1] - source_indptr[u]`.
         scale: float `[num_dst]`.
-        loop: float `[n]`, or `[n, H]` by head; `loop[i]` belongs to destination `first_loop + i`,
-            others have none.
-        first_loop: See `loop`.
-        dst_offset: Source number of destination 0; negative where it is none.
-        max_in_edges: The most edges of a destination, if known.
-        is_mean: Divide the sum by the number of in-edges.
+        loop: float `[n]`, or `[n, H]` by head, of the first n destinations that are sources.
         skip_own: Leave out edges from a node to itself.
     """
 
     indptr: Tensor
     indices: Tensor | None
     edge_ids: Tensor | None = None
-    edge_weight: Tensor | None = None
-    source_scale: Tensor | None = None
-    source_indptr: Tensor | None = None
-    scale: Tensor | None = None
-    loop: Tensor | None = None
-    first_loop: int = 0
     dst_offset: int = 0
     max_in_edges: int | None = None
-    is_mean: bool = False
+    edge_weight: Tensor | None = None
+    source_scale: Tensor | None = None
+    scale: Tensor | None = None
+    loop: Tensor | None = None
     skip_own: bool = False
 
     @property
     def num_dst(self) -> int:
         return len(self.indptr) - 1
 
+    def num_edges(self, features: LazyFeatures) -> int:
+        return len(features if self.indices is None else self.indices)
+
+    @property
+    def first_loop(self) -> int:
+        """The first destination that is a source."""
+        return max(0, -self.dst_offset)
+
     @property
     def heads(self) -> int:
-        weight = self.edge_weight
-        return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
+        return _heads(self.edge_weight)
 
     @property
     def loop_heads(self) -> int:
-        return self.loop.shape[1] if self.loop is not None and self.loop.dim() == 2 else 1
+        return _heads(self.loop)
+
+
+def _heads(factors: Tensor | None) -> int:
+    return factors.shape[1] if factors is not None and factors.dim() == 2 else 1
 
 
 _SCHEMA_TYPES: dict[Any, str] = {
@@ -92,13 +119,13 @@ _LIBRARY: Any = torch.library.Library("gnntrain", "DEF")  # type: ignore[no-unty
 class Operator:
     """Base of the operators: the fields of a class are its arguments, in the schema's order.
 
-    torch's dispatcher takes those of type `LazyFeatures` or `Sum` field by field. It chooses one of
+    torch's dispatcher takes `LazyFeatures`, `Edges` and a `Sum` field by field. It chooses one of
     the methods by the tensors' device; on a CPU and a GPU the reference computes where there is no
     kernel. Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on
     entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
 
     Attributes:
-        types: The types of the first tensor that are taken, whatever computes.
+        types: The types of the first tensor.
         is_random: Compiled code must not repeat random numbers.
     """
 
@@ -115,12 +142,13 @@ class Operator:
         own = hints(cls, include_extras=True)
         for field in cls.__annotations__:
             kind, start = own[field], len(fields)
-            if kind in (LazyFeatures, Sum):
-                fields += [(f, _SCHEMA_TYPES[t]) for f, t in hints(kind).items()]
+            is_group = kind in (LazyFeatures, Edges, Sum)
+            if is_group:
+                fields += [(f"{field}_{f}", _SCHEMA_TYPES[t]) for f, t in hints(kind).items()]
             else:
                 is_changed = kind == Changed
                 fields.append((field, f"Tensor({field}!)" if is_changed else _SCHEMA_TYPES[kind]))
-            cls._groups.append((kind if kind in (LazyFeatures, Sum) else None, start, len(fields)))
+            cls._groups.append((kind if is_group else None, start, len(fields)))
         result = hints(cls.fake)["return"]
         parts = getattr(result, "__args__", None)
         results = f"({', '.join(['Tensor'] * len(parts))})" if parts else _SCHEMA_TYPES[result]
@@ -158,8 +186,8 @@ class Operator:
         def mapped(value: Any) -> Any:
             if isinstance(value, LazyFeatures):
                 return value.map(function)
-            if isinstance(value, Sum):
-                return Sum._make(map(mapped, value))
+            if isinstance(value, Edges | Sum):
+                return type(value)._make(map(mapped, value))
             return function(value) if isinstance(value, Tensor | torch.dtype) else value
 
         return type(self)(*map(mapped, vars(self).values()))
@@ -171,23 +199,12 @@ class Operator:
 
 
 def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A method in the dispatcher's form.
-
-    The returned function raises `TypeError` if the first tensor's type is not in `types`.
-    """
-    types, groups = operator.types, operator._groups
+    """A method in the dispatcher's form."""
+    groups = operator._groups
 
     def call(*given: Any) -> Any:
-        if given[0].dtype not in types:
-            raise TypeError(f"gnntrain::{operator.name} does not take {given[0].dtype}")
-        return method(
-            operator(
-                *[
-                    given[start] if group is None else group(*given[start:stop])
-                    for group, start, stop in groups
-                ]
-            )
-        )
+        fields = [given[a] if group is None else group(*given[a:b]) for group, a, b in groups]
+        return method(operator(*fields))
 
     return call
 

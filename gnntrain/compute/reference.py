@@ -23,13 +23,12 @@ from gnntrain.compute.operator import Sum
 MAX_CHUNK_ELEMENTS = 2**22
 # The same for edges × some features: of few columns each cache line would be read several times.
 MAX_COLUMN_ELEMENTS = 2**24
-_INT32_MAX = 2**31 - 1
 
 
 def rows_at(features: LazyFeatures, places: Tensor) -> Tensor:
     """The rows at these places (int32 or int64 `[n]`), in their own type; waits for parts."""
     nodes = places if features.nodes is None else features.nodes.index_select(0, places)
-    if is_plain(features):
+    if features.is_plain:
         rows = features.rows
         return rows.index_select(0, nodes.to(rows.device)).to(nodes.device)
     slots = torch.full_like(nodes, -1) if features.slots is None else features.slots[nodes]
@@ -48,18 +47,6 @@ def by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
-def flat_heads(rows: Tensor, heads: int) -> tuple[Tensor, int]:
-    """`[R, H·C]` viewed as `[…, C]`, and a step: head h of row r is row `r·step + h`.
-
-    Some columns of a wider matrix are not copied, if its width is a multiple of C.
-    """
-    width, stride = rows.shape[1] // heads, rows.stride(0)
-    if len(rows) < 2 or rows.stride(1) != 1 or stride % max(1, width):
-        return rows.reshape(len(rows) * heads, width), heads
-    step = stride // max(1, width)
-    return rows.as_strided(((len(rows) - 1) * step + heads, width), (width, 1)), step
-
-
 def destinations(indptr: Tensor, num_edges: int) -> Tensor:
     """The destination of each edge, in the type of `indptr`; padding belongs to the last one."""
     starts = torch.cat([indptr[:-1], indptr.new_full((1,), num_edges)])
@@ -75,69 +62,29 @@ def edge_factors(total: Sum, src: Tensor, dtype: torch.dtype) -> Tensor | None:
         factors.append(weight.reshape(len(src), total.heads))
     if total.source_scale is not None:
         factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
-    if total.source_indptr is not None:
-        factors.append(_shares(total.source_indptr, dtype).index_select(0, src))
     if total.skip_own:
         dst = destinations(total.indptr, len(src))
         factors.append((src != dst + total.dst_offset).unsqueeze(1))
-    return _product(factors, dtype)
-
-
-def row_factors(total: Sum, dtype: torch.dtype) -> Tensor | None:
-    """What each destination's sum is multiplied by, `[num_dst, 1]`; None: by nothing."""
-    factors = [] if total.scale is None else [total.scale.unsqueeze(1)]
-    if total.is_mean:
-        factors.append(_shares(total.indptr, dtype))
-    return _product(factors, dtype)
-
-
-def _product(factors: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     return reduce(torch.mul, [part.to(dtype) for part in factors]) if factors else None
 
 
-def _shares(indptr: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 / the number of each row's edges, `[rows, 1]`."""
-    return indptr.diff().clamp(min=1).to(dtype).reciprocal().unsqueeze(1)
-
-
 def row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype) -> Tensor:
-    """Sums of the first `width` columns of rows times `edge_factors`, `[num_dst, width]`."""
+    """Sums of the first `width` columns of rows times `edge_factors`, `[num_dst, width]`.
+
+    Some columns of all rows are read at a time, or of each edge's row, whichever are fewer.
+    """
     indptr, src, heads = total.indptr, total.indices, total.heads
     if src is None:
         src = torch.arange(len(features), dtype=indptr.dtype, device=indptr.device)
-    by_edge = edge_factors(total, src, dtype)
+    by_edge, number = edge_factors(total, src, dtype), min(len(src), len(features))
     factors = [None] * heads if by_edge is None else by_edge.expand(-1, heads).t().contiguous()
-    parts: list[Tensor] = []
-    for own, rows, places in _tables(features, src, width, heads, dtype):
-        number = own.stop - own.start
-        flat, step = flat_heads(rows, number)
-        places = places.long() if len(flat) > _INT32_MAX else places
-        for head in range(number):
-            at = places if step == 1 else places * step + head
-            parts.append(sums_at(flat, at, indptr, factors[own.start + head]))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
-def _tables(
-    features: LazyFeatures, src: Tensor, width: int, heads: int, dtype: torch.dtype
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(heads, rows of their columns, each edge's place in them), together `width` columns.
-
-    Rows of `dtype` in one matrix on the device are not copied. Of others some columns at a time:
-    those of all rows, or those of each edge's row, whichever are fewer.
-    """
-    is_here = features.rows.device == src.device
-    if is_here and features.rows.dtype == dtype and is_plain(features):
-        nodes = features.nodes
-        places = src if nodes is None else nodes.index_select(0, src)
-        yield slice(0, heads), features.rows[:, :width], places
-        return
-    by_edge = len(src) < len(features)
-    number = min(len(src), len(features))
     numbers = torch.arange(number, dtype=src.dtype, device=src.device)
-    wanted, places = (src, numbers) if by_edge else (numbers, src)
-    for own, columns in columns_of(width, len(wanted), heads):
-        yield own, rows_at(features.columns(columns), wanted).to(dtype), places
+    wanted, places = (src, numbers) if len(src) < len(features) else (numbers, src)
+    parts: list[Tensor] = []
+    for head, columns in columns_of(width, number, heads):
+        rows = rows_at(features.columns(columns), wanted).to(dtype)
+        parts.append(sums_at(rows, places, indptr, factors[head]))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def edge_sums(values: Tensor, indptr: Tensor) -> Tensor:
@@ -176,23 +123,12 @@ def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, num_edges))
 
 
-def columns_of(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:
-    """(heads, their columns or, of one, some): rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
-    if width == 0:
-        yield slice(0, heads), slice(0, 0)
-        return
-    most, per_head = max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows)), width // heads
-    many = max(1, most // max(1, per_head))
-    step = min(most, many * per_head)
-    for head in range(0, heads, many):
-        last = min(head + many, heads)
-        for start in range(head * per_head, last * per_head, step):
-            yield slice(head, last), slice(start, min(start + step, last * per_head))
-
-
-def is_plain(features: LazyFeatures) -> bool:
-    """Whether all rows are in one matrix."""
-    return features.slots is None and features.parts is None
+def columns_of(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[int, slice]]:
+    """A head, and some of its columns: rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
+    part, step = width // heads, max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows))
+    for head in range(heads):
+        for start in range(head * part, max(1, (head + 1) * part), step):
+            yield head, slice(start, min(start + step, (head + 1) * part))
 
 
 def exact_type(*dtypes: torch.dtype) -> torch.dtype:

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from gnntrain.compute import kernels
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import Table, array_of, by_rows
+from gnntrain.compute.cpu import array_of, by_rows, table_of
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import Tile, arguments_of, launch, num_parts
+from gnntrain.compute.launching import arguments_of, launch, tile_of
 from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
-from gnntrain.compute.reference import is_plain, rows_at
+from gnntrain.compute.reference import rows_at
 
 
 class Gather(Operator):
@@ -30,21 +30,25 @@ class Gather(Operator):
 
     def reference(self) -> Tensor:
         features, start, stop = self.features, self.start, self.stop
-        if is_plain(features) and features.nodes is None:
+        if features.is_plain and features.nodes is None:
             return features.rows[start:stop].to(features.device, self.dtype, copy=True)
         return rows_at(features, torch.arange(start, stop, device=features.device)).to(self.dtype)
 
     def cpu(self) -> Tensor:
-        table, start = Table(self.features), self.start
-        out = BUFFERS.empty((self.stop - start, table.width), self.dtype)
-        by_rows(len(out), 0, lambda a, b: table.put(start, a, b, out[a:b]))
+        table, start, width = table_of(self.features), self.start, self.features.num_features
+        out = BUFFERS.empty((self.stop - start, width), self.dtype)
+
+        def task(a: int, b: int) -> None:
+            kernels.gather_rows(table, start, a, b, array_of(out[a:b]), 0, width)
+
+        by_rows(len(out), 0, task)
         return out
 
     def cuda(self) -> Tensor:
         width, number = self.features.num_features, self.stop - self.start
         out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
-        tile = Tile.of(width)
-        grid = num_parts(number, tile.rows), num_parts(width, tile.block)
+        tile = tile_of(width)
+        grid = -(-number // tile[0]), -(-width // tile[1])
         args = arguments_of(self) | {"num_rows": number, "out": out}
         launch("gather_rows", grid, tile, width, args)
         return out
@@ -141,6 +145,6 @@ class AdamRows(Operator):
         numbers = np.array([*shares, *factors], arrays[0].dtype)
 
         def task(start: int, stop: int) -> None:
-            kernels.adam_rows(*arrays, places[start:stop], gradient[start:stop], numbers)
+            kernels.adam_rows(arrays, places[start:stop], gradient[start:stop], numbers)
 
         by_rows(len(places), 0, task)

@@ -72,18 +72,6 @@ def rows_at(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def span_of(indptr: tl.tensor, v: tl.tensor, CHUNK: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """The in-edges of a destination: the first, the end; and the first and end of its chunks."""
-    first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
-    begin, end = last, last
-    if CHUNK > 0:
-        is_long = last - first >= 2 * CHUNK
-        begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
-        end = tl.where(is_long, last // CHUNK * CHUNK, last)
-    return first, last, begin, end
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def edges_at(
     start: tl.tensor, begin: tl.tensor, end: tl.tensor, ROWS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tl.tensor:
@@ -98,25 +86,6 @@ def edges_at(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def row_of_chunk(
-    indptr: tl.tensor, num_rows: tl.tensor, chunk: tl.tensor, CHUNK: tl.constexpr
-) -> tuple[tl.tensor, ...]:
-    """The row that leaves a chunk to its own program (or −1), and the chunk's edges."""
-    begin = chunk.to(indptr.dtype.element_ty) * CHUNK
-    low, high = num_rows * 0, num_rows + 1
-    while high - low > 1:  # the last row that starts at or before the chunk
-        middle = low + (high - low) // 2
-        is_before = tl.load(indptr + middle) <= begin
-        low = tl.where(is_before, middle, low)
-        high = tl.where(is_before, high, middle)
-    is_row = low < num_rows
-    first = tl.load(indptr + low)
-    last = tl.load(indptr + low + 1, mask=is_row, other=0)
-    is_inside = is_row & (last - first >= 2 * CHUNK) & (begin + CHUNK <= last)
-    return tl.where(is_inside, low, -1), begin, begin + CHUNK
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def walk_of(
     indptr: tl.tensor, num_rows: tl.tensor, OF_CHUNKS: tl.constexpr, CHUNK: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
@@ -126,13 +95,27 @@ def walk_of(
     then stands for a row); else a row's edges without its chunks.
     """
     if OF_CHUNKS:
-        v, first, last = row_of_chunk(indptr, num_rows, tl.program_id(0), CHUNK)
-        last = tl.where(v >= 0, last, first)
-        v = tl.maximum(v, 0)
+        start = tl.program_id(0).to(indptr.dtype.element_ty) * CHUNK
+        v, high = num_rows * 0, num_rows + 1
+        while high - v > 1:  # the last row that starts at or before the chunk
+            middle = v + (high - v) // 2
+            is_before = tl.load(indptr + middle) <= start
+            v = tl.where(is_before, middle, v)
+            high = tl.where(is_before, high, middle)
+        first = tl.load(indptr + v)
+        last = tl.load(indptr + v + 1, mask=v < num_rows, other=0)
+        is_inside = (v < num_rows) & (last - first >= 2 * CHUNK) & (start + CHUNK <= last)
+        first, last = start, tl.where(is_inside, start + CHUNK, start)
+        v = tl.where(is_inside, v, 0)
         begin, end = last, last
     else:
         v = tl.program_id(0)
-        first, last, begin, end = span_of(indptr, v, CHUNK)
+        first, last = tl.load(indptr + v), tl.load(indptr + v + 1)
+        begin, end = last, last
+        if CHUNK > 0:
+            is_long = last - first >= 2 * CHUNK
+            begin = tl.where(is_long, (first + CHUNK - 1) // CHUNK * CHUNK, last)
+            end = tl.where(is_long, last // CHUNK * CHUNK, last)
     return v, first, last, begin, end
 
 
@@ -187,7 +170,7 @@ def gather_rows(
     tl.store(out + at, row.to(TOTAL).to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["first_loop", "num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
@@ -198,10 +181,8 @@ def reduce_rows(
     edge_ids: tl.tensor,
     edge_weight: tl.tensor,
     source_scale: tl.tensor,
-    source_indptr: tl.tensor,
     scale: tl.tensor,
     loop: tl.tensor,
-    first_loop: tl.tensor,
     num_loops: tl.tensor,
     dst_offset: tl.tensor,
     num_rows: tl.tensor,
@@ -213,7 +194,6 @@ def reduce_rows(
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     LOOP_HEADS: tl.constexpr,
-    is_mean: tl.constexpr,
     skip_own: tl.constexpr,
     PUTS_OWN: tl.constexpr,
     ADDS_OWN: tl.constexpr,
@@ -228,7 +208,7 @@ def reduce_rows(
     See `Sum`; of a chunk only Σ_e.
 
     Args:
-        num_loops: So many destinations from `first_loop` on have a loop.
+        num_loops: So many destinations, the first that are sources, have a loop.
         PUTS_OWN: `out` is `[num_dst, 2 · WIDTH]`: beside the sum goes row(dst_offset + v).
         ADDS_OWN: Add the numbers `WIDTH … 2 · WIDTH − 1` of row(dst_offset + v) where v has a loop.
     """
@@ -248,10 +228,6 @@ def reduce_rows(
         weight = tl.full([ROWS], 1, TOTAL)
         if source_scale is not None:
             weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if source_indptr is not None:
-            from_edge = tl.load(source_indptr + source, mask=is_edge, other=0)
-            to_edge = tl.load(source_indptr + source + 1, mask=is_edge, other=1)
-            weight /= (to_edge - from_edge).to(TOTAL)
         row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=0)
@@ -272,17 +248,16 @@ def reduce_rows(
     if not OF_CHUNKS:
         if CHUNK > 0:
             total += sum_of_chunks(partial_out, begin, end, WIDTH, CHUNK, TOTAL, ROWS, BLOCK)
-        if is_mean:
-            total /= tl.maximum(last - first, 1).to(TOTAL)
         if scale is not None:
             total *= tl.load(scale + v).to(TOTAL)
         is_row = v >= 0
-        if (loop is not None) or ADDS_OWN:  # noqa: SIM102  # decided when the kernel is compiled
-            if (v >= first_loop) & (v < first_loop + num_loops):
+        if (loop is not None) or ADDS_OWN:  # decided when the kernel is compiled
+            number = tl.minimum(v, own)
+            if (number >= 0) & (number < num_loops):
                 own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
-                    at_loop = (v - first_loop) * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
+                    at_loop = number * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
                     total += tl.load(loop + at_loop, mask=is_column, other=0).to(TOTAL) * row
                 if ADDS_OWN:
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
@@ -294,31 +269,26 @@ def reduce_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 
-@triton.jit(do_not_specialize=["dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def edge_products(
     rows: tl.tensor,
     grad: tl.tensor,
     att: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
-    source_scale: tl.tensor,
-    scale: tl.tensor,
-    dst_offset: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     SLOPE: tl.constexpr,
-    is_mean: tl.constexpr,
-    skip_own: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of `edge_weight` behind `reduce_rows`; or scores, which have no factors.
+    """Attention's scores, and the gradient of its weights.
 
     A program takes a row, or a chunk, and a head. The vector of an edge is never stored.
 
@@ -332,7 +302,6 @@ def edge_products(
     head = tl.program_id(1)
     part = WIDTH // HEADS
     v, first, last, begin, end = walk_of(indptr, num_rows, OF_CHUNKS, CHUNK)
-    count = tl.load(indptr + v + 1) - tl.load(indptr + v)
     for start in range(first, last - (end - begin), ROWS):
         edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
@@ -353,14 +322,6 @@ def edge_products(
                 pair = row + given
                 products += factor * tl.where(pair > 0, pair, pair * SLOPE)
         total = tl.sum(products, axis=1)
-        if is_mean:
-            total /= count.to(TOTAL)
-        if scale is not None:
-            total *= tl.load(scale + v).to(TOTAL)
-        if source_scale is not None:
-            total *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        if skip_own:
-            total = tl.where(source == dst_offset + v, 0, total)
         at = edge.to(tl.int64) * HEADS + head
         tl.store(out + at, total.to(out.dtype.element_ty), mask=is_edge)
 

@@ -6,7 +6,7 @@ and the backward pass reduces over the transposed block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
+from gnntrain.compute.reference import exact_type
 from gnntrain.sampling.block import Block
 
 Reduce = Literal["sum", "mean", "max"]
@@ -46,8 +47,7 @@ class Aggregation:
         block: The in-edges.
         reduce: "sum", "mean" (the sum over the number of in-edges) or "max" (of the rows alone: it
             takes no weight, scale or loop); 0 where a destination has no in-edge.
-        weight: float `[num_edges]`, or `[num_edges, H]` for H heads, where head h weighs the
-            columns `[h·F/H, (h + 1)·F/H)`; gradients flow, but not to the other factors.
+        weight: float `[num_edges]`.
         source_scale: float `[num_src]`.
         scale: float `[num_dst]`.
         loop: float `[num_dst]`.
@@ -62,42 +62,21 @@ class Aggregation:
     loop: Tensor | None = None
     skip_loops: bool = False
 
-    def sum(self, weight: Tensor | None) -> Sum:
-        """The operators' arguments, with these edge weights."""
-        block = self.block
-        return Sum(
-            block.indptr,
-            block.indices,
-            edge_weight=weight,
-            source_scale=self.source_scale,
-            scale=self.scale,
-            loop=self.loop,
-            dst_offset=block.dst_offset,
-            max_in_edges=block.max_in_edges,
-            is_mean=self.reduce == "mean",
-            skip_own=self.skip_loops,
-        )
+    def sum(self, *dtypes: torch.dtype) -> Sum:
+        """The operators' arguments, for rows of these types."""
+        factors = self.weight, self.source_scale, self._scale(dtypes), self.loop, self.skip_loops
+        return Sum(*self.block.edges, *factors)
 
-    def transposed(self, weight: Tensor | None) -> Sum:
-        """The same for the gradient of the sources: a sum over the out-edges of each.
+    def transposed(self, *dtypes: torch.dtype) -> Sum:
+        """The same for the gradient of the sources: a sum over the out-edges of each."""
+        factors = self.weight, self._scale(dtypes), self.source_scale, self.loop, self.skip_loops
+        return Sum(*self.block.transposed(), *factors)
 
-        No factor is copied: a destination's scale becomes the scale of an edge's source.
-        """
-        block = self.block
-        back = block.transposed()
-        return Sum(
-            back.indptr,
-            back.indices,
-            edge_ids=None if weight is None else back.edge_ids,
-            edge_weight=weight,
-            source_scale=self.scale,
-            source_indptr=block.indptr if self.reduce == "mean" else None,
-            scale=self.source_scale,
-            loop=self.loop,
-            first_loop=block.dst_offset,
-            dst_offset=-block.dst_offset,
-            skip_own=self.skip_loops,
-        )
+    def _scale(self, dtypes: Sequence[torch.dtype]) -> Tensor | None:
+        if self.reduce != "mean":
+            return self.scale
+        shares = self.block.edges.shares(exact_type(*dtypes))
+        return shares if self.scale is None else shares * self.scale
 
 
 def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor:
@@ -111,50 +90,41 @@ def aggregate(source: Tensor | LazyFeatures, aggregation: Aggregation) -> Tensor
         `[num_dst, F]` in the type of a tensor, float32 of lazy features. In-neighbours that share a
         maximum share its gradient.
     """
-    block = aggregation.block
-    if isinstance(source, LazyFeatures):
-        out: Tensor
-        if aggregation.reduce == "max":
-            edges = block.indptr, block.indices, block.max_in_edges
-            out, _ = ops.aggregate_max(*source.arguments(), *edges, torch.float32, False)
-        else:
-            total = aggregation.sum(aggregation.weight)
-            out = ops.aggregate(*source.arguments(), *total, "none", torch.float32)
-        return out
-    if aggregation.reduce == "max":
-        return _maximum(source, block)
-    return _weighted_sum(source, aggregation.weight, aggregation)
+    block, is_max = aggregation.block, aggregation.reduce == "max"
+    if isinstance(source, Tensor):
+        if is_max:
+            return _maximum(source, block)
+        return _sum(source, aggregation)
+    rows, dtype = source.arguments(), torch.float32
+    out: Tensor
+    if is_max:
+        out, _ = ops.aggregate_max(*rows, *block.edges, dtype, False)
+    else:
+        total = aggregation.sum(source.rows.dtype)
+        out = ops.aggregate(*rows, *total, "none", dtype)
+    return out
 
 
-class _WeightedSum(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor | None, aggregation: Aggregation) -> Tensor:
-        ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, weight)
+    def forward(ctx: Any, rows: Tensor, aggregation: Aggregation) -> Tensor:
         ctx.aggregation = aggregation
-        features, total = LazyFeatures.of(rows), aggregation.sum(weight)
+        features, total = LazyFeatures.of(rows), aggregation.sum(rows.dtype)
         out: Tensor = ops.aggregate(*features.arguments(), *total, "none", rows.dtype)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        rows, weight = ctx.saved_tensors
-        aggregation: Aggregation = ctx.aggregation
-        grad_rows = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_rows = source_gradient(grad, aggregation, weight, grad.dtype)
-        if ctx.needs_input_grad[1]:
-            grad_weight = ops.edge_products(rows, grad, *aggregation.sum(weight))
-        return grad_rows, grad_weight, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return source_gradient(grad, ctx.aggregation, grad.dtype), None
 
 
 class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
         rows = rows.contiguous()
-        edges = block.indptr, block.indices, block.max_in_edges
-        asked = *LazyFeatures(rows).arguments(), *edges, rows.dtype, ctx.needs_input_grad[0]
-        out, ties = ops.aggregate_max(*asked)
+        features, counts = LazyFeatures(rows).arguments(), ctx.needs_input_grad[0]
+        out, ties = ops.aggregate_max(*features, *block.edges, rows.dtype, counts)
         ctx.save_for_backward(rows, out, ties)
         ctx.block = block
         return out  # type: ignore[no-any-return]  # operators have no types
@@ -162,20 +132,12 @@ class _Maximum(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        back = ctx.block.transposed()
-        grad = grad.contiguous()
-        found: Tensor = ops.aggregate_max_backward(
-            grad, *ctx.saved_tensors, back.indptr, back.indices
-        )
-        return found, None
+        given = grad.contiguous(), *ctx.saved_tensors, *ctx.block.transposed()
+        return ops.aggregate_max_backward(*given), None
 
 
 def source_gradient(
-    grad: Tensor,
-    aggregation: Aggregation,
-    weight: Tensor | None,
-    dtype: torch.dtype,
-    has_root: bool = False,
+    grad: Tensor, aggregation: Aggregation, dtype: torch.dtype, has_root: bool = False
 ) -> Tensor:
     """The gradient of the source rows behind a sum or mean.
 
@@ -183,7 +145,6 @@ def source_gradient(
         grad: float `[num_dst, F]`, of the aggregates; with `has_root` `[num_dst, 2F]`: the second
             half is the gradient of the destinations' own rows.
         aggregation: The one of the forward pass.
-        weight: Its edge weights.
         dtype: Type of the result.
         has_root: Whether `grad` has two halves.
 
@@ -191,10 +152,10 @@ def source_gradient(
         `[num_src, F]`.
     """
     features, root = LazyFeatures.of(grad), "added" if has_root else "none"
-    total = aggregation.transposed(weight)
+    total = aggregation.transposed(grad.dtype, dtype)
     out: Tensor = ops.aggregate(*features.arguments(), *total, root, dtype)
     return out
 
 
-_weighted_sum: Callable[..., Tensor] = _WeightedSum.apply
+_sum: Callable[..., Tensor] = _Sum.apply
 _maximum: Callable[..., Tensor] = _Maximum.apply

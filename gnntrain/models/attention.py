@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.models.aggregate import Aggregation, source_gradient
+from gnntrain.compute.ops import Sum
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
 
@@ -119,7 +119,6 @@ class _Attend(torch.autograd.Function):
         dropout: float,
         block: Block,
     ) -> tuple[Tensor, Tensor]:
-        edges = block.dst_offset, block.indptr, block.indices, block.max_in_edges
         features = rows
         if target is not None:
             features, parts = rows.tensor_split([rows.shape[1] - target.shape[1]], dim=1)
@@ -127,14 +126,13 @@ class _Attend(torch.autograd.Function):
             if adds_loops:
                 own = score[block.dst_offset : block.dst_offset + block.num_dst]
                 loop = F.leaky_relu(own + target, slope)
-        alpha, second = ops.edge_softmax(score, target, loop, slope, *edges)
+        alpha, second = ops.edge_softmax(score, target, loop, slope, *block.edges)
         weight, loop_alpha, loop_weight = drop(alpha, dropout), None, None
         if loop is not None:
             loop_alpha, loop_weight = second, drop(second, dropout)
             ctx.mark_non_differentiable(second)
-        total = Aggregation(block).sum(weight)._replace(loop=loop_weight)
-        arguments = *LazyFeatures.of(features).arguments(), *total
-        out = ops.aggregate(*arguments, "none", rows.dtype)
+        total = Sum(*block.edges, weight, loop=loop_weight)
+        out = ops.aggregate(*LazyFeatures.of(features).arguments(), *total, "none", rows.dtype)
         ctx.save_for_backward(rows, out, alpha, weight, loop_alpha, loop_weight, target)
         ctx.slope, ctx.block = slope, block
         return out, second
@@ -144,11 +142,11 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, log_grad: Tensor) -> tuple[Tensor | None, ...]:
         block: Block = ctx.block
         *saved, target = ctx.saved_tensors
-        has_loops, back = saved[-1] is not None, block.transposed()
-        edges = block.dst_offset, block.indptr, block.indices, block.max_in_edges
-        out_edges = back.indptr, back.indices, back.edge_ids
-        arguments = None if has_loops else log_grad, target, ctx.slope, *edges, *out_edges
-        rows_grad, scores_grad, loop_grad = ops.attention_backward(grad, *saved, *arguments)
+        has_loops = saved[-1] is not None
+        arguments = None if has_loops else log_grad, target, ctx.slope
+        rows_grad, scores_grad, loop_grad = ops.attention_backward(
+            grad, *saved, *arguments, *block.edges, *block.transposed()
+        )
         if target is not None:
             return rows_grad, None, scores_grad, *[None] * 5
         return rows_grad, scores_grad, None, loop_grad if has_loops else None, *[None] * 4
@@ -159,21 +157,20 @@ class _DotScore(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, query: Tensor, heads: int, block: Block) -> Tensor:
         ctx.save_for_backward(rows, query)
         ctx.block = block
-        # The operator reads only the weights' shape and type.
-        exact = torch.promote_types(rows.dtype, torch.float32)
-        shape = rows.new_empty((), dtype=exact).expand(block.num_edges, heads)
-        score: Tensor = ops.edge_products(rows, query, *Aggregation(block).sum(shape))
+        score: Tensor = ops.edge_products(rows, query, heads, *block.edges)
         return score
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, query = ctx.saved_tensors
-        weighted, grad_rows, grad_query = Aggregation(ctx.block), None, None
+        block: Block = ctx.block
+        grad_rows = grad_query = None
         if ctx.needs_input_grad[0]:
-            grad_rows = source_gradient(query, weighted, grad, rows.dtype)
+            arguments = *LazyFeatures.of(query).arguments(), *Sum(*block.transposed(), grad)
+            grad_rows = ops.aggregate(*arguments, "none", rows.dtype)
         if ctx.needs_input_grad[1]:
-            arguments = *LazyFeatures.of(rows).arguments(), *weighted.sum(grad)
+            arguments = *LazyFeatures.of(rows).arguments(), *Sum(*block.edges, grad)
             grad_query = ops.aggregate(*arguments, "none", query.dtype)
         return grad_rows, grad_query, None, None
 
@@ -184,8 +181,7 @@ class _PairScore(torch.autograd.Function):
         ctx: Any, left: Tensor, right: Tensor, att: Tensor, slope: float, block: Block
     ) -> Tensor:
         left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
-        edges = block.indptr, block.indices, block.max_in_edges
-        score: Tensor = ops.pair_scores(left, right, att, slope, *edges)
+        score: Tensor = ops.pair_scores(left, right, att, slope, *block.edges)
         ctx.save_for_backward(left, right, att)
         ctx.slope, ctx.block = slope, block
         return score
@@ -194,11 +190,8 @@ class _PairScore(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         block: Block = ctx.block
-        back = block.transposed()
-        edges = block.indptr, block.indices, block.max_in_edges
-        out_edges = back.indptr, back.indices, back.edge_ids
-        grads = ops.pair_scores_backward(grad, *ctx.saved_tensors, ctx.slope, *edges, *out_edges)
-        return *grads, None, None
+        arguments = *ctx.saved_tensors, ctx.slope, *block.edges, *block.transposed()
+        return *ops.pair_scores_backward(grad, *arguments), None, None
 
 
 _attend: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply

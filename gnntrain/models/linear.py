@@ -21,7 +21,7 @@ class LinearTerm(NamedTuple):
 
     Attributes:
         source: Place of the aggregated rows in the list of rows.
-        aggregation: A sum or mean; edge weights only of a single term.
+        aggregation: A sum or mean.
         weight: `[O, F]`; gradients flow.
         columns: The F columns of the rows that are aggregated.
     """
@@ -121,7 +121,7 @@ class _OneSum(torch.autograd.Function):
         weight = torch.cat(parts, dim=1).to(dtype)
         out, inputs = ops.aggregate_linear(
             *features.arguments(),
-            *aggregation.sum(aggregation.weight),
+            *aggregation.sum(features.rows.dtype, dtype),
             weight,
             bias.to(dtype),
             has_root,
@@ -143,9 +143,7 @@ class _OneSum(torch.autograd.Function):
         )
         grad_rows = None
         if needs_rows:
-            grad_rows = source_gradient(
-                grad_inputs, aggregation, aggregation.weight, ctx.row_type, ctx.has_root
-            )
+            grad_rows = source_gradient(grad_inputs, aggregation, ctx.row_type, ctx.has_root)
         grads: list[Tensor | None] = [grad_weight, None]
         if ctx.has_root:  # contiguous, as DDP requires of gradients
             grads = [part.contiguous() for part in grad_weight.chunk(2, dim=1)]
@@ -168,7 +166,8 @@ class _Sums(torch.autograd.Function):
             bias, *weights = [next(parameters).to(dtype) for _ in part.parameters]  # type: ignore[union-attr]
             inputs = [features[part.own].columns(part.columns).read(0, part.num_dst, dtype)]
             for term in part.terms:
-                given, total = features[term.source], term.aggregation.sum(None)
+                given = features[term.source]
+                total = term.aggregation.sum(given.rows.dtype, dtype)
                 given_to = given.columns(term.columns).arguments()
                 inputs.append(ops.aggregate(*given_to, *total, "none", dtype))
             out = torch.addmm(bias, inputs[0], weights[0].t())
@@ -225,7 +224,7 @@ def _row_gradient(
     for term, grad in aggregates:
         if term.aggregation.block.num_edges == 0:
             continue
-        found = source_gradient(grad, term.aggregation, None, dtype)
+        found = source_gradient(grad, term.aggregation, dtype)
         if out is None:
             out = found if found.shape == shape else found.new_zeros(shape)
         if out is not found:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute import ops
+from gnntrain.compute.ops import Edges
 from gnntrain.data.graph import EdgeType, NodeType
 
 
@@ -63,21 +64,22 @@ class Block:
     def num_edges(self) -> int:
         return self.indices.numel()
 
-    def transposed(self) -> Block:
-        """The out-edges of every source as a block; cached.
+    @property
+    def edges(self) -> Edges:
+        """As operators take them."""
+        return Edges(self.indptr, self.indices, None, self.dst_offset, self.max_in_edges)
 
-        Its destinations are this block's sources; `edge_ids` is each edge's number in this block.
-        Weights, degrees and norms are not copied.
-        """
-        block: Block | None = self.derived.get("transposed")
-        if block is None:
+    def transposed(self) -> Edges:
+        """The out-edges of every source, whose destinations are this block's sources; cached."""
+        back: Edges | None = self.derived.get("transposed")
+        if back is None:
             indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
-            block = Block(indptr, indices, self.num_dst, -self.dst_offset, edge_ids=edge_ids)
+            back = Edges(indptr, indices, edge_ids, -self.dst_offset)
             # torch.compile traces backward passes, which must not change anything outside; it
             # merges equal calls by itself.
             if not torch.compiler.is_compiling():
-                self.derived["transposed"] = block
-        return block
+                self.derived["transposed"] = back
+        return back
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -115,8 +115,18 @@ class ModuleEvaluator(Evaluator):
         }
         return SampledEvaluator(self._task, loaders, self._context)
 
-    def infer(self, model: PlainModel) -> Inferred:
-        """The outputs for every node, by this rank alone."""
+    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
+        """The outputs for every node, by this rank alone.
+
+        Raises:
+            UserError: `embed`: a module has no last layer to tell.
+        """
+        if embed:
+            raise UserError(
+                "A plain PyG model has no embeddings: gnntrain runs it as a whole.",
+                "Ask for logits, or derive the model from gnntrain.models.GNN.",
+            )
+        assert isinstance(model, PlainModel)
         with evaluating(model):
             if self._hops is None:
                 self.by_batch(model)

@@ -16,35 +16,88 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from gnntrain.app import compose_config
 from gnntrain.data.store import StoredGraph
 from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
-from scripts.bench.cases import (
-    BATCH_SIZE,
-    BEFORE,
-    GRAPHS,
-    OURS,
-    PEER_STAGES,
-    PEERS,
-    STAGES,
-    TYPED_PEER_STAGES,
-    Entry,
-    Graph,
-)
 from scripts.bench.peers.turns import Spec
-from scripts.bench.process import Absent, Contestant
-from scripts.bench.report import as_json, floor_key, show, show_floor, title
-from scripts.bench.sitting import Rules, Say, sit
+from scripts.bench.sitting import (
+    BEFORE,
+    OURS,
+    PEERS,
+    Absent,
+    Contestant,
+    Entry,
+    Result,
+    Say,
+    Spread,
+    ratios,
+    sit,
+)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A data set of gnntrain's, and how it is sampled.
+
+    Attributes:
+        dataset: As `dataset=` takes it.
+        fan_outs: In-neighbours drawn a node, the hop next to the seed nodes first.
+        stages: What is measured on it.
+        overrides: Further overrides of the data set.
+        hidden: Width of the hidden layers.
+        is_typed: Whether it has several node types: R-GCN is trained then, else GraphSAGE.
+    """
+
+    dataset: str
+    fan_outs: tuple[int, ...]
+    stages: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    hidden: int = 256
+    is_typed: bool = False
+
+
+GRAPHS = {
+    "reddit": Graph("synthetic_reddit", (25, 10), ("sampling", "gather", "step", "inference")),
+    # A peer's way of inference would need more memory here than most machines have.
+    "products": Graph("synthetic_products", (15, 10, 5), ("sampling", "gather", "step")),
+    "mag": Graph("synthetic_mag", (25, 20), ("sampling", "step"), hidden=64, is_typed=True),
+    # To try the benchmark itself.
+    "small": Graph(
+        "synthetic",
+        (10, 5),
+        ("sampling", "gather", "step", "inference"),
+        ("dataset.num_nodes=20000",),
+    ),
+}
+
+# Most batches a turn; a slow contestant's turn is cut short by time.
+STAGES = {"sampling": 128, "gather": 48, "step": 16, "inference": 8}
+
+PEER_STAGES = {
+    "pyg": ("sampling", "gather", "step", "inference"),
+    "pyg-trimmed": ("step",),  # before the step there is nothing to trim
+    "graphbolt": ("sampling", "gather", "step"),
+}
+
+TYPED_PEER_STAGES = {
+    "pyg": ("sampling", "step"),
+    "graphbolt": ("sampling", "step"),
+    "graphbolt-sparse": ("step",),
+}
+"""The same on typed graphs."""
+
+BATCH_SIZE = 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,16 +110,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for name in options.graphs:
         graph = GRAPHS[name]
-        store = opened(graph)
+        config = compose_config([f"dataset={graph.dataset}", *graph.overrides]).config
+        store = prepare_store(config.dataset).store
         for stage in (stage for stage in options.stages if stage in graph.stages):
             spec = spec_of(graph, stage, store)
             heading = title(name, spec)
-            say = _teller(progress, heading)
+
+            def say(words: str, heading: str = heading) -> None:
+                progress.print(f"{heading}: {words}", style="dim", highlight=False)
+
             has_floor = stage == "step" and not graph.is_typed
             floors = measured_floors(spec, options, say) if has_floor else {}
-            results = sit(
-                spec, list(entries_of(stage, graph, options)), rules_of(stage, options), say
+            entries, batches = (
+                [*entries_of(stage, graph, options)],
+                options.batches or STAGES[stage],
             )
+            results = sit(spec, entries, batches, options, say)
             show(console, name, spec, results)
             if floors:
                 show_floor(console, floors, results)
@@ -110,29 +169,28 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args(arguments)
-    try:
-        options.pythons = dict(python_of(text) for text in options.peer_python)
-    except ValueError as error:
-        parser.error(str(error))
+    options.pythons = {}
+    for text in options.peer_python:
+        peer, _, path = text.partition("=")
+        if peer not in PEERS.values() or not Path(path).is_file():
+            choices = " or ".join(sorted(set(PEERS.values())))
+            parser.error(f"--peer-python {text}: give {choices}, an = and a Python's path")
+        options.pythons[peer] = Path(path).absolute()  # a virtual environment's is a link
     return options
 
 
-def python_of(text: str) -> tuple[str, Path]:
-    """`peer=path` as a pair."""
-    peer, _, path = text.partition("=")
-    if peer not in PEERS.values() or not Path(path).is_file():
-        choices = " or ".join(sorted(set(PEERS.values())))
-        raise ValueError(f"--peer-python {text}: give {choices}, an = and a Python's path")
-    return peer, Path(path).absolute()  # not resolved: a virtual environment's is a link
-
-
-def opened(graph: Graph) -> StoredGraph:
-    """The graph's store, built first where it is not there yet."""
-    config = compose_config([f"dataset={graph.dataset}", *graph.overrides]).config
-    return prepare_store(config.dataset).store
-
-
 def spec_of(graph: Graph, stage: str, store: StoredGraph) -> Spec:
+    schema = store.schema
+    types = {
+        "num_nodes": dict(schema.num_nodes),
+        "edge_types": schema.edge_types,
+        "target": schema.target,
+        "features": {
+            name: f"features_{number}.npy"
+            for number, (name, width) in enumerate(schema.num_features.items())
+            if width
+        },
+    }
     return Spec(
         stage=stage,
         dataset=graph.dataset,
@@ -146,25 +204,8 @@ def spec_of(graph: Graph, stage: str, store: StoredGraph) -> Spec:
         precision="fp32",
         loader_workers=0,
         variant=OURS,
-        types=types_of(store) if graph.is_typed else None,
+        types=types if graph.is_typed else None,
     )
-
-
-def types_of(store: StoredGraph) -> dict[str, Any]:
-    """See `peers.typed.Types`."""
-    schema = store.schema
-    return {
-        "num_nodes": dict(schema.num_nodes),
-        "edge_types": schema.edge_types,
-        "target": schema.target,
-        "features": {
-            name: f"features_{number}.npy"
-            for number, (name, width) in enumerate(schema.num_features.items())
-            if width
-        },
-        "labels": "labels.npy",
-        "train": "split_train.npy",
-    }
 
 
 def entries_of(stage: str, graph: Graph, options: argparse.Namespace) -> Iterator[Entry]:
@@ -178,11 +219,6 @@ def entries_of(stage: str, graph: Graph, options: argparse.Namespace) -> Iterato
                 yield Entry(BEFORE, precision, threads)
         for precision in options.peer_precision if stage == "step" else ["fp32"]:
             yield from (Entry(peer, precision, threads) for peer in peers)
-
-
-def rules_of(stage: str, options: argparse.Namespace) -> Rules:
-    batches = options.batches or STAGES[stage]
-    return Rules(options.rounds, batches, options.seconds, options.pythons, options.before)
 
 
 def measured_floors(spec: Spec, options: argparse.Namespace, say: Say) -> dict[str, dict[str, Any]]:
@@ -199,11 +235,105 @@ def measured_floors(spec: Spec, options: argparse.Namespace, say: Say) -> dict[s
     return floors
 
 
-def _teller(console: Console, heading: str) -> Say:
-    def say(words: str) -> None:
-        console.print(f"{heading}: {words}", style="dim", highlight=False)
+def title(graph: str, spec: Spec) -> str:
+    return f"{graph} {spec.fan_outs}: {spec.stage}"
 
-    return say
+
+def show(console: Console, graph: str, spec: Spec, results: Sequence[Result]) -> None:
+    """One sitting's table: who, how fast, with how much memory, and how much faster ours is."""
+    unit = "passes/s" if spec.stage == "inference" else "batches/s"
+    ours = [r.entry for r in results if r.entry.is_ours]
+    columns = sorted({entry.label for entry in ours})
+    table = Table(title=title(graph, spec), title_justify="left")
+    table.add_column("contestant")
+    for name in ("threads", unit, "quartiles", "edges", "peak GiB"):
+        table.add_column(name, justify="right")
+    for name in columns:
+        table.add_column(f"{name} is", justify="right")
+    shares = ratios(results)
+    for result in (r for r in results if not r.absent):
+        entry, rate = result.entry, result.rate
+        by_ours = {
+            mine.label: _ratio(share, its if its.is_ours else None)
+            for (mine, its), share in shares.items()
+            if entry == (mine if its.is_ours else its)
+        }
+        table.add_row(
+            entry.label,
+            str(entry.threads),
+            _number(rate.median),
+            f"{_number(rate.lower)} - {_number(rate.upper)}",
+            f"{result.edges_per_batch:,.0f}",
+            f"{result.peak_rss_bytes / 2**30:.2f}",
+            *(by_ours.get(name, "") for name in columns),
+        )
+    console.print(table)
+    for result in results:
+        words = f"absent: {result.absent}" if result.absent else result.note
+        used = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+        who = f"{result.entry.label} on {result.entry.threads}"
+        console.print(f"  {who}: {words}{f' ({used})' if used else ''}", soft_wrap=True)
+
+
+def show_floor(
+    console: Console, floors: Mapping[str, Mapping[str, Any]], results: Sequence[Result]
+) -> None:
+    """How far ours is from what the machine could do, by precision."""
+    table = Table(title="floor of a step", title_justify="left")
+    table.add_column("precision and threads")
+    headings = ("GFLOP", "MB", "GFLOP/s", "rows GB/s", "floor s", "step s", "step / floor")
+    for name in headings:
+        table.add_column(name, justify="right")
+    for result in results:
+        floor = floors.get(floor_key(result.entry.precision, result.entry.threads))
+        if floor is None or not result.entry.is_ours or result.absent:
+            continue
+        step = 1 / result.rate.median
+        table.add_row(
+            f"{result.entry.precision}, {result.entry.threads}",
+            f"{floor['flops'] / 1e9:.1f}",
+            f"{floor['bytes'] / 1e6:.0f}",
+            f"{max(floor['gemm_flops_per_s'].values()) / 1e9:.0f}",
+            f"{floor['random_rows_bytes_per_s'] / 1e9:.1f}",
+            f"{floor['floor_s']:.3f}",
+            f"{step:.3f}",
+            f"{step / floor['floor_s']:.2f}",
+        )
+    console.print(table)
+
+
+def floor_key(precision: str, threads: int) -> str:
+    return f"{precision} on {threads}"
+
+
+def as_json(graph: str, spec: Spec, results: Sequence[Result]) -> dict[str, Any]:
+    """One sitting, with every round's figure."""
+    shares = ratios(results)
+    rows = []
+    for result in results:
+        row = {**asdict(result.entry), **asdict(result)}
+        del row["entry"]
+        if not result.absent:
+            row["rate"] = asdict(result.rate)
+            row["faster_than"] = [
+                {**asdict(its), **asdict(share)}
+                for (mine, its), share in shares.items()
+                if mine == result.entry
+            ]
+        rows.append(row)
+    asked = {key: asdict(spec)[key] for key in ("stage", "dataset", "overrides", "fan_outs")}
+    size = {"batch_size": spec.batch_size, "hidden": spec.hidden}
+    return {"graph": graph, **asked, **size, "contestants": rows}
+
+
+def _ratio(share: Spread, itself: Entry | None) -> str:
+    beside = "" if itself is None else f" itself on {itself.threads}"
+    return f"{share.median:.2f}x{beside} ({share.lower:.2f} - {share.upper:.2f})"
+
+
+def _number(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -5,30 +5,33 @@
 Epochs of the training part, eager and as a recorded CUDA graph; sampling alone; exact inference; a
 cache of hot rows beside all rows on the GPU; sampling with gathering, beside WholeGraph where it is
 installed; the CPU's sampler feeding the GPU; torch's operators alone. One after another, on the
-same graphs, each in a process of its own. The first rounds, which compile, do not count. A kernel
-that fails the self-check is replaced; the figure's notes say so.
+same graphs, each in a process of its own: a case that crashes, hangs or spoils the GPU for its
+process loses no other. The first rounds, which compile, do not count. A kernel that fails the
+self-check is replaced; the figure's notes say so.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import faulthandler
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
 from gnntrain.build import (
-    build_layerwise,
+    build_exact_evaluator,
     build_loaders,
     build_model,
     build_task,
@@ -52,21 +55,31 @@ from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
-from scripts.bench.gpu_apart import end_a_hang, run_apart
-from scripts.bench.gpu_figures import (
-    BY_TORCH,
-    CACHED,
-    FROM_HOST,
-    GATHERING,
-    RESIDENT,
-    WHOLEGRAPH,
-    WORK,
-    Figure,
-    Report,
-)
+from scripts.bench.sitting import Spread
 from scripts.bench.wholegraph import Gathered, LeftOut
 
 Keys = Mapping[str, Mapping[str, Any]]
+
+RESIDENT = "products, sage"
+CACHED = "products, sage, 10 % of the rows cached"
+FROM_HOST = "products, sage, drawn by the CPU"
+BY_TORCH = "products, sage, torch's operators"
+GATHERING = "products, sampling and gathering"
+WHOLEGRAPH = "products, sampling and gathering, WholeGraph"
+
+_RATIOS = [
+    ("speed with 10 % cached, of all rows on the GPU", RESIDENT, CACHED, 0.6),
+    ("speed-up over the CPU's sampler", FROM_HOST, RESIDENT, 10.0),
+    ("speed-up over torch's operators", BY_TORCH, RESIDENT, 1.0),
+    ("speed-up over WholeGraph, sampling and gathering", GATHERING, WHOLEGRAPH, 1.5),
+]
+"""Of two figures' medians: name, the one above the line, the one below it, the bound."""
+
+_WORK = ("edges_per_batch", "rows_per_batch")
+"""Notes of figures that are fair to compare only where these agree, within `_MOST_APART`."""
+_MOST_APART = 0.02
+_MOST_SECONDS = 100  # of a case
+_ROOT = Path(__file__).parents[2]
 
 _REDDIT: Keys = {
     "dataset": {"name": "synthetic_reddit", "feature_dtype": "bfloat16"},
@@ -121,6 +134,50 @@ CASES = [
 ]
 
 
+@dataclass
+class Figure:
+    """A case's result.
+
+    Attributes:
+        name, unit: What, in what.
+        rounds: Every round's.
+        median, lower, upper: Over the rounds, with the quartiles.
+        must: The bound, if there is one.
+        reached: Whether the median keeps to it.
+        notes: What else is worth telling.
+    """
+
+    name: str
+    unit: str
+    rounds: list[float]
+    median: float
+    lower: float
+    upper: float
+    must: float | None
+    reached: bool | None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def ratios(figures: Sequence[Figure]) -> dict[str, dict[str, Any]]:
+    """The ratios of which both figures were measured: `value`, or in what the work differed."""
+    known = {one.name: one for one in figures}
+    found: dict[str, dict[str, Any]] = {}
+    for name, *pair, must in _RATIOS:
+        if not known.keys() >= set(pair):
+            continue
+        above, below = (known[one] for one in pair)
+        unfair = [
+            f"{key}: {above.notes[key]:.0f} and {below.notes[key]:.0f}"
+            for key in _WORK
+            if key in above.notes
+            and abs(above.notes[key] - below.notes[key]) > _MOST_APART * below.notes[key]
+        ]
+        value = above.median / below.median
+        figure = {"unfair": unfair} if unfair else {"value": value, "reached": value >= must}
+        found[name] = {**figure, "must": must}
+    return found
+
+
 class NoEvaluation(Evaluator):
     """In the place of an evaluator: nothing is evaluated."""
 
@@ -147,10 +204,10 @@ class Bench:
     """What a case measures: model and loaders over an opened store."""
 
     def __init__(
-        self, config: Config, store: StoredGraph, context: DistributedContext, scratch_dir: Path
+        self, config: Config, store: StoredGraph, device: torch.device, record: Record | None
     ) -> None:
-        self.config, self.store, self.context = config, store, context
-        self.scratch_dir = scratch_dir
+        self.config, self.store, self.record = config, store, record
+        self.context = context = DistributedContext(device=device)
         self.task = build_task(config, store)
         self.model = build_model(config, self.task, store, context)
         self.kernels = kernel_choice(config, context.device.type)
@@ -169,29 +226,24 @@ def measure(
     record: Record | None = None,
 ) -> Figure:
     """Measure one case on an opened store."""
-    if device.type == "cuda":
-        # What earlier cases have left would count as taken.
-        gc.collect()
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(config, store, DistributedContext(device=device), Path(scratch))
-        stage, unit = _STAGES[case.stage]
-        values, notes = stage(bench, rounds, record)
-    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+    bench = Bench(config, store, device, record)
+    stage, unit = _STAGES[case.stage]
+    values, notes = stage(bench, rounds)
+    spread = Spread.of(values)
     must = case.most if case.most is not None else case.least
     reached = None
     if must is not None:
-        reached = median <= must if case.most is not None else median >= must
+        reached = spread.median <= must if case.most is not None else spread.median >= must
     notes.setdefault("placement", list(bench.loaders.why_placed))
     notes["kernels"] = asdict(bench.kernels)
     if device.type == "cuda":
         notes["peak_gpu_bytes"] = torch.cuda.max_memory_allocated(device)
-    return Figure(case.name, unit, values, median, lower, upper, must, reached, notes)
+    return Figure(
+        case.name, unit, values, **asdict(spread), must=must, reached=reached, notes=notes
+    )
 
 
-def _epochs(bench: Bench, rounds: int, record: Record | None) -> tuple[list[float], dict[str, Any]]:
+def _epochs(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     loader = bench.loaders.training_loader()
     trainer = Trainer(
         bench.model,
@@ -200,7 +252,7 @@ def _epochs(bench: Bench, rounds: int, record: Record | None) -> tuple[list[floa
         task=bench.task,
         config=bench.config.trainer,
         context=bench.context,
-        record=record,
+        record=bench.record,
     )
     records = trainer.fit().records[-rounds:]
     notes = {
@@ -213,9 +265,7 @@ def _epochs(bench: Bench, rounds: int, record: Record | None) -> tuple[list[floa
     return [one.seconds for one in records], notes
 
 
-def _sampling(
-    bench: Bench, rounds: int, _record: Record | None
-) -> tuple[list[float], dict[str, Any]]:
+def _sampling(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
     plan = training_plan(bench.config, bench.task, bench.context)
     order = plan.order(0)
@@ -230,9 +280,7 @@ def _sampling(
     return rates, {"batches": len(batches)}
 
 
-def _gathering(
-    bench: Bench, rounds: int, _record: Record | None
-) -> tuple[list[float], dict[str, Any]]:
+def _gathering(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     """Batches are drawn, and the rows of all their nodes copied, in the store's precision."""
     sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
     table = LazyFeatures(rows_of(bench.store.nodes[NODE]).to(bench.context.device))
@@ -246,17 +294,16 @@ def _gathering(
     return _gathering_rates(bench, rounds, torch.int64, draw)
 
 
-def _wholegraph(
-    bench: Bench, rounds: int, _record: Record | None
-) -> tuple[list[float], dict[str, Any]]:
+def _wholegraph(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     """What `_gathering` does, by WholeGraph."""
     fan_outs, store = same_fan_outs(bench.config.sampler.fan_outs), bench.store
     memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), rows_of(store.nodes[NODE])
-    with wholegraph.opened(memory_type, *arrays) as peer:
-        rates, notes = _gathering_rates(
-            bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
-        )
+    peer = wholegraph.WholeGraph(memory_type, *arrays)
+    rates, notes = _gathering_rates(
+        bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
+    )
+    peer.close()
     num_bytes = sum(array.nbytes for array in arrays)
     where = f"{num_bytes / 2**30:.2f} GiB in WholeGraph's {memory_type} memory, beside torch's"
     return rates, notes | {
@@ -289,7 +336,7 @@ def _gathering_rates(
 
     rates = _rates(device, rounds, len(batches), measured)
     means = [statistics.fmean(values) for values in zip(*sizes, strict=True)]
-    return rates, {"batches": len(batches), **dict(zip(WORK, means, strict=True))}
+    return rates, {"batches": len(batches), **dict(zip(_WORK, means, strict=True))}
 
 
 def _rates(
@@ -306,21 +353,18 @@ def _rates(
     return rates[1:]
 
 
-def _inference(
-    bench: Bench, rounds: int, _record: Record | None
-) -> tuple[list[float], dict[str, Any]]:
-    model, context = bench.model, bench.context
-    assert isinstance(model, GNN)
-    evaluator = build_layerwise(
-        bench.config, bench.task, bench.loaders, bench.store, context, bench.scratch_dir
-    )
+def _inference(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
+    assert isinstance(bench.model, GNN)
     seconds = []
-    for _ in range(rounds + 1):
-        _wait(bench.context.device)
-        begin = time.perf_counter()
-        evaluator.evaluate(model)
-        _wait(bench.context.device)
-        seconds.append(time.perf_counter() - begin)
+    with tempfile.TemporaryDirectory() as scratch:
+        parts = bench.config, bench.task, bench.model, bench.loaders, bench.store
+        evaluator = build_exact_evaluator(*parts, bench.context, Path(scratch))
+        for _ in range(rounds + 1):
+            _wait(bench.context.device)
+            begin = time.perf_counter()
+            evaluator.evaluate(bench.model)
+            _wait(bench.context.device)
+            seconds.append(time.perf_counter() - begin)
     return seconds[1:], {"with": "the metrics of all splits"}
 
 
@@ -338,13 +382,90 @@ _STAGES = {
 }
 
 
+def measure_apart(
+    cases: Sequence[Case],
+    rounds: int,
+    path: Path | None,
+    start: Callable[[list[str]], int],
+) -> dict[str, Any]:
+    """Measure each case in a process of its own, and write what came of them after each.
+
+    Args:
+        cases: What to measure.
+        rounds: Rounds that count.
+        path: File for the figures.
+        start: Runs a Python with these arguments to its end; gives its exit status.
+
+    Returns:
+        The machine, the figures, their ratios, why others are left out, and which failed.
+    """
+    figures: list[Figure] = []
+    report: dict[str, Any] = {
+        "machine": describe_environment(seed=0, command=sys.argv),
+        "left_out": {},
+        "failures": {},
+    }
+    for case in cases:
+        with tempfile.TemporaryDirectory() as scratch:
+            part = Path(scratch) / "figure.json"
+            own = ["--here", case.name, "--rounds", str(rounds), "--json", str(part)]
+            status = start(["-m", "scripts.bench.gpu", *own])
+            told = json.loads(part.read_text("utf-8")) if part.exists() else {}
+        if "left_out" in told:
+            report["left_out"][case.name] = told["left_out"]
+        elif told:
+            figures.append(Figure(**told))
+        else:
+            said = f"its process ended with exit status {status}; see its output"
+            report["failures"][case.name] = said
+        report |= {"figures": [asdict(one) for one in figures], "ratios": ratios(figures)}
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def measure_here(case: Case, rounds: int, path: Path) -> None:
+    """Measure a case in this process, which ends with all stacks if it takes too long."""
+    faulthandler.dump_traceback_later(_MOST_SECONDS, exit=True)
+    config = config_of(case, epochs=rounds + 2)
+    try:
+        store = prepare_store(config.dataset).store
+        told = asdict(measure(case, store, config, torch.device("cuda", 0), rounds))
+    except LeftOut as reason:
+        told = {"left_out": str(reason)}
+    path.write_text(json.dumps(told), encoding="utf-8")
+
+
+def lines_of(report: Mapping[str, Any]) -> Iterator[Table | str]:
+    """The figures as a table, then the ratios, what was left out and what failed."""
+    table = Table(title="on a GPU, bf16, batches of 1,024", title_justify="left")
+    table.add_column("what")
+    for name in ("median", "quartiles", "unit", "must", "reached"):
+        table.add_column(name, justify="right")
+    for one in report["figures"]:
+        must = "" if one["must"] is None else f"{one['must']:.3g}"
+        reached = {None: "", True: "yes", False: "no"}[one["reached"]]
+        spread = f"{one['lower']:.3g} - {one['upper']:.3g}"
+        table.add_row(one["name"], f"{one['median']:.3g}", spread, one["unit"], must, reached)
+    yield table
+    for name, ratio in report["ratios"].items():
+        if unfair := ratio.get("unfair"):
+            yield f"{name}: no fair comparison ({'; '.join(unfair)})"
+        else:
+            reached = "reached" if ratio["reached"] else "not reached"
+            yield f"{name}: {ratio['value']:.2f} (at least {ratio['must']:g}: {reached})"
+    yield from (f"{name}: left out, {why}" for name, why in report["left_out"].items())
+    yield from (f"{name}: {why}" for name, why in report["failures"].items())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5, help="that count (default 5)")
     parser.add_argument(
-        "--only", nargs="*", default=[], help="cases whose name contains one of these"
+        "--only", nargs="*", default=[""], help="cases whose name contains one of these"
     )
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--prepare", action="store_true", help="only build the graphs")
@@ -356,71 +477,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if not torch.cuda.is_available():
         sys.exit("scripts.bench.gpu: torch sees no GPU on this machine")
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    given = sys.argv[1:] if arguments is None else arguments
-    command = ["python", "-m", "scripts.bench.gpu", *given]
     if options.here is not None:
-        end_a_hang()
-        chosen = [case for case in CASES if case.name == options.here]
-        report = run(chosen, options.rounds, console, options.json, command)
-    else:
-        chosen = [
-            case for case in CASES if not options.only or any(w in case.name for w in options.only)
-        ]
-        graphs = {case.name: config_of(case, epochs=1).dataset for case in chosen}
-        report = run_apart(
-            list(graphs),
-            options.rounds,
-            console,
-            options.json,
-            command,
-            prepare=lambda name: prepare_store(graphs[name]),
-        )
-        report.show(console)
-    if report.failures:
-        sys.exit("scripts.bench.gpu: not all cases could be measured")
-
-
-def run(
-    cases: Sequence[Case],
-    rounds: int,
-    console: Console,
-    path: Path | None,
-    command: Sequence[str],
-    *,
-    device: torch.device | None = None,
-    smaller: Keys | None = None,
-    record: Record | None = None,
-) -> Report:
-    """Measure the cases here, and write them after each, so that what was measured stays.
-
-    A case that fails is told with its traceback, and the others are measured all the same.
-    """
-    place = device or torch.device("cuda", 0)
-    report = Report(describe_environment(seed=0, command=command))
-
-    def write() -> None:
-        if path is not None:
-            report.write(path)
-
+        (case,) = (case for case in CASES if case.name == options.here)
+        measure_here(case, options.rounds, options.json)
+        return
+    cases = [case for case in CASES if any(word in case.name for word in options.only)]
     for case in cases:
-        console.print(f"{case.name} ...", highlight=False)
-        # What stays written where the process is ended.
-        report.failures[case.name] = "the process ended while this was measured"
-        write()
-        try:
-            config = config_of(case, epochs=rounds + 2, smaller=smaller)
-            store = prepare_store(config.dataset).store
-            report.figures.append(measure(case, store, config, place, rounds, record))
-            del report.failures[case.name]
-        except LeftOut as reason:
-            report.left_out[case.name] = str(reason)
-            del report.failures[case.name]
-        except Exception:
-            report.failures[case.name] = traceback.format_exc()
-            console.print(report.failures[case.name], highlight=False, markup=False)
-        write()
-    return report
+        prepare_store(config_of(case, epochs=1).dataset)
+
+    def start(words: list[str]) -> int:
+        return subprocess.run([sys.executable, *words], cwd=_ROOT, check=False).returncode
+
+    report = measure_apart(cases, options.rounds, options.json, start)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for shown in lines_of(report):
+        console.print(shown, highlight=False, markup=False)
+    if report["failures"]:
+        sys.exit("scripts.bench.gpu: not all cases could be measured")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 The machines are network namespaces of this one (`scripts.cluster.machines`), which share its cores:
 a run over several is compared with one machine that has as many ranks. Every round each contestant
 trains once, in turns; medians and quartiles are over the rounds. Bytes are counted by the network
-devices, by the program, and computed from the batches (`scripts.bench.crossing`).
+devices, by the program, and computed from the batches.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from gnntrain.app import compose_config
-from gnntrain.data.graph import NODE
+from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.partitioned_graph import METHODS, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import rank_range
+from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.read_counts import most_read
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
+from gnntrain.sampling.block import Sample
+from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.startup import VARIABLES
-from scripts.bench.crossing import Batches, Traffic, cached_nodes, traffic
 from scripts.bench.machine_rank import FOLDER
 from scripts.bench.sitting import Spread
 from scripts.cluster.machines import Failed, Machines
@@ -47,6 +52,7 @@ _ROOT = Path(__file__).parents[2]
 _PRODUCTS = {"num_nodes": 2_449_029, "num_edges": 123_718_280, "num_train": 196_615}
 _WARM_UP = 4
 _SECONDS = 1800.0
+_ID_BYTES, _COUNT_BYTES = 4, 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ class Contestant:
         machines: Number of machines.
         ranks: Ranks a machine.
         overrides: What the command line has beside what all have.
-        method: How the graph was partitioned; empty: it is not.
+        parts: Folder of the parts; None: the graph is not partitioned.
+        method: How it was partitioned.
         servers: Machines that only hold the graph, with one rank each.
     """
 
@@ -66,6 +73,7 @@ class Contestant:
     machines: int
     ranks: int = 1
     overrides: tuple[str, ...] = ()
+    parts: Path | None = None
     method: str = ""
     servers: int = 0
 
@@ -79,54 +87,81 @@ class Contestant:
         return self.servers or self.machines
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What a training rank asks of other machines in a step, on average, computed from its batches.
+
+    A rank draws in each hop for all nodes that it knows. For those of another machine it sends an
+    id and gets a count and the sources; for each node of another machine that is not in the cache
+    it sends an id and gets a feature row.
+
+    Attributes:
+        ids: Destinations that another machine draws for, over all hops.
+        edges: Edges that they get.
+        rows: Nodes whose features come from another machine.
+        remote: Nodes of another machine: those of `rows`, and those in the cache.
+        row_size: Bytes of a feature row.
+    """
+
+    ids: float
+    edges: float
+    rows: float
+    remote: float
+    row_size: int
+
+    @property
+    def bytes(self) -> tuple[float, float, float]:
+        """Of ids, of edges with their counts, of rows."""
+        drawn = _ID_BYTES * self.edges + _COUNT_BYTES * self.ids
+        return _ID_BYTES * (self.ids + self.rows), drawn, self.row_size * self.rows
+
+
 @dataclass
 class Measured:
     """What a contestant's runs have given.
 
     Attributes:
         contestant: Who.
+        must: What its ranks must send; None: nothing but gradients.
         seconds: Of a step, by round.
         sent: Bytes a step and training rank that the network devices of all machines sent.
         batches: Batches that a loader made in a step, on average: 1 but for those ahead at the end.
         arrays: Calls, and bytes of their arrays, a batch, by name and direction.
-        framed: Bytes a batch with what the exchange adds, sent by callers and owners, by name.
         hit_rate: Share of the rows of other machines from the cache, as the run reports it.
         time: Rank 0's seconds a step by phase, of the last round.
         absent: Why there is nothing else; empty: there is.
     """
 
     contestant: Contestant
+    must: Traffic | None
     seconds: list[float] = field(default_factory=list)
     sent: float = 0
     batches: float = 1
     arrays: dict[str, float] = field(default_factory=dict)
-    framed: dict[str, float] = field(default_factory=dict)
     hit_rate: float | None = None
     time: dict[str, float] = field(default_factory=dict)
     absent: str = ""
 
 
-def contestants(num_machines: int, cache_ratio: float, folder: Path) -> list[Contestant]:
-    """One machine with as many ranks first, then every way to hold the graph."""
-    cache = f"features.cache_ratio={cache_ratio:g}"
+def contestants(num: int, options: argparse.Namespace, folder: Path) -> list[Contestant]:
+    """One machine with as many ranks first, then every way to hold the graph on `num` machines."""
+    cache = f"features.cache_ratio={options.cache_ratio:g}"
 
-    def in_parts(method: str) -> tuple[str, ...]:
-        parts = parts_folder(folder, num_machines, method)
-        return "distributed.graph=partitioned", f"distributed.parts={parts}", cache
+    def in_parts(name: str, machines: int, method: str, *more: str, servers: int = 0) -> Contestant:
+        parts = folder / f"parts-{num}-{method}"
+        where = ("distributed.graph=partitioned", f"distributed.parts={parts}", cache, *more)
+        return Contestant(name, machines, 1, where, parts, method, servers)
 
-    num = num_machines
-    servers = (*in_parts("metis"), f"distributed.servers={num}")
-    return [
+    every = [
         Contestant(ONE, 1, num),
         Contestant("replicated", num),
         Contestant("sharded", num, 1, ("distributed.graph=sharded", cache)),
-        *(Contestant(f"partitioned, {m}", num, 1, in_parts(m), m) for m in METHODS),
-        Contestant("servers, metis", 2 * num, 1, servers, "metis", num),
+        *(in_parts(f"partitioned, {method}", num, method) for method in METHODS),
+        in_parts("servers, metis", 2 * num, "metis", f"distributed.servers={num}", servers=num),
     ]
-
-
-def parts_folder(folder: Path, num_parts: int, method: str) -> Path:
-    return folder / f"parts-{num_parts}-{method}"
+    return [
+        one for one in every if not options.only or one.name in (ONE, "replicated", *options.only)
+    ]
 
 
 def graph_overrides(scale: float) -> list[str]:
@@ -184,11 +219,14 @@ def train(contestant: Contestant, words: Sequence[str]) -> dict[str, Any]:
             seconds=_SECONDS,
         )
         (line,) = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        calls: Counter[str] = Counter()
+        for file in folder.glob("calls-*.json"):
+            calls.update(json.loads(file.read_text()))
         return {
             "record": json.loads(line),
             "ends": json.loads((folder / "steps.json").read_text()),
             "sent": sum(machines.bytes_sent(m) for m in range(count)),
-            "calls": [json.loads(file.read_text()) for file in folder.glob("calls-*.json")],
+            "calls": calls,
         }
 
 
@@ -201,185 +239,118 @@ def measure_round(
         if number == 0:
             # All but the steps that the longer run has more is the same in both.
             shorter = train(contestant, command(options, contestant, _WARM_UP))
-            _count_bytes(measured, run, shorter, options.steps * contestant.trainers)
+            counted = options.steps * contestant.trainers
+            measured.sent = (run["sent"] - shorter["sent"]) / counted
+            more, less = run["calls"], shorter["calls"]
+            # A batch asks for its rows once. Loaders are ahead of the last step by one or two.
+            batches = more["rows calls"] - less["rows calls"] or counted
+            measured.batches = batches / counted
+            measured.arrays = {name: (more[name] - less[name]) / batches for name in sorted(more)}
     except Failed as error:
         lines = str(error).splitlines()
         told = [line for line in lines if line.startswith("gnntrain: ")]
         measured.absent = (told or lines)[0]
         console.print(str(error), markup=False, highlight=False)
         return
-    ends = run["ends"]
+    ends, record = run["ends"], run["record"]
     measured.seconds.append((ends[-1] - ends[_WARM_UP - 1]) / options.steps)
-    record = run["record"]
     measured.time = {name: seconds / steps for name, seconds in record.get("time", {}).items()}
     measured.hit_rate = record.get("cache_hit_rate")
     step = measured.seconds[-1]
     console.print(f"round {number}, {contestant.name}: {step:.3f} s a step", highlight=False)
 
 
-def _count_bytes(
-    measured: Measured, run: Mapping[str, Any], shorter: Mapping[str, Any], steps: int
-) -> None:
-    """Fill in the bytes. `steps` are those that the longer run has more, of all ranks."""
-    measured.sent = (run["sent"] - shorter["sent"]) / steps
-    more, less = (_summed(calls, "arrays") for calls in (run["calls"], shorter["calls"]))
-    # Every batch asks for its rows once. Loaders are ahead of the last step, by one batch or two.
-    batches = more["rows calls"] - less["rows calls"] or steps
-    measured.batches = batches / steps
-    measured.arrays = {name: (more[name] - less[name]) / batches for name in sorted(more)}
-    more, less = (_summed(calls, "framed") for calls in (run["calls"], shorter["calls"]))
-    measured.framed = {name: (more[name] - less[name]) / batches for name in sorted(more)}
-
-
-def _summed(calls: Sequence[Mapping[str, Any]], kind: str) -> Counter[str]:
-    """The bytes of all ranks by name; of a pair (sent, received) the first."""
-    total: Counter[str] = Counter()
-    for rank in calls:
-        for name, value in rank[kind].items():
-            total[name] += value[0] if isinstance(value, list) else value
-    return total
-
-
-class Arithmetic:
-    """What each contestant must send, computed from its batches.
-
-    Args:
-        options: The command line.
-        graph: The whole graph.
-        folder: Where the parts are.
-    """
-
-    def __init__(self, options: argparse.Namespace, graph: StoredGraph, folder: Path) -> None:
-        self._options = options
-        self._graph = graph
-        self._folder = folder
-        self.row_bytes = graph.features.nbytes // graph.num_nodes
-
-    def traffic(self, contestant: Contestant) -> Traffic | None:
-        """The mean of a training rank and step; None: nothing but gradients crosses."""
-        if "distributed.graph=sharded" not in contestant.overrides and not contestant.method:
-            return None
-        owner, trainers = self._owner(contestant), contestant.trainers
-        return mean_traffic(
-            self._batches(trainers),
-            owner,
-            # With servers no trainer holds anything: their owners have other numbers.
-            machine_of=[-1 if contestant.servers else rank for rank in range(trainers)],
-            cached_rows=round(self._options.cache_ratio * self._graph.num_nodes),
-            steps=range(_WARM_UP, _WARM_UP + self._options.steps),
-            edges_are_local=not contestant.method,
-        )
-
-    def _batches(self, trainers: int) -> Batches:
-        options = self._options
-        return Batches(self._graph, options.fan_outs, options.batch_size, trainers)
-
-    def _owner(self, contestant: Contestant) -> np.ndarray[Any, np.dtype[np.int16]]:
-        if not contestant.method:
-            return range_owners(self._graph.num_nodes, contestant.owners)
-        parts = PartitionedGraph.open(
-            parts_folder(self._folder, contestant.owners, contestant.method)
-        )
-        owner = np.empty(self._graph.num_nodes, np.int16)
-        for number, part in enumerate(parts.opened):
-            owner[part.originals[NODE]] = number
-        return owner
-
-
-def range_owners(num_nodes: int, num_machines: int) -> np.ndarray[Any, np.dtype[np.int16]]:
-    """The machine of each node's feature row with `distributed.graph=sharded`."""
+def traffic(
+    contestant: Contestant, options: argparse.Namespace, graph: StoredGraph
+) -> Traffic | None:
+    """What a contestant's ranks must send beside gradients, see `Traffic`."""
+    num_nodes, trainers = graph.num_nodes, contestant.trainers
     owner = np.empty(num_nodes, np.int16)
-    for machine in range(num_machines):
-        owner[rank_range(num_nodes, machine, num_machines)] = machine
-    return owner
+    if contestant.parts is not None:
+        for number, part in enumerate(PartitionedGraph.open(contestant.parts).opened):
+            owner[part.originals[NODE]] = number
+    elif "distributed.graph=sharded" in contestant.overrides:
+        for number in range(trainers):
+            owner[rank_range(num_nodes, number, trainers)] = number
+    else:
+        return None
+    sampler = CPUSampler(graph.fused, {EDGE: tuple(options.fan_outs)})
+    total = np.zeros(4)
+    for rank in range(trainers):
+        plan = SeedPlan(graph.split("train"), options.batch_size, rank, trainers, seed=0)
+
+        def batch(step: int, plan: SeedPlan = plan) -> Sample:
+            seeds = torch.from_numpy(plan.rank_batch(plan.order(1), step).seeds)
+            return sampler.sample(Seeds({NODE: seeds}, NO_TARGETS), SampleKey(0, 1, step))
+
+        # With servers no trainer holds anything: their owners have other numbers.
+        is_remote = owner != (-1 if contestant.servers else rank)
+        # The cache has the remote rows that the epoch's batches read most.
+        counts = np.zeros(num_nodes, np.int64)
+        for step in range(plan.num_steps):
+            counts[batch(step).nodes[NODE].numpy()] += 1  # a batch has each node once
+        counts[~is_remote] = 0
+        cached = most_read(counts, round(options.cache_ratio * num_nodes))
+        is_fetched = is_remote.copy()
+        is_fetched[cached[counts[cached] > 0]] = False
+        for step in range(_WARM_UP, _WARM_UP + options.steps):
+            drawn = batch(step)
+            nodes = drawn.nodes[NODE].numpy()
+            for hop in drawn.hops if contestant.parts is not None else ():
+                block = hop.edges[EDGE]
+                asked = is_remote[nodes[: block.num_dst]]
+                total[:2] += asked.sum(), block.indptr.diff().numpy()[asked].sum()
+            total[2:] += is_fetched[nodes].sum(), is_remote[nodes].sum()
+    ids, edges, rows, remote = (total / (options.steps * trainers)).tolist()
+    return Traffic(ids, edges, rows, remote, graph.features.nbytes // num_nodes)
 
 
-def mean_traffic(
-    batches: Batches,
-    owner: np.ndarray[Any, np.dtype[np.int16]],
-    *,
-    machine_of: Sequence[int],
-    cached_rows: int,
-    steps: Sequence[int],
-    edges_are_local: bool,
-) -> Traffic:
-    """What a rank asks of other machines in a step, on average.
-
-    Args:
-        batches: The run's batches.
-        owner: The machine that holds each node, `[num_nodes]`.
-        machine_of: The machine of each rank that counts, each with a machine of its own.
-        cached_rows: Rows of a machine's cache.
-        steps: Steps that count.
-        edges_are_local: Whether each machine has all edges.
-    """
-    total = Traffic()
-    for rank, machine in enumerate(machine_of):
-        is_remote = owner != machine
-        is_cached = cached_nodes(batches, [rank], is_remote, cached_rows)
-        total += traffic(
-            batches, rank, steps, is_remote, is_cached, edges_are_local=edges_are_local
-        )
-    return total.over(len(steps) * len(machine_of))
-
-
-def partition(options: argparse.Namespace, contestant: Contestant, folder: Path) -> None:
+def partition(options: argparse.Namespace, contestant: Contestant) -> None:
     """Cut the graph as the contestant wants it, unless that was done before."""
-    if not contestant.method:
-        return
-    out = parts_folder(folder, contestant.owners, contestant.method)
-    if not out.is_dir():
-        words = [*graph_overrides(options.scale), "--method", contestant.method, "--out", str(out)]
-        partitioning = [sys.executable, "-m", "gnntrain", "partition", *words]
-        subprocess.run([*partitioning, "--parts", str(contestant.owners)], check=True)
+    if contestant.parts is not None and not contestant.parts.is_dir():
+        how = ["--method", contestant.method, "--out", str(contestant.parts)]
+        words = [*graph_overrides(options.scale), *how, "--parts", str(contestant.owners)]
+        subprocess.run([sys.executable, "-m", "gnntrain", "partition", *words], check=True)
 
 
-def table(results: Sequence[Measured], arithmetic: Arithmetic) -> Table:
+def table(results: Sequence[Measured]) -> Table:
     """One line a contestant: its step beside one machine's, and its bytes beside the arithmetic."""
     (one,) = (result for result in results if result.contestant.name == ONE)
-    found = Table(title_justify="left", title=f"{one.contestant.trainers} training ranks")
-    found.add_column("")
+    shown = Table(title_justify="left", title=f"{one.contestant.trainers} training ranks")
+    shown.add_column("")
     for heading in ("step s", "quartiles", "× one machine", "MB sent", "gradients MB"):
-        found.add_column(heading, justify="right")
+        shown.add_column(heading, justify="right")
     for heading in ("ids MB", "edges MB", "rows MB", "arithmetic", "÷ arithmetic", "cache"):
-        found.add_column(heading, justify="right")
+        shown.add_column(heading, justify="right")
     gradients = next(r.sent for r in results if r.contestant.name == "replicated")
     for result in results:
-        found.add_row(result.contestant.name, *_cells(result, one, gradients, arithmetic))
-    return found
+        cells = ["absent"] if result.absent else _cells(result, one, gradients)
+        shown.add_row(result.contestant.name, *cells)
+    return shown
 
 
-def _cells(
-    result: Measured, one: Measured, gradients: float, arithmetic: Arithmetic
-) -> Iterator[str]:
-    if result.absent:
-        yield "absent"
-        return
+def _cells(result: Measured, one: Measured, gradients: float) -> Iterator[str]:
     step = Spread.of(result.seconds)
     ratios = [a / b for a, b in zip(result.seconds, one.seconds, strict=True)]
     yield from (f"{step.median:.3f}", f"{step.lower:.3f} - {step.upper:.3f}")
     yield f"{Spread.of(ratios).median:.2f}"
     yield from _megabytes(result.sent, gradients if result is not one else 0.0)
-    must = arithmetic.traffic(result.contestant)
-    if must is None:
+    if (must := result.must) is None:
         return
     ids = sum(size for name, size in result.arrays.items() if name.endswith(" sent"))
     edges = result.arrays.get("draw received", 0.0)
     yield from _megabytes(ids, edges, result.arrays.get("rows received", 0.0))
-    total = must.bytes(arithmetic.row_bytes)
-    parts = must.id_bytes(), must.edge_bytes(), must.row_bytes(arithmetic.row_bytes)
-    yield " + ".join(_megabytes(*parts))
-    yield f"{(result.sent - gradients) / (result.batches * total):.3f}"
-    yield f"{must.hit_rate():.3f}" + (
-        "" if result.hit_rate is None else f" ({result.hit_rate:.3f})"
-    )
+    yield " + ".join(_megabytes(*must.bytes))
+    yield f"{(result.sent - gradients) / (result.batches * sum(must.bytes)):.3f}"
+    told = "" if result.hit_rate is None else f" ({result.hit_rate:.3f})"
+    yield f"{1 - must.rows / must.remote if must.remote else 1.0:.3f}{told}"
 
 
 def _megabytes(*sizes: float) -> Iterator[str]:
     yield from (f"{size / 1e6:.2f}" for size in sizes)
 
 
-def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.bench.machines", description=(__doc__ or "").partition("\n")[0]
     )
@@ -394,54 +365,30 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parts", type=Path, help="folder for the parts, kept (default: none is)")
     parser.add_argument("--overrides", nargs="+", default=[], help="keys for all contestants")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse_options(arguments)
+    options = parser.parse_args()
     console, progress = Console(width=None if sys.stdout.isatty() else 200), Console(stderr=True)
     graph = prepare_store(compose_config(graph_overrides(options.scale)).config.dataset).store
-    words = ["python", "-m", "scripts.bench.machines", *(sys.argv[1:] if not arguments else [])]
+    words = ["python", "-m", "scripts.bench.machines", *sys.argv[1:]]
     report: dict[str, Any] = {"machine": describe_environment(seed=0, command=words)}
     folder = options.parts or Path(tempfile.mkdtemp())
     try:
         for num_machines in options.machines:
-            arithmetic = Arithmetic(options, graph, folder)
-            results = sit(options, num_machines, folder, progress)
-            console.print(table(results, arithmetic))
+            results = []
+            for contestant in contestants(num_machines, options, folder):
+                partition(options, contestant)
+                results.append(Measured(contestant, traffic(contestant, options, graph)))
+            for number in range(options.rounds):
+                for result in (result for result in results if not result.absent):
+                    measure_round(result, options, progress, number)
+            console.print(table(results))
             for result in (result for result in results if result.absent):
                 console.print(f"{result.contestant.name}: {result.absent}", markup=False)
-            report[f"{num_machines} machines"] = [as_json(result, arithmetic) for result in results]
+            report[f"{num_machines} machines"] = [asdict(result) for result in results]
             if options.json is not None:
-                options.json.write_text(json.dumps(report, indent=2) + "\n")
+                options.json.write_text(json.dumps(report, indent=2, default=str) + "\n")
     finally:
         if options.parts is None:
             shutil.rmtree(folder)
-
-
-def sit(
-    options: argparse.Namespace, num_machines: int, folder: Path, say: Console
-) -> list[Measured]:
-    """All rounds; every contestant has one run in each."""
-    chosen = [
-        contestant
-        for contestant in contestants(num_machines, options.cache_ratio, folder)
-        if not options.only or contestant.name in (ONE, "replicated", *options.only)
-    ]
-    for contestant in chosen:
-        partition(options, contestant, folder)
-    results = [Measured(contestant) for contestant in chosen]
-    for number in range(options.rounds):
-        for result in results:
-            if not result.absent:
-                measure_round(result, options, say, number)
-    return results
-
-
-def as_json(result: Measured, arithmetic: Arithmetic) -> dict[str, Any]:
-    must = arithmetic.traffic(result.contestant)
-    row = {**asdict(result), "row_bytes": arithmetic.row_bytes}
-    return row if must is None else {**row, "arithmetic": asdict(must)}
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,37 +55,31 @@ class Gathered(NamedTuple):
 
 
 class WholeGraph:
-    """A graph and its rows in WholeGraph's memory; made by `opened`.
+    """A graph and its rows in WholeGraph's memory on GPU 0, which this process has for itself.
 
     Args:
-        library: `pylibwholegraph.torch`.
-        comm: Its communicator, of one rank.
         memory_type: One of `MEMORY_TYPES`.
         indptr: int64 `[num_nodes + 1]`.
         indices: int32 or int64 `[num_edges]`.
         rows: `[num_nodes, num_features]`.
+
+    Raises:
+        LeftOut: WholeGraph is not installed.
     """
 
-    def __init__(
-        self,
-        library: Any,
-        comm: Any,
-        memory_type: str,
-        indptr: Tensor,
-        indices: Tensor,
-        rows: Tensor,
-    ) -> None:
-        self._library = library
-        self._comm = comm
+    def __init__(self, memory_type: str, indptr: Tensor, indices: Tensor, rows: Tensor) -> None:
+        self._library = library()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = str(listener.getsockname()[1])
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        start = self._library.init_torch_env_and_create_wm_comm
+        self._comm, _ = start(0, 1, 0, 1, wm_log_level="error")
         self._memory_type = memory_type
-        self._held: list[Any] = []
-        with ExitStack() as undo:
-            undo.callback(self.free)
-            self._graph = library.GraphStructure()
-            self._graph.set_csr_graph(self._placed(indptr), self._placed(indices))
-            self._rows = self._placed(rows)
-            comm.barrier()
-            undo.pop_all()
+        self._tensors: list[Any] = []
+        self._graph = self._library.GraphStructure()
+        self._graph.set_csr_graph(self._placed(indptr), self._placed(indices))
+        self._rows = self._placed(rows)
+        self._comm.barrier()
 
     def draw(self, seeds: Tensor, fan_outs: Sequence[int]) -> Gathered:
         """Draw the neighbourhood of `seeds` and gather the rows of all its nodes.
@@ -101,38 +94,20 @@ class WholeGraph:
         )
         return Gathered(sum(map(len, sources)), nodes[0], self._rows.gather(nodes[0]))
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Give its memory back."""
-        while self._held:
-            self._library.destroy_wholememory_tensor(self._held.pop())
+        for tensor in self._tensors:
+            self._library.destroy_wholememory_tensor(tensor)
+        self._library.finalize()
 
     def _placed(self, values: Tensor) -> Any:
         tensor = self._library.create_wholememory_tensor(
             self._comm, self._memory_type, "cuda", list(values.shape), values.dtype, None
         )
-        self._held.append(tensor)
+        self._tensors.append(tensor)
         local, _ = tensor.get_local_tensor()
         local.copy_(values)
         return tensor
-
-
-@contextmanager
-def opened(memory_type: str, indptr: Tensor, indices: Tensor, rows: Tensor) -> Iterator[WholeGraph]:
-    """A graph in WholeGraph's memory on GPU 0, which this process has for itself.
-
-    Raises:
-        LeftOut: WholeGraph is not installed.
-    """
-    wholegraph = library()
-    with ExitStack() as undo:
-        # Its start takes these, and sets torch's threads to one.
-        undo.callback(torch.set_num_threads, torch.get_num_threads())
-        undo.enter_context(_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port())))
-        comm, _ = wholegraph.init_torch_env_and_create_wm_comm(0, 1, 0, 1, wm_log_level="error")
-        undo.callback(wholegraph.finalize)
-        peer = WholeGraph(wholegraph, comm, memory_type, indptr, indices, rows)
-        undo.callback(peer.free)
-        yield peer
 
 
 def library() -> Any:
@@ -194,7 +169,7 @@ def tried(memory_type: str) -> str | None:
     return "; ".join([f"exit status {done.returncode}", *done.stdout.strip().splitlines()[-3:]])
 
 
-def trial(memory_type: str, device: str = "cuda") -> None:
+def trial(memory_type: str) -> None:
     """Draw two hops on a ring of eight nodes, each the in-neighbour of the one before.
 
     Raises:
@@ -202,30 +177,13 @@ def trial(memory_type: str, device: str = "cuda") -> None:
     """
     indices = torch.arange(1, 9, dtype=torch.int32) % 8
     rows = torch.arange(64, dtype=torch.float32).view(8, 8).bfloat16()
-    with opened(memory_type, torch.arange(9), indices, rows) as peer:
-        seeds = torch.tensor([6], dtype=torch.int32, device=device)
-        num_edges, nodes, gathered = peer.draw(seeds, [1, 1])
-        drawn = num_edges, nodes.tolist()
-        if drawn != (3, [6, 7, 0]) or not gathered.cpu().equal(rows[[6, 7, 0]]):
-            raise RuntimeError(f"drawn: {drawn}, rows: {gathered.tolist()}")
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """These variables for a while, then all as before."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    peer = WholeGraph(memory_type, torch.arange(9), indices, rows)
+    seeds = torch.tensor([6], dtype=torch.int32, device="cuda")
+    num_edges, nodes, gathered = peer.draw(seeds, [1, 1])
+    drawn = num_edges, nodes.tolist()
+    if drawn != (3, [6, 7, 0]) or not gathered.cpu().equal(rows[[6, 7, 0]]):
+        raise RuntimeError(f"drawn: {drawn}, rows: {gathered.tolist()}")
+    peer.close()
 
 
 if __name__ == "__main__":

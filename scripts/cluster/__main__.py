@@ -72,44 +72,17 @@ class Trial:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return {"PATH": path, "PYTHONPATH": str(_ROOT), "XDG_CACHE_HOME": str(own)}
 
-    def losses(self, run: str, world_size: int) -> list[float]:
+    def losses(self, run: str) -> list[float]:
         """The loss of each epoch of a run.
 
         Raises:
             Failed: It is not complete, or had another number of ranks.
         """
         summary = json.loads((self.folder / run / "summary.json").read_text())
-        if (summary["status"], summary["world_size"]) != ("completed", world_size):
+        if (summary["status"], summary["world_size"]) != ("completed", _NUM_MACHINES):
             raise Failed(f"{run}: {summary['status']}, {summary['world_size']} ranks")
         losses: list[float] = summary["train_loss"]
         return losses
-
-
-def torchrun(trial: Trial) -> str:
-    trial.type(commands("torchrun", _NUM_MACHINES))
-    return "runs/two"
-
-
-def rendezvous(trial: Trial) -> str:
-    trial.type(commands("rendezvous", _NUM_MACHINES))
-    return "runs/restarting"
-
-
-def sharded(trial: Trial) -> str:
-    trial.type(commands("sharded", _NUM_MACHINES))
-    return "runs/sharded"
-
-
-def partitioned(trial: Trial) -> str:
-    for name in ("partition", "partitioned"):
-        trial.type(commands(name, _NUM_MACHINES))
-    return "runs/parts"
-
-
-def servers(trial: Trial) -> str:
-    for name in ("partition", "servers"):
-        trial.type(commands(name, _NUM_MACHINES))
-    return "runs/served"
 
 
 def slurm(trial: Trial) -> str:
@@ -159,18 +132,15 @@ def kubernetes(trial: Trial) -> str:
 
 def pytorchjob(trial: Trial) -> str:
     """As the training operator does: its own variables, and those that torchrun would read."""
-    replicas = yaml.safe_load(block("pytorchjob"))["spec"]["pytorchReplicaSpecs"]
-    assert sum(replica["replicas"] for replica in replicas.values()) == _NUM_MACHINES
-    (container,) = replicas["Worker"]["template"]["spec"]["containers"]
     own = {"WORLD_SIZE": str(_NUM_MACHINES), "MASTER_ADDR": "machine0", "MASTER_PORT": _PORT}
     return _pods(
-        trial, container, lambda machine: {**own, "RANK": str(machine), **_pet("auto", machine)}
+        trial, _worker(), lambda machine: {**own, "RANK": str(machine), **_pet("auto", machine)}
     )
 
 
 def trainjob(trial: Trial) -> str:
     """As Kubeflow's trainer does: torchrun reads the variables."""
-    container = {"command": ["torchrun", "-m", *_command("pytorchjob")]}
+    container = {"command": ["torchrun", "-m", *_worker()["command"]]}
     return _pods(trial, container, lambda machine: _pet("1", machine))
 
 
@@ -190,11 +160,11 @@ def skypilot(trial: Trial) -> str:
     return "runs/sky-2026-11-22-gnntrain-1"
 
 
-def _command(name: str) -> list[str]:
-    replicas = yaml.safe_load(block(name))["spec"]["pytorchReplicaSpecs"]
+def _worker() -> dict[str, Any]:
+    replicas = yaml.safe_load(block("pytorchjob"))["spec"]["pytorchReplicaSpecs"]
+    assert sum(replica["replicas"] for replica in replicas.values()) == _NUM_MACHINES
     (container,) = replicas["Worker"]["template"]["spec"]["containers"]
-    command: list[str] = container["command"]
-    return command
+    return dict(container)
 
 
 def _pet(ranks: str, machine: int) -> dict[str, str]:
@@ -222,45 +192,39 @@ def _on_cpus(command: str, trial: Trial) -> str:
     return command.replace("/data", str(trial.folder)).replace("/results", f"{trial.folder}/runs")
 
 
-TRIALS: Mapping[str, Callable[[Trial], str]] = {
-    trial.__name__: trial
-    for trial in (
-        torchrun,
-        rendezvous,
-        slurm,
-        requeue,
-        kubernetes,
-        pytorchjob,
-        trainjob,
-        skypilot,
-        sharded,
-        partitioned,
-        servers,
-    )
+LAUNCHERS: Mapping[str, Callable[[Trial], str]] = {
+    trial.__name__: trial for trial in (slurm, requeue, kubernetes, pytorchjob, trainjob, skypilot)
 }
-"""Each types commands of the page and returns the run directory that they made."""
+"""Each does what a launcher does with a block of the page, and returns the run's directory."""
+
+BLOCKS = {
+    "torchrun": ("runs/two", "torchrun"),
+    "rendezvous": ("runs/restarting", "rendezvous"),
+    "sharded": ("runs/sharded", "sharded"),
+    "partitioned": ("runs/parts", "partition", "partitioned"),
+    "servers": ("runs/served", "partition", "servers"),
+}
+"""The run's directory, and the blocks of the page that are typed for it."""
+
+TRIALS = [*BLOCKS, *LAUNCHERS]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
-    names = parser.parse_args(arguments).trials or list(TRIALS)
+    names = parser.parse_args(arguments).trials or TRIALS
     if unknown := set(names) - set(TRIALS):
         parser.error(f"{', '.join(sorted(unknown))}: give some of {', '.join(TRIALS)}")
     with tempfile.TemporaryDirectory(prefix="gnntrain-") as folder:
-        expected = one_machine(Path(folder) / "alone")
+        alone = Path(folder) / "alone"
+        alone.mkdir()
+        with Machines(1) as machines:
+            trial = Trial(machines, alone)
+            options = f"trainer.gpus=0 distributed.num_processes={_NUM_MACHINES}"
+            trial.type({0: f"gnntrain {options} run.dir=runs/one"})
+            expected = trial.losses("runs/one")
         failures = [name for name in names if not tried(name, Path(folder) / name, expected)]
     return 1 if failures else 0
-
-
-def one_machine(folder: Path) -> list[float]:
-    """The losses of two ranks on one machine."""
-    folder.mkdir()
-    with Machines(1) as machines:
-        trial = Trial(machines, folder)
-        options = f"trainer.gpus=0 distributed.num_processes={_NUM_MACHINES}"
-        trial.type({0: f"gnntrain {options} run.dir=runs/one"})
-        return trial.losses("runs/one", _NUM_MACHINES)
 
 
 def tried(name: str, folder: Path, expected: Sequence[float]) -> bool:
@@ -270,8 +234,13 @@ def tried(name: str, folder: Path, expected: Sequence[float]) -> bool:
     try:
         with Machines(_NUM_MACHINES) as machines:
             trial = Trial(machines, folder)
-            run = TRIALS[name](trial)
-            found = trial.losses(run, _NUM_MACHINES)
+            if name in BLOCKS:
+                run, *blocks = BLOCKS[name]
+                for one in blocks:
+                    trial.type(commands(one, _NUM_MACHINES))
+            else:
+                run = LAUNCHERS[name](trial)
+            found = trial.losses(run)
             furthest = max(abs(a - b) for a, b in zip(found, expected, strict=True))
             if furthest > _TOLERANCE:
                 raise Failed(f"a loss differs by {furthest:g} from one machine's")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import random
 import shutil
@@ -9,34 +11,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from gnntrain.errors import UserError
+from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint
-from scripts.soak.compare import differences
-from scripts.soak.faults import FAULTS, Target, wait_for_ends
+from scripts.soak.faults import FAULTS, Fault, Target, damage_last
 
 ROOT = Path(__file__).parents[2]
 _MARK = "GNNTRAIN_SOAK"  # tells the processes of a soak from all others
 _MOST_SECONDS_TO_END = 30.0
 _MOST_SECONDS_A_RUN = 600.0
 _SHARED_MEMORY = Path("/dev/shm")
-# 0: it completed before the fault could end it; negative: before it answered signals itself.
-_EXIT_CODES = {
-    "kill_rank": (0, 138, -9),
-    "kill_parent": (0, -9),
-    "terminate": (0, 143, -15),
-    "interrupt": (0, 130, -2),
-    "stop_and_continue": (0,),
-    "fill_disk": (0, 138),
-    "fill_disk_and_kill": (0, 138, -9),
-    "damage_last": (0, -9),
-}
+_TIMES = ("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "time")
+_STATE = ("model", "optimizer", "schedule", "scaler", "loader", "step", "best_epoch", "best")
+_SUMMARY = ("status", "epochs", "best_epoch", "train_loss", "train", "val", "test")
 
 KEYS = [
     *("dataset.num_nodes=400", "model.hidden_channels=16", "trainer.batch_size=8"),
@@ -76,42 +72,30 @@ class Report:
     slowest_end: float = 0.0
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was lost, left or unequal."""
-        kept = not (self.states_lost or self.orphans or self.leftovers or self.problems)
-        return kept and self.equal == self.runs
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        counted = {"faults": dict(self.faults), "survived": dict(self.survived)}
-        return {"clean": self.is_clean, **vars(self), **counted}
+        """Plain data; `clean`: nothing was lost, left or unequal."""
+        wrong = self.states_lost or self.orphans or self.leftovers or self.problems
+        counts = {"faults": dict(self.faults), "survived": dict(self.survived)}
+        return {"clean": not wrong and self.equal == self.runs, **vars(self), **counts}
 
 
 class Soak:
     """Disturbs runs in `directory`.
 
     Args:
-        directory: Where the runs go; empty.
+        directory: Where the runs go; empty, on a small disk that nobody else uses.
         keys: Configuration of the runs.
         seed: Of the runs and of what happens to them.
-        has_own_disk: Whether `directory` is a small disk that nobody else uses.
         tell: Gets a line an event.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        keys: Iterable[str],
-        *,
-        seed: int,
-        has_own_disk: bool,
-        tell: Callable[[str], None],
+        self, directory: Path, keys: Iterable[str], *, seed: int, tell: Callable[[str], None]
     ) -> None:
         self.report = Report()
         self._directory = directory
+        self._log = directory.parent / f"{directory.name}.log"
         self._keys = [*keys, f"trainer.seed={seed}"]
-        self._has_own_disk = has_own_disk
         self._dice = random.Random(seed)
         self._tell = tell
         self._mark = f"{os.getpid()}-{time.time_ns()}"
@@ -130,52 +114,38 @@ class Soak:
             raise RuntimeError(f"the undisturbed run failed:\n{self._said()}")
         self._tell(f"undisturbed run: {time.monotonic() - begin:.1f} s")
 
-    def disturb_one(self, faults: Iterator[str]) -> None:
+    def disturb_one(self, faults: Iterator[Fault]) -> None:
         """One run from its beginning until it completes, disturbed by each of `faults` in turn."""
         run = self._directory / "run"
         done: list[str] = []
-        command = self._beginning(run)
+        from_the_beginning = command = ["train", *self._keys, f"run.dir={run}"]
         while True:
             job = self._start(command)
-            suffered: list[str] = []
+            suffered: list[Fault] = []
             for fault in faults:
-                if not self._disturb(job, run, fault):
+                self._wait_for_a_moment(job, run)
+                if job.poll() is not None:
                     break
+                self._disturb(job, run, fault)
                 suffered.append(fault)
                 if job.poll() is not None:
                     break
-            done += suffered
+            done += (fault.__name__ for fault in suffered)
             code = self._await_end(job, suffered)
             if code == 0:
                 break
             if not suffered:
                 self._problem(f"undisturbed, it ended with exit code {code}: {self._said()}")
                 break
-            command = self._way_on(run)
+            if _newest_steps(run):
+                self.report.resumes += 1
+                command = ["resume", str(run)]
+            else:
+                self.report.begun_again += 1
+                shutil.rmtree(run, ignore_errors=True)
+                command = from_the_beginning
         self._judge(run, done)
         shutil.rmtree(run)
-
-    def _beginning(self, run: Path) -> list[str]:
-        return ["train", *self._keys, f"run.dir={run}"]
-
-    def _disturb(self, job: psutil.Popen, run: Path, fault: str) -> bool:
-        """Wait for a random moment and let it happen; False where the run had ended before."""
-        self._wait_for_a_moment(job, run)
-        if job.poll() is not None:
-            return False
-        before = _newest_steps(run)
-        target = Target(job, run, self._has_own_disk, self._dice)
-        ends = FAULTS[fault](target)
-        self.report.faults[fault] += 1
-        if ends:
-            self._await_all_ends(job, fault)
-        # The newest may be the one that was damaged; the one before it must be there.
-        kept = before[1:] if fault == "damage_last" else before
-        if kept and (not (after := _newest_steps(run)) or after[0] < kept[0]):
-            self.report.states_lost += 1
-            self._problem(f"{fault}: checkpoints of steps {before} before and {after} after it")
-        self._tell(f"{fault} at step {before[0] if before else 0}")
-        return True
 
     def _wait_for_a_moment(self, job: psutil.Popen, run: Path) -> None:
         """While it starts, or some seconds after it wrote a checkpoint for the first time."""
@@ -193,19 +163,31 @@ class Soak:
         while time.monotonic() < end and job.poll() is None:
             time.sleep(0.01)
 
-    def _await_all_ends(self, job: psutil.Popen, fault: str) -> None:
-        """All processes must end of the fault, and soon."""
-        begin = time.monotonic()
-        seconds = _MOST_SECONDS_TO_END + self._seconds_to_start
-        alive = wait_for_ends([job, *self._processes()], seconds)
-        self.report.slowest_end = max(self.report.slowest_end, time.monotonic() - begin)
-        for process in alive:
-            self.report.orphans += 1
-            self._problem(f"{fault}: process {process.pid} is still there ({_shown(process)})")
-            process.kill()
+    def _disturb(self, job: psutil.Popen, run: Path, fault: Fault) -> None:
+        name, before = fault.__name__, _newest_steps(run)
+        ends = fault(Target(job, run, self._dice))
+        self.report.faults[name] += 1
+        if ends:  # all processes must, and soon
+            begin = time.monotonic()
+            seconds = _MOST_SECONDS_TO_END + self._seconds_to_start
+            _, alive = psutil.wait_procs([job, *self._processes()], timeout=seconds)
+            self.report.slowest_end = max(self.report.slowest_end, time.monotonic() - begin)
+            for process in alive:
+                with suppress(psutil.Error):
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        self.report.orphans += 1
+                        shown = f"{process.pid} is still there ({' '.join(process.cmdline())})"
+                        self._problem(f"{name}: process {shown}")
+                        process.kill()
+        # The newest may be the one that was damaged; the one before it must be there.
+        kept = before[1:] if fault is damage_last else before
+        if kept and (not (after := _newest_steps(run)) or after[0] < kept[0]):
+            self.report.states_lost += 1
+            self._problem(f"{name}: checkpoints of steps {before} before and {after} after it")
+        self._tell(f"{name} at step {before[0] if before else 0}")
 
-    def _await_end(self, job: psutil.Popen, suffered: Sequence[str]) -> int:
-        faults = " and ".join(suffered)
+    def _await_end(self, job: psutil.Popen, suffered: Sequence[Fault]) -> int:
+        faults = " and ".join(fault.__name__ for fault in suffered)
         try:
             code = int(job.wait(_MOST_SECONDS_A_RUN))
         except psutil.TimeoutExpired:
@@ -213,17 +195,9 @@ class Soak:
             for process in [job, *self._processes()]:
                 process.kill()
             code = int(job.wait())
-        if suffered and not any(code in _EXIT_CODES[fault] for fault in suffered):
+        if suffered and not any(code in FAULTS[fault] for fault in suffered):
             self._problem(f"{faults}: exit code {code}: {self._said()}")
         return code
-
-    def _way_on(self, run: Path) -> list[str]:
-        if _newest_steps(run):
-            self.report.resumes += 1
-            return ["resume", str(run)]
-        self.report.begun_again += 1
-        shutil.rmtree(run, ignore_errors=True)
-        return self._beginning(run)
 
     def _judge(self, run: Path, done: list[str]) -> None:
         self.report.runs += 1
@@ -242,7 +216,7 @@ class Soak:
         self._tell(f"run {self.report.runs}: {'DIFFERENT' if found else 'equal'} after {done}")
 
     def _start(self, arguments: list[str]) -> psutil.Popen:
-        with (self._directory.parent / f"{self._directory.name}.log").open("wb") as log:
+        with self._log.open("wb") as log:
             return psutil.Popen(
                 [sys.executable, "-m", "gnntrain", *arguments],
                 env=os.environ | {_MARK: self._mark},
@@ -252,17 +226,14 @@ class Soak:
             )
 
     def _said(self) -> str:
-        path = self._directory.parent / f"{self._directory.name}.log"
-        return " / ".join(path.read_text(errors="replace").splitlines()[-8:])
+        return " / ".join(self._log.read_text(errors="replace").splitlines()[-8:])
 
     def _processes(self) -> Iterator[psutil.Process]:
         """All below the last command that live."""
         for process in psutil.process_iter():
-            try:
+            with suppress(psutil.Error):
                 if process.ppid() != os.getpid() and process.environ().get(_MARK) == self._mark:
                     yield process
-            except psutil.Error:
-                continue
 
     def _problem(self, words: str) -> None:
         self.report.problems.append(words)
@@ -273,10 +244,8 @@ def _newest_steps(run: Path) -> list[int]:
     """Steps of the whole checkpoints that can be gone on from, the newest first."""
     steps = []
     for name in ("last.pt", "last.prev.pt"):
-        try:
+        with suppress(CheckpointError):
             steps.append(int(load_checkpoint(run / "checkpoints" / name)["step"]))
-        except CheckpointError:
-            continue
     return steps
 
 
@@ -284,8 +253,36 @@ def _shared_files() -> set[str]:
     return {path.name for path in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
 
 
-def _shown(process: psutil.Process) -> str:
-    try:
-        return f"{process.status()}: {' '.join(process.cmdline())[:200]}"
-    except psutil.Error:
-        return "gone by now"
+def differences(run: Path, undisturbed: Path) -> list[str]:
+    """What differs: rows of the tables, states in the checkpoints, the summary; times aside."""
+    found = []
+    for name in ("metrics.jsonl", "metrics.csv"):
+        tables = [_rows(path / name) for path in (run, undisturbed)]
+        found += [name] if tables[0] != tables[1] else []
+    for name in ("last.pt", "best.pt"):
+        states = [load_checkpoint(path / "checkpoints" / name) for path in (run, undisturbed)]
+        found += [f"{name}: {key}" for key in _STATE if not _equal(*(s[key] for s in states))]
+    summaries = [RunDirectory(path).summary() or {} for path in (run, undisturbed)]
+    return found + [
+        f"summary.json: {key}" for key in _SUMMARY if not _equal(*(s.get(key) for s in summaries))
+    ]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """A table without times."""
+    with path.open(newline="") as file:
+        rows = [*csv.DictReader(file)] if path.suffix == ".csv" else map(json.loads, [*file])
+    return [
+        {k: v for k, v in row.items() if k not in _TIMES and not k.startswith("time/")}
+        for row in rows
+    ]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)

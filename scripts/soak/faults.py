@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +21,12 @@ class Target:
 
     Attributes:
         parent: The process that was started.
-        run: Its run directory.
-        has_own_disk: Whether the run directory is on a small disk that nobody else uses.
+        run: Its run directory, on a small disk that nobody else uses.
         dice: Decides which process, for how long, which byte.
     """
 
     parent: psutil.Process
     run: Path
-    has_own_disk: bool
     dice: random.Random
 
     def ranks(self) -> list[psutil.Process]:
@@ -84,16 +81,14 @@ def stop_and_continue(target: Target) -> bool:
 
 def fill_disk(target: Target) -> bool:
     """No room on the disk for some seconds, and then again."""
-    full = _filled if target.has_own_disk else _no_file_may_grow
-    with full(target):
+    with _filled(target):
         time.sleep(target.dice.uniform(1.0, 8.0))
     return False
 
 
 def fill_disk_and_kill(target: Target) -> bool:
     """A rank is killed while the disk is full."""
-    full = _filled if target.has_own_disk else _no_file_may_grow
-    with full(target):
+    with _filled(target):
         time.sleep(target.dice.uniform(0.5, 6.0))
         return kill_rank(target)
 
@@ -109,12 +104,17 @@ def damage_last(target: Target) -> bool:
     return True
 
 
-FAULTS: dict[str, Fault] = {
-    function.__name__: function
-    for function in (
-        *(kill_rank, kill_parent, terminate, interrupt, stop_and_continue),
-        *(fill_disk, fill_disk_and_kill, damage_last),
-    )
+# The exit codes that a fault may lead to. 0: the run completed before the fault could end it;
+# negative: before it answered signals itself.
+FAULTS: dict[Fault, tuple[int, ...]] = {
+    kill_rank: (0, 138, -9),
+    kill_parent: (0, -9),
+    terminate: (0, 143, -15),
+    interrupt: (0, 130, -2),
+    stop_and_continue: (0,),
+    fill_disk: (0, 138),
+    fill_disk_and_kill: (0, 138, -9),
+    damage_last: (0, -9),
 }
 
 
@@ -133,19 +133,6 @@ def damage(path: Path, dice: random.Random) -> None:
         "empty": b"",
     }
     path.write_bytes(pieces[kind])
-
-
-def wait_for_ends(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those that are still there after `seconds`."""
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    return [process for process in alive if process.is_running() and not _is_zombie(process)]
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> bool:
@@ -174,20 +161,3 @@ def _filled(target: Target) -> Iterator[None]:
     finally:
         os.close(handle)
         filling.unlink()
-
-
-@contextmanager
-def _no_file_may_grow(target: Target) -> Iterator[None]:
-    """What a full disk is where there is no small one: the processes' files may not grow."""
-    limits: dict[int, tuple[int, int]] = {}
-    for process in {target.parent, *target.ranks()}:
-        with suppress(ProcessLookupError):
-            limits[process.pid] = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
-            hard = limits[process.pid][1]
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, hard))
-    try:
-        yield
-    finally:
-        for pid, limit in limits.items():
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)

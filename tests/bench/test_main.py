@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.bench.__main__ import main
-from scripts.bench.process import Absent, Contestant
+from scripts.bench.sitting import Absent, Contestant
 from tests.bench.test_turns import spec
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.bench.cases import Entry
-from scripts.bench.sitting import Result, Spread, ratios
+from scripts.bench.sitting import Entry, Result, Spread, ratios
 
 OURS, FAST, WIDE = (Entry("gnntrain", *rest) for rest in (("fp32", 1), ("bf16", 1), ("fp32", 2)))
 PEER, WIDE_PEER = Entry("pyg", "fp32", 1), Entry("pyg", "fp32", 2)

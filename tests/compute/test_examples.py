@@ -25,7 +25,7 @@ from gnntrain.compute.aggregate import Aggregate, AggregateMax
 from gnntrain.compute.examples import awkward_inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import num_chunks
-from gnntrain.compute.operator import OPERATORS, Operator, Sum
+from gnntrain.compute.operator import OPERATORS, Edges, Operator, Sum
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.errors import UserError
 from gnntrain.models.dropout import dropout
@@ -68,7 +68,7 @@ def dispatched(example: Operator) -> list[Tensor]:
     flat: list[Any] = []
     for value in vars(example).values():
         is_lazy = isinstance(value, LazyFeatures)
-        flat += value.arguments() if is_lazy else value if isinstance(value, Sum) else [value]
+        flat += value.arguments() if is_lazy else value if isinstance(value, tuple) else [value]
     return tensors(getattr(ops, example.name)(*flat))
 
 
@@ -214,10 +214,11 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
     nodes = torch.arange(50_000).flip(0) if named else None
     edges = torch.tensor([0, 2, 3]), torch.tensor([49_999, 7, 7])
     features, weight = LazyFeatures(rows, nodes), torch.rand(3, 4)
-    total = Sum(*edges, edge_weight=weight, is_mean=True, dst_offset=5)
+    given = Edges(*edges, dst_offset=5)
+    total = Sum(*given, weight, scale=given.shares(torch.float32))
     with Allocated(rows) as record:
         mean = Aggregate(features, total, "beside", torch.float32).reference()
-        top, _ = AggregateMax(features, *edges, None, torch.float32, True).reference()
+        top, _ = AggregateMax(features, given, torch.float32, True).reference()
     assert record.most < 1000
     source = (rows if nodes is None else rows.flip(0)).float()
     own = source[[49_999, 7]]
@@ -229,24 +230,9 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_features_of_no_column_have_sums_and_maxima_of_none(dtype: torch.dtype) -> None:
     features = LazyFeatures(torch.empty(5, 0, dtype=dtype))
-    edges = torch.tensor([0, 2, 3]), torch.tensor([4, 0, 1])
-    total = Sum(*edges, is_mean=True)
-    assert Aggregate(features, total, "beside", dtype).reference().shape == (2, 0)
-    assert AggregateMax(features, *edges, None, dtype, True).reference()[0].shape == (2, 0)
-
-
-@each_registration
-@pytest.mark.parametrize("name", sorted({name for name, _ in NAMES}))
-def test_other_types_are_refused(name: str, device: str) -> None:
-    operator = OPERATORS[name]
-    (example,) = list(operator.examples(next(awkward_inputs())).values())[:1]
-    short = torch.int16
-
-    def to_short(value: Any) -> Any:
-        return value.to(device, short) if isinstance(value, Tensor) else value
-
-    with pytest.raises(TypeError, match=f"gnntrain::{name} does not take"):
-        dispatched(example.map(to_short))
+    edges = Edges(torch.tensor([0, 2, 3]), torch.tensor([4, 0, 1]))
+    assert Aggregate(features, Sum(*edges), "beside", dtype).reference().shape == (2, 0)
+    assert AggregateMax(features, edges, dtype, True).reference()[0].shape == (2, 0)
 
 
 @each_registration
@@ -303,7 +289,7 @@ def test_only_rows_that_may_be_long_are_cut() -> None:
     assert num_chunks(1_000_000, 25) == num_chunks(500) == 0
     assert num_chunks(1_000_000) == num_chunks(1_000_000, 2000) == 3906
     hubs = next(given for given in awkward_inputs() if given.name == "hubs")
-    indptr, indices, _ = hubs.adjacency
+    indptr, indices, *_ = hubs.edges
     for degrees in (indptr.diff(), indices.bincount()):
         assert num_chunks(int(degrees.max())) > 2
 

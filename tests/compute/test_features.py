@@ -15,6 +15,7 @@ from gnntrain.compute.features import LazyFeatures, addresses_of
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from tests.compute.devices import NEEDS_GPU
 from tests.compute.registrations import each_registration
+from tests.compute.test_examples import DTYPES
 from tests.compute.test_ops import assert_near
 from tests.examples import examples
 from tests.models.blocks import full_block, rough_graph
@@ -64,7 +65,7 @@ class Spread:
 @st.composite
 def spreads(draw: st.DrawFn, width: int | None = None) -> Spread:
     """Any nodes cached, in any order: none, some or all; one part or several, the last short."""
-    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]))
+    dtype = draw(st.sampled_from(DTYPES))
     width = width or draw(st.sampled_from([1, 3, 8, 47]))
     torch.manual_seed(draw(st.integers(0, 9)))
     order = torch.randperm(NUM_NODES)[: draw(st.sampled_from([0, 1, 13, NUM_NODES]))]
@@ -84,11 +85,14 @@ def gathered(table: LazyFeatures, start: int, stop: int) -> Tensor:
 
 @each_registration
 @examples(40)
-@given(spread=spreads(), start=st.integers(0, NUM_NODES - 1))
-def test_rows_are_gathered_from_wherever_they_lie(spread: Spread, start: int, device: str) -> None:
+@given(spread=spreads(), start=st.integers(0, NUM_NODES - 1), made=st.sampled_from(DTYPES))
+def test_rows_are_gathered_from_wherever_they_lie_and_converted(
+    spread: Spread, start: int, made: torch.dtype, device: str
+) -> None:
     table = spread.table(device)
     assert len(table) == NUM_NODES
-    assert torch.equal(gathered(table, start, NUM_NODES), spread.expected[start:])
+    got = table.read(start, NUM_NODES, made).cpu()
+    torch.testing.assert_close(got, spread.expected[start:].to(made))
 
 
 @each_registration

@@ -25,7 +25,7 @@ def gathered(table: np.ndarray, out: np.ndarray) -> np.ndarray:
     """All rows of `table`, converted."""
     none = np.empty(0, np.int64)
     rows, width = table.reshape(-1), table.shape[1]
-    kernels.gather_rows(rows, width, none, 0, 0, len(table), out, 0, width)
+    kernels.gather_rows((rows, width, none), 0, 0, len(table), out, 0, width)
     return out
 
 
@@ -54,8 +54,8 @@ def test_floats_round_to_16_bits_as_torch_rounds_them(bits: Any, dtype: torch.dt
 def activated(rows: np.ndarray, *, relu: bool, threshold: int, key: int = 5) -> np.ndarray:
     out = rows.copy()
     factor = (1 << 16) / ((1 << 16) - threshold)
-    args = relu, threshold, factor, np.uint64(key), 0, len(rows)
-    kernels.activate_rows(out, *args)
+    drop = threshold, np.float32(factor), np.uint64(key)
+    kernels.activate_rows(out, relu, drop, 0, len(rows))
     return out
 
 
@@ -103,8 +103,7 @@ def test_what_is_dropped_does_not_depend_on_how_rows_are_cut() -> None:
     rows = np.random.default_rng(0).random((30, 20)).astype(np.float32)
     whole, parts = activated(rows, relu=True, threshold=1 << 15), rows.copy()
     for start, stop in ((0, 7), (7, 30)):
-        args = True, 1 << 15, 2.0, np.uint64(5), start, stop
-        kernels.activate_rows(parts, *args)
+        kernels.activate_rows(parts, True, (1 << 15, np.float32(2), np.uint64(5)), start, stop)
     np.testing.assert_array_equal(parts, whole)
 
 
@@ -116,7 +115,7 @@ def test_16_bit_rows_are_activated_as_float32_ones_are(
     rows = torch.randn(20, 10).to(dtype)
     rows[0, :4] = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf])
     halves = rows.view(torch.int16).numpy().view(bits).copy()
-    args = True, threshold, 2.0 if threshold else 1.0, np.uint64(5), 0, 20
-    kernels.activate_rows(halves, *args)
+    drop = threshold, np.float32(2 if threshold else 1), np.uint64(5)
+    kernels.activate_rows(halves, True, drop, 0, 20)
     expected = activated(rows.float().numpy(), relu=True, threshold=threshold)
     np.testing.assert_array_equal(as_floats(halves, dtype).numpy(), expected)

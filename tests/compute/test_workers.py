@@ -20,14 +20,6 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("num_tasks", [0, 1, 2, 40])
-def test_each_task_is_done_once(threads: int, num_tasks: int) -> None:
-    done: list[int] = []
-    parallel_for(done.append, num_tasks)
-    assert sorted(done) == list(range(num_tasks))
-    assert torch.get_num_threads() == threads
-
-
 def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> None:
     seen: dict[int, int] = {}
     everyone = threading.Barrier(threads)
@@ -39,13 +31,6 @@ def test_tasks_run_side_by_side_each_with_one_thread_of_torch(threads: int) -> N
     parallel_for(task, threads)
     assert len(seen) == threads
     assert set(seen.values()) == {1}
-
-
-def test_a_task_records_no_gradients(threads: int) -> None:
-    states: list[bool] = []
-    with torch.enable_grad():
-        parallel_for(lambda _: states.append(torch.is_grad_enabled()), 4 * threads)
-    assert not any(states)
 
 
 def test_an_error_in_a_task_is_raised_and_the_threads_are_given_back(threads: int) -> None:

@@ -25,18 +25,6 @@ def edge_list(block: Block) -> list[tuple[int, int]]:
     ]
 
 
-def slow_sum(block: Block, x: Tensor, weight: Tensor | None, scale: Tensor | None) -> Tensor:
-    """A loop over edges, with weights by head."""
-    heads = 1 if weight is None else weight.shape[1]
-    out = [x.new_zeros(x.shape[1]) for _ in range(block.num_dst)]
-    for edge, (dst, src) in enumerate(edge_list(block)):
-        factor = x.new_ones(1) if weight is None else weight[edge]
-        out[dst] = out[dst] + (x[src].view(heads, -1) * factor.view(heads, 1)).flatten()
-    if scale is not None:
-        out = [row * factor for row, factor in zip(out, scale, strict=True)]
-    return torch.stack(out) if out else x.new_zeros(0, x.shape[1])
-
-
 def slow_aggregate(x: Tensor, given: Aggregation) -> Tensor:
     """`Aggregation`'s formula, one edge after the other."""
     block, offset = given.block, given.block.dst_offset

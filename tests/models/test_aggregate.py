@@ -8,33 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute import reference
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
 from gnntrain.sampling.block import Block
-from tests.compute.registrations import registered
-from tests.models.blocks import full_block, graph_of, rough_graph
+from tests.models.blocks import full_block, graph_of
 from tests.models.slow_aggregate import INDEX_TYPES
-
-
-def random_block(index: torch.dtype = torch.int64) -> Block:
-    """Destinations 4 to 24 of a rough graph, so that sources and destinations differ."""
-    return full_block(rough_graph(), 4, 24, index)
-
-
-def weighted_sum(block: Block, x: Tensor, weight: Tensor, scale: Tensor | None = None) -> Tensor:
-    return aggregate(x, Aggregation(block, weight=weight, scale=scale))
-
-
-@pytest.mark.parametrize("index", INDEX_TYPES)
-@pytest.mark.parametrize("heads", [1, 2])
-def test_the_gradient_of_a_weighted_sum_is_exact(heads: int, index: torch.dtype) -> None:
-    block = random_block(index)
-    x = torch.randn(block.num_src, 4, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(block.num_edges, heads, dtype=torch.float64, requires_grad=True)
-    scale = torch.rand(block.num_dst, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda rows, factors: weighted_sum(block, rows, factors, scale), (x, weight)
-    )
 
 
 @pytest.mark.parametrize("index", INDEX_TYPES)
@@ -45,25 +22,6 @@ def test_the_gradient_of_every_reduction_is_exact(reduce: Reduce, index: torch.d
     assert torch.autograd.gradcheck(lambda rows: aggregate(rows, Aggregation(block, reduce)), (x,))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_the_result_has_the_type_of_the_rows(reduce: Reduce, dtype: torch.dtype) -> None:
-    block = random_block()
-    x = torch.randn(block.num_src, 4).to(dtype).requires_grad_()
-    out = aggregate(x, Aggregation(block, reduce))
-    assert out.dtype == dtype
-    torch.autograd.backward(out.sum())
-    assert x.grad is not None
-    assert x.grad.dtype == dtype
-
-
-def test_a_hub_is_summed_finer_than_bfloat16() -> None:
-    degree = 100_000
-    block = Block(torch.tensor([0, degree]), torch.arange(degree), num_src=degree)
-    x = torch.full((degree, 2), 0.01, dtype=torch.bfloat16)
-    assert aggregate(x, Aggregation(block))[0, 0].item() == pytest.approx(1000, rel=5e-3)
-
-
 @pytest.mark.parametrize("index", INDEX_TYPES)
 @pytest.mark.parametrize(("num_src", "num_dst"), [(0, 0), (4, 0), (4, 3)])
 @pytest.mark.parametrize(
@@ -72,7 +30,6 @@ def test_a_hub_is_summed_finer_than_bfloat16() -> None:
         lambda block, x: aggregate(x, Aggregation(block, "sum")),
         lambda block, x: aggregate(x, Aggregation(block, "mean")),
         lambda block, x: aggregate(x, Aggregation(block, "max")),
-        lambda block, x: weighted_sum(block, x, torch.zeros(0, 2, requires_grad=True)),
     ],
 )
 def test_blocks_without_edges_give_zeros_and_zero_gradients(
@@ -89,29 +46,9 @@ def test_blocks_without_edges_give_zeros_and_zero_gradients(
     assert not x.grad.any()
 
 
-def test_sources_are_numbered_in_64_bits_where_32_are_too_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    block = random_block(torch.int32)
-    x, weight = torch.randn(40, 6, requires_grad=True), torch.rand(block.num_edges, 3)
-    expected = weighted_sum(block, x, weight)
-    monkeypatch.setattr(reference, "_INT32_MAX", 100)
-    with registered("reference"):
-        got = weighted_sum(block, x, weight.requires_grad_())
-        torch.testing.assert_close(got, expected)
-        torch.autograd.backward(got.sum())
-
-
 def test_the_sampling_scale_is_one_where_no_edge_was_left_out() -> None:
     indptr, indices = torch.tensor([0, 2, 2, 5]), torch.zeros(5, dtype=torch.int64)
     assert sampling_scale(Block(indptr, indices, 3)) is None
     scale = sampling_scale(Block(indptr, indices, 3, degree=torch.tensor([2.0, 0.0, 12.0])))
     assert scale is not None
     assert scale.tolist() == [1, 0, 4]
-
-
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
-def test_what_is_not_a_number_is_the_maximum(order: list[int]) -> None:
-    x = torch.tensor([[1.0], [torch.nan], [2.0]])
-    block = Block(torch.tensor([0, 3]), torch.tensor(order), 3)
-    assert aggregate(x, Aggregation(block, "max")).isnan().all()

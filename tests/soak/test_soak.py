@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from scripts.soak.compare import differences
-from scripts.soak.disturbed import Soak
-from scripts.soak.faults import damage
+from scripts.soak.disturbed import Soak, differences
+from scripts.soak.faults import damage, damage_last, kill_parent
 from scripts.soak.growth import relative_growth
 
 KEYS = [
@@ -29,10 +28,10 @@ def test_a_run_that_is_killed_and_damaged_ends_as_if_nothing_had_happened(tmp_pa
     told: list[str] = []
     keys = [*KEYS, f"dataset.store_dir={tmp_path / 'stores'}"]
     (tmp_path / "runs").mkdir()
-    soak = Soak(tmp_path / "runs", keys, seed=3, has_own_disk=False, tell=told.append)
+    soak = Soak(tmp_path / "runs", keys, seed=3, tell=told.append)
     soak.prepare()
     undisturbed = tmp_path / "runs" / "undisturbed"
-    soak.disturb_one(iter(["kill_parent", "damage_last", "fill_disk"]))
+    soak.disturb_one(iter([kill_parent, damage_last, kill_parent]))
     report = soak.report.to_dict()
     assert report["clean"], report
     assert json.loads(json.dumps(report)) == report

@@ -149,7 +149,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
 
 @pytest.fixture(scope="module")
 def fitted(store: StoredGraph, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ranks of 1, 2 and 4 give: all jobs in one launch, since ranks take long to start."""
+    """What one rank and four give: all jobs in one launch, since ranks take long to start."""
     folder = tmp_path_factory.mktemp("ranks")
     few = random_graph()
     few.splits = {**few.splits, "train": few.splits["train"][:2]}
@@ -163,19 +163,15 @@ def fitted(store: StoredGraph, tmp_path_factory: pytest.TempPathFactory) -> dict
         "few": neighbor | {"store": stored(folder / "few", few).path, "global_batch": 4},
     }
     fit_rank(DistributedContext(), {"jobs": jobs, "out": folder})
-    for world_size in (2, 4):
-        plan = LaunchPlan(world_size, "cpu", 1, 60)
-        launch(fit_rank, {"jobs": jobs, "out": folder}, plan, folder)
-    return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "2-0", "2-1", "4-0", "4-3")}
+    launch(fit_rank, {"jobs": jobs, "out": folder}, LaunchPlan(4, "cpu", 1, 60), folder)
+    return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "4-0", "4-3")}
 
 
 @pytest.mark.parametrize("job", ["neighbor", "full", "weighted", "pruned", "few"])
-def test_any_number_of_ranks_gives_the_same_losses_and_weights(
-    fitted: dict[str, Any], job: str
-) -> None:
+def test_four_ranks_give_the_same_losses_and_weights(fitted: dict[str, Any], job: str) -> None:
     losses, weights = fitted["1-0"][job]
     assert len(losses) == (2 if job == "pruned" else 3)
-    for rank in ("2-0", "2-1", "4-0", "4-3"):
+    for rank in ("4-0", "4-3"):
         other_losses, other_weights = fitted[rank][job]
         assert other_losses == pytest.approx(losses, rel=1e-5)
         for own, other in zip(weights, other_weights, strict=True):

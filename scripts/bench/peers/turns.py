@@ -36,7 +36,7 @@ class Spec:
         precision: "fp32" or "bf16" (autocast).
         loader_workers: Processes of a peer's loader that make batches; 0: the main one does.
         variant: Which contestant of a script.
-        types: Of a typed graph: its types, sizes and files, see `peers.typed.Types`.
+        types: Of a typed graph: its types, sizes and files of features, see `peers.arrays`.
     """
 
     stage: str
