@@ -24,7 +24,6 @@ from gnntrain.distributed.process_group import (
     abort_process_group,
     gpu_address,
     init_process_group,
-    leave_process_group,
     refuse_shared_gpus,
 )
 from gnntrain.distributed.processes import refuse_unguarded_script, start_process
@@ -142,14 +141,6 @@ class LaunchPlan:
             len(machines), device, threads, keys.timeout, tuple(machines), keys.servers, keys.grace
         )
 
-    def ranks_of(self, rendezvous: Rendezvous) -> range:
-        """The ranks that this process, which a launcher has started, is or starts."""
-        process = rendezvous.launched.process
-        if rendezvous.launched.local_rank is not None:
-            return range(process, process + 1)
-        first = self.machines.index(process)
-        return range(first, first + self.machines.count(process))
-
 
 def _check_servers(servers: int, num_ranks: int, device: str) -> None:
     """Refuse servers among ranks on GPUs, and so many that no rank trains."""
@@ -204,10 +195,13 @@ def launch(
             ended, those that trained after the same step.
     """
     if rendezvous is not None:
-        ranks, store = plan.ranks_of(rendezvous), rendezvous.address
-        if len(ranks) == 1:
-            return _run_here(worker, payload, plan, rendezvous.control, ranks[0], rendezvous)
-        control, host, hosts = rendezvous.control, rendezvous.host, rendezvous.hosts
+        first, number = rendezvous.launched.process, 1
+        if rendezvous.launched.local_rank is None:
+            first, number = plan.machines.index(first), plan.machines.count(first)
+        control, store, host = rendezvous.control, rendezvous.address, rendezvous.host
+        if number == 1:
+            return _run_here(worker, payload, plan, control, first, rendezvous)
+        ranks, hosts = range(first, first + number), rendezvous.hosts
         return _supervise(worker, payload, plan, log_dir, control, ranks, store, host, hosts)
     if plan.world_size == 1 and in_process:
         return _run_here(worker, payload, plan, RunControl())
@@ -336,7 +330,7 @@ def _run(
     worker(context, payload)
     if plan.world_size > 1:
         context.barrier()
-        leave_process_group()
+        dist.destroy_process_group()
 
 
 def _join(

@@ -82,12 +82,6 @@ def init_process_group(
             raise RunError(message, _HINT) from error
 
 
-def leave_process_group() -> None:
-    """Leave the group, if there is one, after all ranks have met for the last time. Collective."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def abort_process_group() -> None:
     """Leave the group, if there is one, where other ranks may be gone, or wait in a collective."""
     if not dist.is_initialized():
