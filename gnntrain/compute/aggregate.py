@@ -19,12 +19,11 @@ from gnntrain.compute.cpu import (
     by_rows,
     factors_of,
     number_type,
-    numbers_by_edge,
     table_of,
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
+from gnntrain.compute.launching import arguments_of, launch_by_row
 from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -152,54 +151,6 @@ def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, i
             kernels.gather_rows(table, own, start, stop, array_of(out), width, width)
 
     return put
-
-
-class EdgeProducts(Operator):
-    """⟨rows[src], grad[dst]⟩ by edge and head, in float32 or finer: attention's scores and the
-    gradient of its weights."""
-
-    rows: Tensor
-    grad: Tensor
-    heads: int
-    edges: Edges
-
-    def fake(self) -> Tensor:
-        size, rows = (len(self.edges.indices), self.heads), self.rows
-        return torch.empty(size, dtype=exact_type(rows.dtype), device=rows.device)
-
-    def reference(self) -> Tensor:
-        rows, grad, (indptr, src, *_) = self.rows, self.grad, self.edges
-        out, dst = self.fake(), destinations(indptr, len(src))
-        for edges in reference.edge_chunks(len(src), rows.shape[1]):
-            pairs = rows.index_select(0, src[edges]).to(out.dtype)
-            pairs.mul_(grad.index_select(0, dst[edges]))
-            out[edges] = by_head(pairs, self.heads).sum(-1)
-        return fill_padding(out, indptr)
-
-    def cpu(self) -> Tensor:
-        edges, exact = self.edges, exact_type(self.rows.dtype, self.grad.dtype)
-        out = numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
-        grad = array_of(self.grad.to(exact).contiguous())
-        given = table_of(LazyFeatures.of(self.rows)), adjacency_of(edges), grad
-
-        def task(start: int, stop: int) -> None:
-            kernels.edge_products(*given, start, stop, array_of(out))
-
-        by_rows(edges.num_dst, len(edges.indices), task)
-        return out.to(exact_type(self.rows.dtype))
-
-    def cuda(self) -> Tensor:
-        out, heads, width = self.fake().zero_(), self.heads, self.rows.shape[1]
-        rows = LazyFeatures.of(self.rows).rows
-        args = arguments_of(self) | {"rows": rows, "STRIDE": rows.stride(0), "HEADS": heads}
-        launch_by_edge("edge_products", out, width, args | {"att": None, "SLOPE": 0}, heads)
-        return out
-
-    @staticmethod
-    def examples(given: Inputs) -> dict[str, Operator]:
-        grad = given.rows(given.edges.num_dst, 48)
-        columns = given.rows(given.num_rows, 60)[:, 12:]  # read in place
-        return {"heads": EdgeProducts(columns, grad, 3, given.edges)}
 
 
 class AggregateMax(Operator):

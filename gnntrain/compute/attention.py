@@ -91,24 +91,15 @@ class EdgeSoftmax(Operator):
         score, edges = self.score, self.edges
         alpha = numbers_by_edge(score, edges)
         second = score.new_empty(edges.num_dst, score.shape[1])
-        loops = _rows_or_none(self.loop_score, score)
-        ends = _rows_or_none(self.target, score), loops
+        ends = _rows_or_none(self.target, score), _rows_or_none(self.loop_score, score)
         given = (array_of(score), *ends, self.slope, edges.dst_offset), adjacency_of(edges)
-        outs = array_of(alpha), array_of(second)
-
-        def task(start: int, stop: int) -> None:
-            kernels.softmax_rows(*given, start, stop, *outs)
-
-        by_rows(len(second), len(edges.indices), task)
+        outs, num_edges = (array_of(alpha), array_of(second)), len(edges.indices)
+        by_rows(len(second), num_edges, lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
         return alpha, second
 
     def cuda(self) -> tuple[Tensor, Tensor]:
-        score, edges, heads, num_dst = (
-            self.score,
-            self.edges,
-            self.score.shape[1],
-            self.edges.num_dst,
-        )
+        score, edges = self.score, self.edges
+        num_dst, heads = edges.num_dst, score.shape[1]
         tops, totals, out = (score.new_empty(num_dst, heads) for _ in range(3))
         alpha = score.new_zeros(len(edges.indices), heads)
         # No source has the number −num_dst.
@@ -184,7 +175,7 @@ class AttentionBackward(Operator):
         exact = grad.to(alpha.dtype)
         mean = by_head(exact * self.out, heads).sum(-1)
         mean = mean if self.log_grad is None else mean - self.log_grad
-        products = call.edge_products(self.rows[:, :width], grad, heads, *self.edges)
+        products = call.pair_scores(self.rows[:, :width], grad, None, heads, 0.0, *self.edges)
         by_edge = torch.addcmul(weight * products, alpha, mean.index_select(0, dst), value=-1)
         by_loop = alpha[:0]
         own = slice(offset, offset + num_dst)
@@ -279,40 +270,63 @@ def _rows_or_none(rows: Tensor | None, like: Tensor) -> Array:
 
 
 class PairScores(Operator):
-    """att · leaky_relu(left[u] + right[v], slope) for every edge and head, in the type of `att`."""
+    """For every edge and head att · leaky_relu(left[u] + right[v], slope), or without `att`
+    left[u] · right[v], in float32 or finer."""
 
     left: Tensor
     right: Tensor
-    att: Tensor
+    att: Tensor | None
+    heads: int
     slope: float
     edges: Edges
 
     def fake(self) -> Tensor:
-        return self.att.new_empty(len(self.edges.indices), len(self.att))
+        size, left = (len(self.edges.indices), self.heads), self.left
+        return torch.empty(size, dtype=exact_type(left.dtype), device=left.device)
 
     def reference(self) -> Tensor:
-        indptr, src, *_ = self.edges
-        left, right, att, score = self.left, self.right, self.att, self.fake()
-        dst = destinations(indptr, len(src))
+        left, right, att, (indptr, src, *_) = self.left, self.right, self.att, self.edges
+        score, dst = self.fake(), destinations(indptr, len(src))
         for part in edge_chunks(len(src), left.shape[1]):
-            sums = end_sums(left, right, src[part], dst[part], att.dtype)
-            pair = F.leaky_relu_(sums, self.slope)
-            score[part] = pair.view(-1, *att.shape).mul_(att).sum(-1)
+            if att is None:
+                pairs = left.index_select(0, src[part]).to(score.dtype)
+                pairs.mul_(right.index_select(0, dst[part]))
+            else:
+                pairs = end_sums(left, right, src[part], dst[part], score.dtype)
+                pairs = F.leaky_relu_(pairs, self.slope).mul_(att.flatten())
+            score[part] = by_head(pairs, self.heads).sum(-1)
         return fill_padding(score, indptr)
 
+    def cpu(self) -> Tensor:
+        edges, exact = self.edges, exact_type(self.left.dtype, self.right.dtype)
+        if self.att is not None:
+            return self.reference()
+        out = numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
+        right = array_of(self.right.to(exact).contiguous())
+        given = table_of(LazyFeatures.of(self.left)), adjacency_of(edges), right
+
+        def task(start: int, stop: int) -> None:
+            kernels.edge_products(*given, start, stop, array_of(out))
+
+        by_rows(edges.num_dst, len(edges.indices), task)
+        return out.to(exact_type(self.left.dtype))
+
     def cuda(self) -> Tensor:
-        heads, width = len(self.att), self.left.shape[1]
-        out = self.att.new_zeros(len(self.edges.indices), heads)
-        args = arguments_of(self) | {"rows": self.left, "grad": self.right}
-        args |= {"SLOPE": self.slope, "HEADS": heads, "STRIDE": width}
-        launch_by_edge("edge_products", out, width, args, heads)
+        left, heads = LazyFeatures.of(self.left).rows, self.heads
+        args = arguments_of(self) | {"rows": left, "STRIDE": left.stride(0), "HEADS": heads}
+        out = self.fake().zero_()
+        launch_by_edge("pair_scores", out, left.shape[1], args | {"SLOPE": self.slope}, heads)
         return out
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        left, right = given.rows(given.num_rows, 15), given.rows(given.edges.num_dst, 15)
-        att = given.exact(3, 5).to(given.dtype)
-        return {"heads": PairScores(left, right, att, _SLOPE, given.edges)}
+        number, num_dst, edges = given.num_rows, given.edges.num_dst, given.edges
+        left, right, att = given.rows(number, 15), given.rows(num_dst, 15), given.exact(3, 5)
+        columns = given.rows(number, 60)[:, 12:]  # read in place
+        return {
+            "sums": PairScores(left, right, att.to(given.dtype), 3, _SLOPE, edges),
+            "products": PairScores(columns, given.rows(num_dst, 48), None, 3, 0.0, edges),
+        }
 
 
 class PairScoresBackward(Operator):
@@ -338,12 +352,13 @@ class PairScoresBackward(Operator):
         flat, exact = att.flatten(), exact_type(att.dtype)
         left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
         grad = fill_padding(self.grad.clone(), indptr)
-        for head, columns in columns_of(left.shape[1], len(src), len(att)):
+        for heads, columns in columns_of(left.shape[1], len(src), len(att)):
             pair = end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
-            weight = grad[:, head, None]
-            scaled = weight * flat[columns]
+            weight = grad[:, heads].unsqueeze(-1)
+            scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
             values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
-            att_grad[columns] = F.leaky_relu_(pair, slope).mul_(weight).sum(0, dtype=exact)
+            by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
+            att_grad[columns] = pair.sum(0, dtype=exact)
             left_grad[:, columns] = sums_at(values, back.edge_ids, back.indptr)
             right_grad[:, columns] = edge_sums(values, indptr)
         return left_grad, right_grad, att_grad.view(att.shape)
@@ -361,7 +376,7 @@ class PairScoresBackward(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        call: Any = PairScores.examples(given)["heads"]
+        call: Any = PairScores.examples(given)["sums"]
         grad = given.exact(given.num_edges, 3).to(given.dtype)
         pairs = call.left, call.right, call.att, _SLOPE
         return {"heads": PairScoresBackward(grad, *pairs, given.edges, given.back())}

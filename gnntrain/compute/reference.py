@@ -81,9 +81,11 @@ def row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype)
     numbers = torch.arange(number, dtype=src.dtype, device=src.device)
     wanted, places = (src, numbers) if len(src) < len(features) else (numbers, src)
     parts: list[Tensor] = []
-    for head, columns in columns_of(width, number, heads):
+    for own, columns in columns_of(width, number, heads):
         rows = rows_at(features.columns(columns), wanted).to(dtype)
-        parts.append(sums_at(rows, places, indptr, factors[head]))
+        of_heads = rows.chunk(own.stop - own.start, dim=1)  # one part of rows without columns
+        for part, factor in zip(of_heads, factors[own], strict=False):
+            parts.append(sums_at(part.contiguous(), places, indptr, factor))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -123,12 +125,14 @@ def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, num_edges))
 
 
-def columns_of(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[int, slice]]:
-    """A head, and some of its columns: rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
+def columns_of(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:
+    """(heads, their columns or, of one, some): rows × columns stay in `MAX_COLUMN_ELEMENTS`."""
     part, step = width // heads, max(1, MAX_COLUMN_ELEMENTS // max(1, num_rows))
-    for head in range(heads):
-        for start in range(head * part, max(1, (head + 1) * part), step):
-            yield head, slice(start, min(start + step, (head + 1) * part))
+    many = max(1, step // max(1, part))
+    for first in range(0, heads, many):
+        last = min(first + many, heads)
+        for start in range(first * part, max(1, last * part), min(step, max(1, many * part))):
+            yield slice(first, last), slice(start, min(start + step, last * part))
 
 
 def exact_type(*dtypes: torch.dtype) -> torch.dtype:

@@ -29,46 +29,25 @@ import triton.language as tl
 def rows_at(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     source: tl.tensor,
     mask: tl.tensor,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
     """Pointers to the rows of some sources.
 
-    Rows of `parts` are reached by their addresses: on an AMD GPU an offset from a small tensor has
-    32 bits.
-
     Args:
-        nodes: The node of a source; None: the source's own number.
-        slots: The row in `rows` of a node, negative where it is not there; None: the node's own
-            number, or, where there are `parts`, all nodes are in these.
-        parts: Addresses of matrices that hold `PART_ROWS` nodes each, one after the other.
+        nodes: The row in `rows` of a source; None: the source's own number.
         mask: Which sources there are; nothing is read for others.
         STRIDE: Numbers from one row to the next.
-        ALIGN: Divides the addresses of all rows, in bytes.
+        ALIGN: 0, or of rows in several matrices, of which `nodes` are the addresses, a divisor of
+            these in bytes. (On an AMD GPU an offset from a small tensor has 32 bits.)
     """
     if nodes is not None:
         source = tl.load(nodes + source, mask=mask, other=0)
-    node = source.to(tl.int64)
-    row = node
-    if slots is not None:
-        row = tl.load(slots + node, mask=mask, other=0).to(tl.int64)
-    matrix = rows
-    if parts is not None:
-        is_far = mask
-        if slots is not None:
-            is_far = mask & (row < 0)
-        part = tl.load(parts + node // PART_ROWS, mask=is_far, other=0)
-        matrix = tl.where(is_far, part, rows.to(tl.int64)).to(rows.dtype)
-        row = tl.where(is_far, node % PART_ROWS, row)
-    row_at = matrix + row * STRIDE
-    if parts is not None:
-        row_at = tl.multiple_of(row_at, ALIGN)
-    return row_at
+    if ALIGN > 0:
+        return tl.multiple_of(source.to(rows.dtype), ALIGN)
+    return rows + source.to(tl.int64) * STRIDE
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -145,14 +124,11 @@ def sum_of_chunks(
 def gather_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     start: tl.tensor,
     num_rows: tl.tensor,
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     TOTAL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -162,7 +138,7 @@ def gather_rows(
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, source = number < num_rows, number + start
-    row_at = rows_at(rows, nodes, slots, parts, source, is_row, STRIDE, PART_ROWS, ALIGN)
+    row_at = rows_at(rows, nodes, source, is_row, STRIDE, ALIGN)
     mask = is_row[:, None] & (columns < WIDTH)[None, :]
     row = tl.load(row_at[:, None] + columns[None, :], mask=mask)
     # By way of float32: Triton converts no 16-bit type to another.
@@ -174,8 +150,6 @@ def gather_rows(
 def reduce_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     edge_ids: tl.tensor,
@@ -190,7 +164,6 @@ def reduce_rows(
     out: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     HEADS: tl.constexpr,
     LOOP_HEADS: tl.constexpr,
@@ -228,7 +201,7 @@ def reduce_rows(
         weight = tl.full([ROWS], 1, TOTAL)
         if source_scale is not None:
             weight *= tl.load(source_scale + source, mask=is_edge, other=0).to(TOTAL)
-        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        row_at = rows_at(rows, nodes, source, is_edge, STRIDE, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=0)
         row = weight[:, None] * row.to(TOTAL)
@@ -254,7 +227,7 @@ def reduce_rows(
         if (loop is not None) or ADDS_OWN:  # decided when the kernel is compiled
             number = tl.minimum(v, own)
             if (number >= 0) & (number < num_loops):
-                own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
+                own_at = rows_at(rows, nodes, own, is_row, STRIDE, ALIGN)
                 if loop is not None:
                     row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
                     at_loop = number * LOOP_HEADS + columns // (WIDTH // LOOP_HEADS)
@@ -263,16 +236,16 @@ def reduce_rows(
                     row = tl.load(own_at + WIDTH + columns, mask=is_column, other=0)
                     total += row.to(TOTAL)
         if PUTS_OWN:
-            own_at = rows_at(rows, nodes, slots, parts, own, is_row, STRIDE, PART_ROWS, ALIGN)
+            own_at = rows_at(rows, nodes, own, is_row, STRIDE, ALIGN)
             row = tl.load(own_at + columns, mask=is_column, other=0).to(TOTAL)
             tl.store(out + at + WIDTH, row.to(out.dtype.element_ty), mask=is_column)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_column)
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
-def edge_products(
+def pair_scores(
     rows: tl.tensor,
-    grad: tl.tensor,
+    right: tl.tensor,
     att: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
@@ -294,9 +267,9 @@ def edge_products(
 
     Args:
         rows: The sources' `[num_src, WIDTH]`, one every `STRIDE` numbers.
-        grad: The destinations' `[num_dst, WIDTH]`.
-        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + grad[v], SLOPE) over the head's
-            part of the columns; None: Σ rows[u] · grad[v].
+        right: The destinations' `[num_dst, WIDTH]`.
+        att: `[WIDTH]`: the result is Σ att · leaky_relu(rows[u] + right[v], SLOPE) over the head's
+            part of the columns; None: Σ rows[u] · right[v].
         out: `[num_edges, HEADS]`; edges of no destination stay as they are.
     """
     head = tl.program_id(1)
@@ -311,7 +284,7 @@ def edge_products(
             columns = column + tl.arange(0, BLOCK)
             is_column = columns < part
             columns += head * part
-            given = tl.load(grad + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
+            given = tl.load(right + v.to(tl.int64) * WIDTH + columns, mask=is_column, other=0)
             at = source.to(tl.int64)[:, None] * STRIDE + columns[None, :]
             row = tl.load(rows + at, mask=is_edge[:, None] & is_column[None, :], other=0).to(TOTAL)
             given = given.to(TOTAL)[None, :]
@@ -349,8 +322,6 @@ def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 def max_rows(
     rows: tl.tensor,
     nodes: tl.tensor,
-    slots: tl.tensor,
-    parts: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     num_rows: tl.tensor,
@@ -360,7 +331,6 @@ def max_rows(
     ties: tl.tensor,
     WIDTH: tl.constexpr,
     STRIDE: tl.constexpr,
-    PART_ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -378,7 +348,7 @@ def max_rows(
         edge = edges_at(start, begin, end, ROWS, CHUNK)
         is_edge = edge < last
         source = tl.load(indices + edge, mask=is_edge, other=0)
-        row_at = rows_at(rows, nodes, slots, parts, source, is_edge, STRIDE, PART_ROWS, ALIGN)
+        row_at = rows_at(rows, nodes, source, is_edge, STRIDE, ALIGN)
         mask = is_edge[:, None] & is_column[None, :]
         row = tl.load(row_at[:, None] + columns[None, :], mask=mask, other=float("-inf"))
         tops, counts = higher_of(tops, counts, row.to(TOTAL), mask.to(tl.int32))
@@ -462,7 +432,7 @@ def pair_gradient(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The gradient of one side behind scores of `edge_products`.
+    """The gradient of one side behind `pair_scores`.
 
     out[r] = att · Σ_e grad[e] · leaky_relu′(row(other) + mine[r]), of a chunk only Σ_e, where e
     runs over the edges of r and connects it with the row `other`;

@@ -94,7 +94,7 @@ def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: fl
         slope: Of the leaky ReLU for negative values.
 
     Returns:
-        `[num_edges, H]` in the type of `att`.
+        `[num_edges, H]` in float32 or finer.
     """
     return _pair_score(left, right, att, slope, block)
 
@@ -157,7 +157,7 @@ class _DotScore(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, query: Tensor, heads: int, block: Block) -> Tensor:
         ctx.save_for_backward(rows, query)
         ctx.block = block
-        score: Tensor = ops.edge_products(rows, query, heads, *block.edges)
+        score: Tensor = ops.pair_scores(rows, query, None, heads, 1.0, *block.edges)
         return score
 
     @staticmethod
@@ -181,7 +181,7 @@ class _PairScore(torch.autograd.Function):
         ctx: Any, left: Tensor, right: Tensor, att: Tensor, slope: float, block: Block
     ) -> Tensor:
         left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
-        score: Tensor = ops.pair_scores(left, right, att, slope, *block.edges)
+        score: Tensor = ops.pair_scores(left, right, att, len(att), slope, *block.edges)
         ctx.save_for_backward(left, right, att)
         ctx.slope, ctx.block = slope, block
         return score

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import torch
@@ -73,39 +74,18 @@ class HeteroGNN(nn.Module):
     dropout (`update`), each with the parameters of the node type. There are parameters for these
     types alone, so that every step uses all of them. Jumping knowledge is computed layer by layer:
     `jk_update` adds the target's rows to a state, and `readout` turns the last state into outputs.
-    Exact inference for all nodes of all types is
-
-        for each node type t in node_types_after(-1):              # by chunks of rows
-            h[t] = start(t, features of t, or the rows of tables[t])
-        for each layer i and its convolution:
-            for each node type t in node_types_after(i):
-                own = h[t][:, columns(t)]
-                for each stage and its edge types, each with a source z[e]:   # `HeteroConv.source`
-                    for each range [a, b) of destinations:
-                        total[a:b] += on_blocks(blocks, z, own[a:b])
-                new[t] = update(i, t, finish(t, total, own), h[t])
-            h = new
-            state = jk_update(i, state, h[target])
-        outputs = readout(state)
+    Exact inference (`training.layerwise`) calls `start` for all nodes, by chunks, then for each
+    layer and type `HeteroConv.on_blocks` stage by stage, `finish`, `update`, and `jk_update`.
 
     Args:
         make_conv: Makes a layer's convolution.
         schema: The types of the graph.
         out_channels: Width of the outputs (logits).
-        hidden_channels: Width between layers.
-        num_layers: Number of convolutions, at least 1.
-        dropout: Probability, after every layer but the one that gives the outputs.
-        input_dropout: Probability, on features and rows of embedding tables.
-        norm: "batch" or "layer" normalisation after every convolution but the one that gives the
-            outputs.
-        activation: Applied after the normalisation.
-        residual: Add a layer's input to its output after the activation, through a linear map
-            where the widths differ.
-        jk: Jumping knowledge (Xu et al., 2018): "cat" or "max" over the target's rows of all
-            layers, then all `hidden_channels` wide, and a linear map `lin` to the outputs.
-        project_inputs: Map the features of each type to `hidden_channels` by a linear layer and
-            the activation, before the first convolution; else that takes the widths as they are.
-        embedding_channels: Width of the embedding tables; None: `hidden_channels`.
+        hidden_channels, num_layers, dropout, input_dropout, norm, activation, residual, jk,
+            project_inputs, embedding_channels: See `gnntrain.config.models`. The layer that gives
+            the outputs has no norm, activation and dropout; with `jk` that is a linear map `lin`,
+            and all convolutions are `hidden_channels` wide. `residual` comes after the activation,
+            through a linear map where widths differ.
         one_hot: The first layer's input of types without features is one-hot, see `LayerTypes`;
             gives the number of matrices for a number of edge types out of a type. None: their input
             are embeddings.
@@ -160,23 +140,20 @@ class HeteroGNN(nn.Module):
         self.num_inputs: dict[NodeType, int] = {}
         self.one_hot = one_hot is not None
         self.tables, self.projections = ModuleDict(), ModuleDict()
-        for node_type in self.node_types_after(-1):
-            width, parts = schema.num_features[node_type], 1
-            has_features = width > 0
-            if one_hot is not None and not has_features:
-                after = self.node_types_after(0)
-                edges = [e for e in schema.edge_types if e[0] == node_type and e[2] in after]
-                parts = one_hot(len(edges)) + (node_type in after)
-                width = parts * (hidden_channels if num_layers > 1 else out_channels)
-            elif not has_features:
+        for t in self.node_types_after(-1):
+            width, parts, is_fit = schema.num_features[t], 1, False
+            if width == 0:
                 width = embedding_channels or hidden_channels
-            self.num_inputs[node_type] = width
-            if not has_features:
-                table = EmbeddingTable(schema.num_nodes[node_type], width, parts)
-                self.tables[node_type] = table
-            is_fit = not has_features and (self.one_hot or width == hidden_channels)
+                if one_hot is not None:
+                    after = self.node_types_after(0)
+                    num_edge_types = sum(e[0] == t and e[2] in after for e in schema.edge_types)
+                    parts = one_hot(num_edge_types) + (t in after)
+                    width = parts * (hidden_channels if num_layers > 1 else out_channels)
+                self.tables[t] = EmbeddingTable(schema.num_nodes[t], width, parts)
+                is_fit = self.one_hot or width == hidden_channels
+            self.num_inputs[t] = width
             if project_inputs and not is_fit:
-                self.projections[node_type] = nn.Linear(width, hidden_channels)
+                self.projections[t] = nn.Linear(width, hidden_channels)
         self.convs, self.norms, self.residuals = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for i in range(num_layers):
             types = self._layer_types(i)
@@ -184,10 +161,8 @@ class HeteroGNN(nn.Module):
             self.convs.append(make_conv(types))
             if not types.is_output:
                 kind, options = _PYG_NORMS[norm]["norm"], _PYG_NORMS[norm].get("norm_kwargs", {})
-                norms = {
-                    t: normalization_resolver(kind, width, **options) for t in types.node_types
-                }
-                norms = {t: made or nn.Identity() for t, made in norms.items()}
+                make = partial(normalization_resolver, kind, width, **options)
+                norms = {t: make() or nn.Identity() for t in types.node_types}
                 self.norms.append(self._registered(norms))
             if residual:  # the first convolution has that of one-hot inputs
                 linears: dict[NodeType, nn.Module] = {
@@ -233,9 +208,13 @@ class HeteroGNN(nn.Module):
 
     @property
     def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads."""
-        needs = [self.conv(i).needs for i in range(self.num_layers)]
-        return BlockNeeds(rows=True, degree=any(need.degree for need in needs))
+        """The fields of a mini-batch that the model reads.
+
+        Of one type, the first layer takes lazy features only if `start` would not change them.
+        """
+        needs = self.conv(0).needs
+        rows = needs.rows and (self.is_hetero or self._is_unchanged(NODE))
+        return replace(needs, rows=rows)
 
     def node_types_after(self, i: int) -> tuple[NodeType, ...]:
         """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
@@ -256,13 +235,8 @@ class HeteroGNN(nn.Module):
         return rows
 
     def layer(self, i: int, h: Mapping[NodeType, InputRows], block: Hop) -> dict[NodeType, Tensor]:
-        """Layer `i`'s output for the destinations of `block`.
-
-        Args:
-            i: The layer.
-            h: The rows of the sources, by the node types that the layer reads.
-            block: The destinations of each type are its first sources.
-        """
+        """Layer `i`'s output for the destinations of `block`, from the rows of its sources, by the
+        node types that the layer reads."""
         conv, node_types = self.conv(i), self.node_types_after(i)
         if self._is_plain and isinstance(conv, LinearConv) and not self.is_output(i):
             return conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
@@ -280,14 +254,9 @@ class HeteroGNN(nn.Module):
         return i == self.num_layers - 1 and self.jk == "none"
 
     def update(self, i: int, node_type: NodeType, out: Tensor, h_dst: InputRows) -> Tensor:
-        """Norm, activation, residual and dropout: layer `i`'s output.
-
-        Args:
-            i: The layer.
-            node_type: The type of the destinations.
-            out: Output of its convolution.
-            h_dst: The layer's input for the destinations, perhaps for further nodes after them.
-        """
+        """Norm, activation, residual and dropout: layer `i`'s output for destinations of a type,
+        from that of its convolution and the layer's input for these, perhaps with further nodes
+        after them."""
         is_output = self.is_output(i)
         if not is_output:
             out = self.act(_by_type(self.norms[i], node_type)(out))
@@ -298,16 +267,8 @@ class HeteroGNN(nn.Module):
         return out if is_output else self.dropout(out)
 
     def jk_update(self, i: int, state: Tensor | None, h: Tensor) -> Tensor:
-        """The state of jumping knowledge after layer `i`.
-
-        Args:
-            i: The layer.
-            state: `[rows, jk_channels]`, the state before; None for the first layer.
-            h: `[rows, …]`, the layer's output.
-
-        Returns:
-            `[rows, jk_channels]`; without jumping knowledge `h`.
-        """
+        """The state of jumping knowledge after layer `i`, `[rows, jk_channels]`, from the state
+        before (None for the first layer) and the layer's output; without jumping knowledge `h`."""
         if self.jk == "none":
             return h
         if self.jk == "max":
@@ -329,29 +290,25 @@ class HeteroGNN(nn.Module):
             return self._layer_types(self.num_layers - 1).in_channels[self.schema.target]
         return self.lin.in_features
 
-    def pyg_model(self) -> PyGModel | None:
-        """The same model as plain PyG, for `gnntrain export`; None: PyG has none like it.
+    def pyg_model(self) -> PyGModel:
+        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`.
 
-        A subclass does not inherit it, since its additions would be missing. It may call
-        `basic_gnn`, or of typed graphs `typed_pyg_model`.
+        A plug-in does not inherit it, since its additions would be missing: it defines its own,
+        which may call this one, or of one type `GNN.basic_gnn`. Gradients flow from the weights.
 
         Raises:
             UserError: PyG has no such model with these options.
         """
-        return None
-
-    def typed_pyg_model(self) -> PyGModel:
-        """The model as plain PyG, by `HeteroConv.pyg_layer`; gradients flow from its weights."""
         return typed_pyg_model(self)
 
     def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:
-        made: nn.Module = ModuleDict(modules)
-        return made
+        """Modules by node type; of one type the module itself, as in PyG's `BasicGNN`."""
+        return ModuleDict(modules) if self.is_hetero else modules[NODE]
 
-    def _is_unchanged(self, node_type: NodeType) -> bool:
-        """Whether `start` leaves the rows of a type as they are, if they are float32."""
-        is_exact = next(self.parameters()).dtype == torch.float32
+    def _is_unchanged(self, node_type: NodeType, dtype: torch.dtype = torch.float32) -> bool:
+        """Whether `start` leaves the rows of a type as they are, if they are of this dtype."""
         is_dropped = self.training and self.input_dropout.p > 0
+        is_exact = next(self.parameters()).dtype == dtype
         return is_exact and not (is_dropped or self.is_projected(node_type))
 
     def _input(
@@ -359,13 +316,13 @@ class HeteroGNN(nn.Module):
     ) -> InputRows:
         """The first layer's input for nodes of one type; not copied if `start` does not change it
         and no residual reads it."""
-        is_dropped = self.training and self.input_dropout.p > 0
         if node_type in self.tables:
-            table = self.tables[node_type]
-            unread = not (is_dropped or self.is_projected(node_type) or self.residuals)
-            return LearntRows(table, nodes) if unread else self.start(node_type, table(nodes))
-        rows, t = x[node_type], node_type
-        if isinstance(rows, LazyFeatures) and self.conv(0).needs.rows and self._is_unchanged(t):
+            table: Any = self.tables[node_type]
+            if self._is_unchanged(node_type, table.weight.dtype) and not self.residuals:
+                return LearntRows(table, nodes)
+            return self.start(node_type, table(nodes))
+        rows, takes_lazy = x[node_type], self.conv(0).needs.rows
+        if isinstance(rows, LazyFeatures) and takes_lazy and self._is_unchanged(node_type):
             return rows
         return self.start(node_type, in_memory(rows))
 
@@ -423,9 +380,7 @@ class GNN(HeteroGNN):
         model.num_inputs = {schema.target: self.in_channels}
         return model
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor | LazyFeatures, blocks: Sequence[Block]
-    ) -> Tensor:
+    def forward(self, x: Rows, blocks: Sequence[Block]) -> Tensor:  # type: ignore[override]
         """Compute the outputs of the seeds, the destinations of the last block.
 
         Args:
@@ -440,18 +395,6 @@ class GNN(HeteroGNN):
             Hop({EDGE: block}, {NODE: block.num_dst}, {NODE: block.num_src}) for block in blocks
         ]
         return super().forward({NODE: x}, {}, hops)
-
-    @property
-    def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads.
-
-        The first layer takes lazy features only if `start` would not change them.
-        """
-        needs = self.conv(0).needs
-        return replace(needs, rows=needs.rows and self._is_unchanged(NODE))
-
-    def _registered(self, modules: dict[NodeType, nn.Module]) -> nn.Module:
-        return modules[NODE]
 
     def basic_gnn(self, name: str, **arguments: Any) -> PyGModel:
         """PyG's `BasicGNN` of this name, with the options of this class and further arguments."""

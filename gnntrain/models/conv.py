@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -72,12 +72,14 @@ class HeteroConv:
             transformed rows: the product then follows a linear aggregation.
         sources_hold_dst: Whether `on_blocks` reads the destinations' rows among the sources'.
         reads_own: Whether `on_blocks` or `finish` reads `h_dst`.
+        is_joint: Whether all edge types into a node type are one stage.
     """
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     aggregates_input: bool = False
     sources_hold_dst: ClassVar[bool] = False
     reads_own: bool = True
+    is_joint: bool = False
 
     def columns(self, key: SourceKey) -> slice:  # noqa: ARG002
         """Which columns of the layer's input an edge type reads of its sources, or a node type of
@@ -86,12 +88,14 @@ class HeteroConv:
 
     def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
         """The edge types into one node type, by stage."""
+        if self.is_joint and edge_types:
+            return [edge_types]
         return [(edge_type,) for edge_type in edge_types]
 
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
+    def source(self, edge_type: EdgeType) -> SourceKey | None:  # noqa: ARG002
         """Which transformed rows the edge type aggregates: those of its source type (shared with
         others), its own, or None: the layer's input, see `columns`."""
-        raise NotImplementedError
+        return None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
@@ -113,26 +117,17 @@ class HeteroConv:
         """
         raise NotImplementedError
 
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        """The convolution's output for destinations of one type.
-
-        Args:
-            node_type: Their type.
-            total: The sum of the stages; None: no edge leads to this type.
-            h_dst: See `on_blocks`.
-        """
-        raise NotImplementedError
+    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
+        """The convolution's output for destinations of one type, from the sum of the stages (None:
+        no edge leads to this type) and their own rows, see `on_blocks`."""
+        assert total is not None
+        return total
 
     def on_hop(
         self, h: Mapping[NodeType, InputRows], hop: Hop, node_types: Sequence[NodeType]
     ) -> dict[NodeType, Tensor]:
-        """The outputs for all destinations of some types of a mini-batch.
-
-        Args:
-            h: The layer's input for the sources, by the node types that it reads.
-            hop: The destinations of each type are its first sources.
-            node_types: The types.
-        """
+        """The outputs for all destinations of some types of a mini-batch, from the layer's input
+        for the sources, by the node types that it reads."""
         inputs = {t: r.table(r.nodes) if isinstance(r, LearntRows) else r for t, r in h.items()}
         transformed: dict[SourceKey, Tensor] = {}
 
@@ -171,11 +166,8 @@ class BlockConv(HeteroConv):
     relation.
 
     `conv(x, edge_index)` is still PyG's own message passing. On blocks it has two stages:
-    `transform`, by row, and `propagate_block`, over edges. A subclass must not have the name of its
-    base: PyG looks up a class's source by name.
-
-    Attributes:
-        has_transform: Whether `transform` is not the identity.
+    `transform`, by row (unless `has_transform` is False), and `propagate_block`, over edges. A
+    subclass must not have the name of its base: PyG looks up a class's source by name.
     """
 
     needs = BlockNeeds()
@@ -185,21 +177,10 @@ class BlockConv(HeteroConv):
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type if self.has_transform else None
 
-    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:
-        """The rows to aggregate, each from its own row of `x`: `[rows, F]` → `[rows, …]`."""
-        raise NotImplementedError
-
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        """Aggregate over a block's edges, and add the destination's own term.
-
-        Args:
-            block: The edges.
-            z: `[num_src, …]`, from `transform`, or without one the layer's input, perhaps lazy.
-            x_dst: `[num_dst, …]`, the layer's input for the destinations.
-
-        Returns:
-            `[num_dst, width of the layer]`.
-        """
+        """Aggregate over a block's edges, and add the destination's own term: `[num_dst, width of
+        the layer]` from `z`, `[num_src, …]`, of `transform` (without one the layer's input, perhaps
+        lazy), and `x_dst`, `[num_dst, …]`, the layer's input for the destinations."""
         raise NotImplementedError
 
     def on_blocks(
@@ -208,17 +189,10 @@ class BlockConv(HeteroConv):
         (block,), (z,) = blocks.values(), sources.values()
         return self.propagate_block(block, z, h_dst)
 
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
-        assert total is not None
-        return total
 
-
-class Root(NamedTuple):
-    """The linear map of a destination's own row: weight `[out, in]` (of one relation perhaps None)
-    and bias `[out]`."""
-
-    weight: Any
-    bias: Tensor
+Root = tuple[Any, Tensor]
+"""The linear map of a destination's own row: weight `[out, in]` (of one relation perhaps None) and
+bias `[out]`."""
 
 
 class LinearConv(HeteroConv):
@@ -256,10 +230,6 @@ class LinearConv(HeteroConv):
         scale = sampling_scale(block) if self.reduce == "sum" else None
         return Aggregation(block, self.reduce, scale=scale)
 
-    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
-        """The products of W_r and the rows."""
-        return F.linear(rows, self.relation_weight(edge_type))
-
     @property
     def is_linear(self) -> bool:
         """Whether the layer is a linear map of the aggregates."""
@@ -268,8 +238,7 @@ class LinearConv(HeteroConv):
     @property
     def gives_layer(self) -> bool:
         """Whether `on_blocks` is the whole layer, in one operator."""
-        is_fused = self.is_one_relation and self.is_linear
-        return is_fused and self.source(EDGE) is None
+        return self.is_one_relation and self.is_linear and self.source(EDGE) is None
 
     needs = property(lambda self: BlockNeeds(rows=True, degree=self.reduce == "sum"))
     aggregates_input = property(lambda self: self.is_linear)
@@ -309,15 +278,10 @@ class LinearConv(HeteroConv):
         inputs: Sequence[NodeType],
         num_dst: int,
     ) -> LinearSum:
-        terms = [
-            LinearTerm(
-                inputs.index(edge[0]),
-                self.aggregation(block),
-                self.relation_weight(edge),
-                self.columns(edge),
-            )
-            for edge, block in blocks.items()
-        ]
+        terms = []
+        for edge, block in blocks.items():
+            weight, source = self.relation_weight(edge), inputs.index(edge[0])
+            terms.append(LinearTerm(source, self.aggregation(block), weight, self.columns(edge)))
         own = inputs.index(node_type)
         return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
 
@@ -326,8 +290,8 @@ class LinearConv(HeteroConv):
         return edge_type if self.reduce != "max" and before > after else None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
-        assert isinstance(key, tuple)
-        return self.linear(key, x)
+        assert isinstance(key, tuple)  # from `source`
+        return F.linear(x, self.relation_weight(key))
 
     def on_blocks(
         self,
@@ -342,7 +306,7 @@ class LinearConv(HeteroConv):
             return linear_sums([*sources.values()], [part])[0]
         rows = aggregate(sources[edge_type], self.aggregation(block))
         is_transformed = rows.shape[1] != self.widths(edge_type)[0]
-        return rows if is_transformed else self.linear(edge_type, rows)
+        return rows if is_transformed else self.transform(rows, edge_type)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         if total is not None and self.gives_layer:

@@ -12,12 +12,8 @@ from gnntrain.compute.features import LazyFeatures
 
 
 class RowGradient(NamedTuple):
-    """The gradient of some rows of a table.
-
-    Attributes:
-        nodes: int64 `[n]`, the rows, each once; None: all rows in order.
-        gradient: float `[n, channels]`.
-    """
+    """The gradient of some rows of a table, float `[n, channels]`, and their numbers, int64 `[n]`,
+    each once (None: all rows in order)."""
 
     nodes: Tensor | None
     gradient: Tensor
@@ -43,42 +39,25 @@ class EmbeddingTable(nn.Module):
 
     def __init__(self, num_nodes: int, channels: int, parts: int = 1) -> None:
         super().__init__()
-        self.parts = parts
         self.weight = nn.Parameter(torch.empty(num_nodes, channels), requires_grad=False)
         self._nodes: Tensor | None = None
         self._rows: Tensor | None = None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw new rows from torch's generator."""
-        for part in self.weight.detach().chunk(self.parts, dim=1):
+        for part in self.weight.detach().chunk(parts, dim=1):
             nn.init.xavier_uniform_(part)
 
     def forward(self, nodes: Tensor | None) -> Tensor:
-        """The rows of some nodes.
-
-        Args:
-            nodes: int64 `[n]`, each once; None: all nodes in order.
-
-        Returns:
-            float `[n, channels]`. Where gradients are recorded, a leaf; of all rows it shares the
-            memory of `weight`.
-        """
+        """The rows of some nodes (int64 `[n]`, each once; None: all in order), float
+        `[n, channels]`. Where gradients are recorded, a leaf; of all rows it shares the memory of
+        `weight`."""
         rows = self.in_place(nodes)[0].whole(self.weight.dtype)
         if torch.is_grad_enabled():
             self._rows = rows.requires_grad_()
         return rows
 
     def in_place(self, nodes: Tensor | None) -> tuple[LazyFeatures, Tensor]:
-        """The rows of some nodes without a copy, for a function that computes their gradient.
-
-        Args:
-            nodes: See `forward`.
-
-        Returns:
-            The rows; and in their place for autograd a tensor `[n, channels]` without memory: the
-            gradient that reaches it is that of the rows.
-        """
+        """As `forward` without a copy, for a function that computes the rows' gradient: the rows,
+        and in their place for autograd a tensor `[n, channels]` without memory, which the gradient
+        is to reach."""
         features = LazyFeatures(self.weight.detach())
         features = features if nodes is None else features.select(nodes)
         leaf = self.weight.new_empty(()).expand(len(features), features.num_features)
@@ -87,11 +66,8 @@ class EmbeddingTable(nn.Module):
         return features, leaf
 
     def take_gradient(self) -> RowGradient | None:
-        """The rows of the last forward pass and their gradient; forgets them.
-
-        Returns:
-            None if there was no forward pass since the last call, or no gradient reached its rows.
-        """
+        """The rows of the last forward pass and their gradient; forgets them. None if there was no
+        pass since the last call, or no gradient reached its rows."""
         nodes, rows = self._nodes, self._rows
         self._nodes = self._rows = None
         return None if rows is None or rows.grad is None else RowGradient(nodes, rows.grad)

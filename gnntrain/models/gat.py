@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
-from gnntrain.errors import UserError
 from gnntrain.models.attention import attend
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, Rows, SourceKey
@@ -25,15 +24,13 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
 
     has_transform = True
 
-    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:  # noqa: ARG002
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         """W x, and then a column a head: a source's part of the score, a_src · W x.
 
         `[rows, F]` → `[rows, H·C + H]`: one product with (W ‖ a_src W) gives both.
         """
-        weight, score = self._weights(
-            self.lin if self.lin_src is None else self.lin_src, self.att_src
-        )
-        return F.linear(x, torch.cat([weight.flatten(0, 1), score]))
+        lin = self.lin if self.lin_src is None else self.lin_src
+        return F.linear(x, torch.cat([lin.weight, self._score_weight(lin, self.att_src)]))
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         assert isinstance(z, Tensor)  # of `transform`
@@ -46,39 +43,21 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
     ) -> tuple[Tensor, Tensor]:
         """See `attention.attend`; `z` is from `transform`, `x_dst` the layer's input for the
         destinations."""
+        lin = self.lin if self.lin_dst is None else self.lin_dst
         return attend(
             block,
             z,
-            target=self.score_dst(x_dst),
+            target=F.linear(x_dst, self._score_weight(lin, self.att_dst)),
             adds_loops=adds_loops,
             slope=self.negative_slope,
             dropout=self.dropout if self.training else 0.0,
         )
 
-    def score_dst(self, x_dst: Tensor) -> Tensor:
-        """A destination's part of the score, a_dst · W x: `[num_dst, H]`."""
-        _, weight = self._weights(self.lin if self.lin_dst is None else self.lin_dst, self.att_dst)
-        return F.linear(x_dst, weight)
-
-    def _weights(self, lin: Any, att: Tensor) -> tuple[Tensor, Tensor]:
-        """W as `[H, C, F]`, and the product of a (`[1, H, C]`) with it, `[H, F]`."""
-        weight: Tensor = lin.weight.view(self.heads, self.out_channels, -1)
+    def _score_weight(self, lin: Any, att: Tensor) -> Tensor:
+        """The product of a (`[1, H, C]`) and W by head, `[H, F]`."""
+        weight = lin.weight.view(self.heads, self.out_channels, -1)
         # Not by einsum: DDP warns of the strides of its gradient where there is one head.
-        return weight, torch.matmul(att.view(self.heads, 1, -1), weight).squeeze(1)
-
-
-def head_width(channels: int, heads: int) -> int:
-    """The width of one of `heads` concatenated heads.
-
-    Raises:
-        UserError: `heads` does not divide `channels`.
-    """
-    if channels % heads:
-        raise UserError(
-            f"model.heads={heads} does not divide model.hidden_channels={channels}",
-            "hidden_channels is the width of all heads together: make it a multiple of heads",
-        )
-    return channels // heads
+        return torch.matmul(att.view(self.heads, 1, -1), weight).squeeze(1)
 
 
 class GAT(GNN):
@@ -101,6 +80,7 @@ class GAT(GNN):
 
     config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
     conv_class: ClassVar[type[Any]] = BlockGATConv
+    pyg_conv: ClassVar[str] = "GATConv"
 
     def __init__(
         self,
@@ -114,34 +94,32 @@ class GAT(GNN):
         **scaffold: Unpack[Scaffold],
     ) -> None:
         def make_conv(before: int, after: int, is_output: bool) -> nn.Module:
-            conv: nn.Module = self.conv_class(
-                before,
-                after if is_output else head_width(after, heads),
-                heads=output_heads if is_output else heads,
-                concat=not is_output,
-                negative_slope=negative_slope,
-                dropout=attention_dropout,
-            )
+            options = head_options(after, is_output, heads, output_heads)
+            shared = {"negative_slope": negative_slope, "dropout": attention_dropout}
+            conv: nn.Module = self.conv_class(before, **options, **shared)
             return conv
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
-        return self.pyg_gat("GATConv")
-
-    def pyg_gat(self, conv_name: str, **arguments: Any) -> PyGModel:
-        """PyG's `GAT`, with these arguments; `conv_name` is the class of its convolutions."""
-        first: Any = self.convs[0]
+        conv: Any = self.convs[0]
         last: Any = self.convs[-1]
-        slope, dropout = first.negative_slope, first.dropout
-        made = self.basic_gnn("GAT", **arguments, heads=first.heads, negative_slope=slope)
+        slope, v2 = conv.negative_slope, {"v2": True} if self.pyg_conv == "GATv2Conv" else {}
+        made = self.basic_gnn("GAT", **v2, heads=conv.heads, negative_slope=slope)
         changes = []
-        if last.heads != first.heads:
-            # PyG's GAT has as many heads in its last layer as elsewhere.
+        if last.heads != conv.heads:  # PyG's GAT has as many heads in its last layer as elsewhere
             changes.append(
-                f"model.convs[-1] = {conv_name}({last.in_channels}, {last.out_channels}, "
+                f"model.convs[-1] = {self.pyg_conv}({last.in_channels}, {last.out_channels}, "
                 f"heads={last.heads}, concat=False, negative_slope={slope})"
             )
-        if changes or dropout != self.dropout.p:
-            changes += ["for conv in model.convs:", f"    conv.dropout = {dropout}"]
-        return replace(made, changes=changes, imports=[*made.imports, conv_name])
+        if changes or conv.dropout != self.dropout.p:
+            changes += ["for conv in model.convs:", f"    conv.dropout = {conv.dropout}"]
+        return replace(made, changes=changes, imports=[*made.imports, self.pyg_conv])
+
+
+def head_options(width: int, is_output: bool, heads: int, output_heads: int) -> dict[str, Any]:
+    """A layer's arguments for PyG's `GATConv`: the heads are averaged where it gives the outputs,
+    else concatenated to `width`."""
+    if is_output:
+        return {"out_channels": width, "heads": output_heads, "concat": False}
+    return {"out_channels": width // heads, "heads": heads, "concat": True}

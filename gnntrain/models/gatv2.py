@@ -10,7 +10,6 @@ from gnntrain.compute.reference import by_head
 from gnntrain.models.attention import attend, pair_score
 from gnntrain.models.conv import BlockConv, Rows, SourceKey
 from gnntrain.models.gat import GAT
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -19,7 +18,7 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
 
     has_transform = True
 
-    def transform(self, x: Tensor, key: SourceKey | None = None) -> Tensor:  # noqa: ARG002
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         z: Tensor = self.lin_l(x)
         return z
 
@@ -44,7 +43,4 @@ class GATv2(GAT):
     in `GAT`.
     """
 
-    conv_class = BlockGATv2Conv
-
-    def pyg_model(self) -> PyGModel:
-        return self.pyg_gat("GATv2Conv", v2=True)
+    conv_class, pyg_conv = BlockGATv2Conv, "GATv2Conv"

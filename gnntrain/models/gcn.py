@@ -28,24 +28,21 @@ class BlockGCNConv(LinearConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's clas
         return weight
 
     def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
-        return Root(None, self.bias)
+        return None, self.bias
 
     def aggregation(self, block: Block) -> Aggregation:
-        if block.norm is None:
-            raise ValueError("GCN needs blocks that carry the norm of their source nodes")
+        assert block.norm is not None  # see `needs`
         norm, dst = block.norm, slice(block.dst_offset, block.dst_offset + block.num_dst)
-        loop_weight = None
+        loop_weight: Tensor | float = 1.0
         if norm.ndim == 2:
             loop_weight, norm = norm[dst, 1], norm[:, 0].contiguous()
-        norm_dst = norm[dst]
-        loop = norm_dst.square()
-        scale = sampling_scale(block)
+        norm_dst, scale = norm[dst], sampling_scale(block)
         return Aggregation(
             block,
             weight=block.weight,
             source_scale=norm,
             scale=norm_dst if scale is None else norm_dst * scale,
-            loop=loop if loop_weight is None else loop * loop_weight,
+            loop=norm_dst.square() * loop_weight,
             skip_loops=True,
         )
 

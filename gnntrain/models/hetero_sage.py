@@ -12,36 +12,27 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import LayerTypes, LinearConv, Root
-from gnntrain.models.pyg_model import PyGLayer, PyGModel
+from gnntrain.models.pyg_model import PyGLayer
 
 
 class BlockHeteroSAGEConv(LinearConv, nn.Module):
     """Sum or mean over the relations r of lin_l_r(aggregate of x_u) + lin_r_r(x_v).
 
     The parameters are those of PyG's `HeteroConv` of a `SAGEConv` for each relation. A node type
-    without edges into it has a linear layer.
-
-    Args:
-        types: The types and widths of the layer.
-        aggregator: The aggregate over the in-neighbours of a relation.
-        is_mean: Whether the relations are averaged, else summed.
+    without edges into it has a linear layer. `is_mean`: the relations are averaged, else summed.
     """
 
     def __init__(self, types: LayerTypes, aggregator: Reduce, is_mean: bool) -> None:
         super().__init__()
         self.types, self.reduce = types, aggregator
-        widths, after = types.in_channels, types.out_channels
-        self.is_mean = is_mean
-        self.convs = ModuleDict(
-            {
-                (source, relation, node_type): pyg.SAGEConv(
-                    (widths[source], widths[node_type]), after, aggr=aggregator
-                )
-                for source, relation, node_type in types.edge_types
-            }
-        )
-        alone = [t for t in types.node_types if not types.into(t)]
-        self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
+        widths, after, self.is_mean = types.in_channels, types.out_channels, is_mean
+        self.convs, self.lins = ModuleDict(), ModuleDict()
+        for edge in types.edge_types:
+            both = widths[edge[0]], widths[edge[2]]
+            self.convs[edge] = pyg.SAGEConv(both, after, aggr=aggregator)
+        for t in types.node_types:
+            if not types.into(t):
+                self.lins[t] = nn.Linear(widths[t], after)
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
@@ -50,10 +41,11 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
         convs: list[Any] = [self.convs[edge_type] for edge_type in self.types.into(node_type)]
         if not convs:
             linear: Any = self.lins[node_type]
-            return Root(linear.weight, linear.bias)
+            return linear.weight, linear.bias
         # The maps of all relations multiply the same row: one product with their sum.
         parts = [conv.lin_r.weight for conv in convs], [conv.lin_l.bias for conv in convs]
-        return Root(*(self._shared(node_type, sum(part)) for part in parts))
+        weight, bias = (self._shared(node_type, sum(part)) for part in parts)
+        return weight, bias
 
     def _shared(self, node_type: NodeType, weight: Any) -> Tensor:
         """Divided by the number of relations, if they are averaged."""
@@ -64,7 +56,7 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
         names = ("in_channels", "out_channels", "aggr")
         options = {e: {n: getattr(conv, n) for n in names} for e, conv in self.convs.items()}
         weights = self.convs.state_dict(prefix="convs.", keep_vars=True)
-        own = {t: self.root(t) for t in self.types.node_types if not self.types.into(t)}
+        own = {t: self.root(t) for t, _ in self.lins.items()}
         return PyGLayer("SAGEConv", options, weights, "mean" if self.is_mean else "sum", own)
 
 
@@ -96,6 +88,3 @@ class HeteroSAGE(HeteroGNN):
             return BlockHeteroSAGEConv(types, aggregator, relation_aggregator == "mean")
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        return self.typed_pyg_model()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Unpack
 
 import torch
@@ -19,8 +19,7 @@ from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, dot_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
-from gnntrain.models.gat import head_width
-from gnntrain.models.pyg_model import PyGLayer, PyGModel
+from gnntrain.models.pyg_model import PyGLayer
 from gnntrain.sampling.block import Block
 
 
@@ -32,32 +31,26 @@ class BlockHGTConv(HeteroConv, nn.Module):
     Σ α · (v_u V_r). As (k_u K_r) · q_v = k_u · (q_v K_rᵀ), both matrices of a relation multiply a
     row for each destination, and sources have one row of keys and values for all relations.
 
-    Args:
-        types: The types and widths of the layer.
-        hidden_channels: H·D, the width of keys, values, queries and aggregates.
-        heads: H.
-
     Attributes:
-        kv_lin: By source type, to keys and values side by side.
-        q_lin: By destination type, to queries.
-        k_rel, v_rel: By edge type, K_r and V_r, `[H, D, D]`.
-        p_rel: By edge type, `[H]`.
-        out_lin: By destination type, of the aggregate after gelu.
-        own_lin: In its place, of the rows themselves, by node type that no edge leads to.
+        kv_lin, q_lin: By node type, to keys and values side by side, and to queries.
+        k_rel, v_rel, p_rel: By edge type, K_r and V_r, `[H, D, D]`, and p_r, `[H]`.
+        out_lin: By node type, of the aggregate after gelu; where no edge leads to, `own_lin` of the
+            rows themselves.
         skip: By node type whose input is `hidden_channels` wide, the `[1]` that gates it:
             σ(skip) · out_lin(gelu(aggregate)) + (1 − σ(skip)) · input.
         lin: To the outputs, in the output layer.
     """
 
+    is_joint = True
+
     def __init__(self, types: LayerTypes, hidden_channels: int, heads: int) -> None:
         super().__init__()
         self.types, self.hidden_channels, self.heads = types, hidden_channels, heads
-        width, before = head_width(hidden_channels, heads), types.in_channels
+        width, before = hidden_channels // heads, types.in_channels
         sources = {edge_type[0] for edge_type in types.edge_types}
-        both = 2 * hidden_channels
-        self.kv_lin = ModuleDict({t: nn.Linear(before[t], both) for t in before if t in sources})
-        self.q_lin, self.out_lin, self.own_lin = ModuleDict(), ModuleDict(), ModuleDict()
-        self.skip = ParameterDict()
+        kv_lin = {t: nn.Linear(w, 2 * hidden_channels) for t, w in before.items() if t in sources}
+        self.kv_lin, self.q_lin, self.out_lin = ModuleDict(kv_lin), ModuleDict(), ModuleDict()
+        self.own_lin, self.skip = ModuleDict(), ParameterDict()
         for t in types.node_types:
             if types.into(t):
                 self.q_lin[t] = nn.Linear(before[t], hidden_channels)
@@ -75,9 +68,6 @@ class BlockHGTConv(HeteroConv, nn.Module):
         is_output = types.is_output
         self.lin = nn.Linear(hidden_channels, types.out_channels) if is_output else nn.Identity()
 
-    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
-        return [edge_types] if edge_types else []
-
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type[0]
 
@@ -89,20 +79,23 @@ class BlockHGTConv(HeteroConv, nn.Module):
     def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
-        queries = self._queries(tuple(blocks), h_dst)
+        # p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`.
+        query = by_head(self.q_lin[next(iter(blocks))[2]](h_dst), self.heads)
+        priors = torch.stack([self.p_rel[edge_type] for edge_type in blocks])
+        scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
+        k_rel = torch.stack([self.k_rel[edge_type] for edge_type in blocks]) * scale
+        queries = torch.einsum("nhe,rhde->rnhd", query, k_rel).flatten(2)
         rows, sums = [], []
-        for query, (edge_type, block) in zip(queries, blocks.items(), strict=True):
+        for own, (edge_type, block) in zip(queries, blocks.items(), strict=True):
             source = sources[edge_type]
             assert isinstance(source, Tensor)  # of `transform`
             keys, values = source.chunk(2, dim=1)
-            score = dot_score(block, keys, query, self.heads)
-            part, log_sum = attend(block, values, score=score)
+            part, log_sum = attend(block, values, score=dot_score(block, keys, own, self.heads))
             rows.append(by_head(part, self.heads))
             sums.append(log_sum)
-        shares = relation_shares(sums)
-        matrices = torch.stack([self.v_rel[edge_type] for edge_type in blocks])
-        weighted = torch.stack(rows) * shares.unsqueeze(-1)
-        return torch.einsum("rnhd,rhde->nhe", weighted, matrices).flatten(1)
+        weighted = torch.stack(rows) * relation_shares(sums).unsqueeze(-1)
+        v_rel = torch.stack([self.v_rel[edge_type] for edge_type in blocks])
+        return torch.einsum("rnhd,rhde->nhe", weighted, v_rel).flatten(1)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         out: Tensor
@@ -113,11 +106,17 @@ class BlockHGTConv(HeteroConv, nn.Module):
         if node_type in self.skip:
             share = self.skip[node_type].sigmoid()
             out = share * out + (1 - share) * h_dst
-        outputs: Tensor = self.lin(out)
-        return outputs
+        out = self.lin(out)
+        return out
 
     def pyg_layer(self) -> PyGLayer:
         types, hidden, own = self.types, self.hidden_channels, {}
+        for t in types.in_channels:
+            if "." in t:
+                raise UserError(
+                    f"PyG's HGTConv takes no node type with a dot, such as {t}.",
+                    "Rename the type before training; `gnntrain predict` uses the model as it is.",
+                )
         for t, lin in self.own_lin.items():
             own[t] = lin.weight, lin.bias
             if t in self.skip:
@@ -150,14 +149,6 @@ class BlockHGTConv(HeteroConv, nn.Module):
         lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
         return PyGLayer("HGTConv", options, weights, own=own, lin=lin)
 
-    def _queries(self, edge_types: Sequence[EdgeType], h_dst: Tensor) -> Tensor:
-        """p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`."""
-        query = by_head(self.q_lin[edge_types[0][2]](h_dst), self.heads)
-        priors = torch.stack([self.p_rel[edge_type] for edge_type in edge_types])
-        scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
-        matrices = torch.stack([self.k_rel[edge_type] for edge_type in edge_types]) * scale
-        return torch.einsum("nhe,rhde->rnhd", query, matrices).flatten(2)
-
 
 class HGT(HeteroGNN):
     """h_v ← σ(s) · A gelu(Σ α_uv V_r v_u) + (1 − σ(s)) · h_v over the in-neighbours u.
@@ -187,12 +178,3 @@ class HGT(HeteroGNN):
             return BlockHGTConv(types, self.hidden_channels, heads)
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        dotted = next((t for t in self.schema.node_types if "." in t), None)
-        if dotted is not None:
-            raise UserError(
-                f"PyG's HGTConv takes no node type with a dot, such as {dotted}.",
-                "Rename the type before training; `gnntrain predict` uses the model as it is.",
-            )
-        return self.typed_pyg_model()

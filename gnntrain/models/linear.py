@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,19 +74,19 @@ def linear_sums(
         dropout: Of such a single part alone: probability of the dropout after a ReLU; None: neither
             follows.
     """
-    pairs = [_features_and_tensor(one) for one in rows]
-    dtype = autocast_type(parts[0].bias.device, parts[0].bias.dtype)
+    features, tensors = list[LazyFeatures](), list[Tensor | None]()
+    for one in rows:
+        lazy, tensor = one if isinstance(one, tuple) else (one, one)
+        features.append(LazyFeatures.of(lazy.detach()) if isinstance(lazy, Tensor) else lazy)
+        tensors.append(tensor if isinstance(tensor, Tensor) else None)
     part = parts[0]
-    if len(parts) == len(part.terms) == 1 and (term := part.terms[0]).source == part.own:
-        features, tensor = pairs[part.own]
-        if term.columns == part.columns == _ALL:
-            linear = term.weight, part.root_weight, part.bias
-            return (_one_sum(tensor, *linear, dtype, features, term.aggregation, dropout),)
-    if part.bias.device.type == "cpu":
+    dtype = autocast_type(part.bias.device, part.bias.dtype)
+    is_one = len(parts) == len(part.terms) == 1 and part.terms[0].source == part.own
+    is_one = is_one and part.terms[0].columns == part.columns == _ALL
+    if part.bias.device.type == "cpu" and not is_one:
         dtype = product_type(dtype)
-    features_of, tensors = zip(*pairs, strict=True)
     parameters = [tensor for part in parts for tensor in part.parameters]
-    return _sums(features_of, tuple(parts), dtype, *tensors, *parameters)
+    return _sums(is_one, features, parts, dtype, dropout, *tensors, *parameters)
 
 
 def autocast_type(device: torch.device, otherwise: torch.dtype) -> torch.dtype:
@@ -95,115 +95,85 @@ def autocast_type(device: torch.device, otherwise: torch.dtype) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else otherwise
 
 
-def _features_and_tensor(rows: Rows) -> tuple[LazyFeatures, Tensor | None]:
-    if isinstance(rows, Tensor):
-        return LazyFeatures.of(rows.detach()), rows
-    return rows if isinstance(rows, tuple) else (rows, None)
-
-
-class _OneSum(torch.autograd.Function):
-    """Saves the aggregate and the result; its positive numbers are the mask of ReLU and dropout."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor | None,
-        neighbour_weight: Tensor,
-        root_weight: Tensor | None,
-        bias: Tensor,
-        dtype: torch.dtype,
-        features: LazyFeatures,
-        aggregation: Aggregation,
-        dropout: float | None,
-    ) -> Tensor:
-        has_root = root_weight is not None
-        parts = (neighbour_weight,) if root_weight is None else (neighbour_weight, root_weight)
-        weight = torch.cat(parts, dim=1).to(dtype)
-        out, inputs = ops.aggregate_linear(
-            *features.arguments(),
-            *aggregation.sum(features.rows.dtype, dtype),
-            weight,
-            bias.to(dtype),
-            has_root,
-            dropout,
-            any(ctx.needs_input_grad),
-        )
-        ctx.save_for_backward(weight, inputs, None if dropout is None else out)
-        ctx.aggregation, ctx.has_root, ctx.dropout = aggregation, has_root, dropout
-        ctx.row_type = None if rows is None else rows.dtype
-        ctx.weight_type = neighbour_weight.dtype
-        return out  # type: ignore[no-any-return]  # operators have no types
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        needs_rows, aggregation = ctx.needs_input_grad[0], ctx.aggregation
-        grad_inputs, grad_weight, grad_bias = ops.aggregate_linear_backward(
-            grad, *ctx.saved_tensors, ctx.dropout, ctx.weight_type, needs_rows
-        )
-        grad_rows = None
-        if needs_rows:
-            grad_rows = source_gradient(grad_inputs, aggregation, ctx.row_type, ctx.has_root)
-        grads: list[Tensor | None] = [grad_weight, None]
-        if ctx.has_root:  # contiguous, as DDP requires of gradients
-            grads = [part.contiguous() for part in grad_weight.chunk(2, dim=1)]
-        return grad_rows, *grads, grad_bias, None, None, None, None
-
-
 class _Sums(torch.autograd.Function):
-    """The gradient of a node type's rows is one matrix; all that read them add to it in place."""
+    """One sum is one operator: its positive results are the mask of ReLU and dropout. Of several
+    the gradient of a node type's rows is one matrix; all that read them add to it in place."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        features: tuple[LazyFeatures, ...],
-        parts: tuple[LinearSum, ...],
+        is_one: bool,
+        features: Sequence[LazyFeatures],
+        parts: Sequence[LinearSum],
         dtype: torch.dtype,
+        dropout: float | None,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        parameters, saved, outputs = iter(tensors[len(features) :]), [], []
-        for part in parts:
-            bias, *weights = [next(parameters).to(dtype) for _ in part.parameters]  # type: ignore[union-attr]
-            inputs = [features[part.own].columns(part.columns).read(0, part.num_dst, dtype)]
-            for term in part.terms:
-                given = features[term.source]
-                total = term.aggregation.sum(given.rows.dtype, dtype)
-                given_to = given.columns(term.columns).arguments()
-                inputs.append(ops.aggregate(*given_to, *total, "none", dtype))
-            out = torch.addmm(bias, inputs[0], weights[0].t())
-            for aggregates, weight in zip(inputs[1:], weights[1:], strict=True):
-                out.addmm_(aggregates, weight.t())
-            outputs.append(out)
-            saved += [*inputs, *weights]
-        ctx.save_for_backward(*saved)
-        ctx.parts = parts
+        ctx.is_one, ctx.parts, ctx.dropout = is_one, parts, dropout
         ctx.shapes = [(len(given), given.num_features) for given in features]
         ctx.types = [None if tensor is None else tensor.dtype for tensor in tensors]
+        given = [t if t is None else t.to(dtype) for t in tensors[len(features) :]]
+        parameters: Iterator[Any] = iter(given)
+        saved: list[Tensor | None] = []
+        outputs: list[Tensor] = []
+        for part in parts:
+            bias, root, *weights = [next(parameters) for _ in part.parameters]
+            own = features[part.own]
+            if is_one:
+                weight = weights[0] if root is None else torch.cat([weights[0], root], dim=1)
+                total = part.terms[0].aggregation.sum(own.rows.dtype, dtype)
+                layer = weight, bias, root is not None, dropout, any(ctx.needs_input_grad)
+                out, inputs = ops.aggregate_linear(*own.arguments(), *total, *layer)
+                saved += [weight, inputs, None if dropout is None else out]
+            else:
+                inputs = [own.columns(part.columns).read(0, part.num_dst, dtype)]
+                for term in part.terms:
+                    rows = features[term.source]
+                    total = term.aggregation.sum(rows.rows.dtype, dtype)
+                    arguments = *rows.columns(term.columns).arguments(), *total
+                    inputs.append(ops.aggregate(*arguments, "none", dtype))
+                out = torch.addmm(bias, inputs[0], root.t())
+                for aggregates, weight in zip(inputs[1:], weights, strict=True):
+                    out.addmm_(aggregates, weight.t())
+                saved += [*inputs, root, *weights]
+            outputs.append(out)
+        ctx.save_for_backward(*saved)
         return tuple(outputs)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        saved, needs = iter(ctx.saved_tensors), ctx.needs_input_grad[3:]
-        types, num_sources = ctx.types, len(ctx.shapes)
-        owns: list[list[tuple[Tensor, slice]]] = [[] for _ in range(num_sources)]
-        aggregates: list[list[tuple[LinearTerm, Tensor]]] = [[] for _ in range(num_sources)]
-        found: list[Tensor] = []
+        types, needs, number = ctx.types, ctx.needs_input_grad[5:], len(ctx.shapes)
+        rows: list[Tensor | None] = [None] * number
+        if ctx.is_one:
+            (part,) = ctx.parts
+            needs_rows, has_root = needs[part.own], part.root_weight is not None
+            grad_inputs, weight_grad, bias_grad = ops.aggregate_linear_backward(
+                grads[0], *ctx.saved_tensors, ctx.dropout, types[-1], needs_rows
+            )
+            if needs_rows:
+                aggregation, dtype = part.terms[0].aggregation, types[part.own]
+                rows[part.own] = source_gradient(grad_inputs, aggregation, dtype, has_root)
+            weight_grads = [weight_grad, None]
+            if has_root:  # contiguous, as DDP requires of gradients
+                weight_grads = [half.contiguous() for half in weight_grad.chunk(2, dim=1)]
+            return *[None] * 5, *rows, bias_grad, weight_grads[1], weight_grads[0]
+        saved, found = iter(ctx.saved_tensors), list[Tensor]()
+        owns: list[list[tuple[Tensor, slice]]] = [[] for _ in range(number)]
+        aggregates: list[list[tuple[LinearTerm, Tensor]]] = [[] for _ in range(number)]
         for part, grad in zip(ctx.parts, grads, strict=True):
             inputs, weights = ([next(saved) for _ in range(len(part.terms) + 1)] for _ in range(2))
-            found.append(grad.sum(0))
-            found += [grad.t() @ given for given in inputs]
+            found += [grad.sum(0), *(grad.t() @ given for given in inputs)]
             if needs[part.own]:
                 owns[part.own].append((grad @ weights[0], part.columns))
             for term, weight in zip(part.terms, weights[1:], strict=True):
                 if needs[term.source]:
                     aggregates[term.source].append((term, grad @ weight))
-        rows = [
-            _row_gradient(ctx.shapes[i], owns[i], aggregates[i], types[i]) if needs[i] else None
-            for i in range(num_sources)
-        ]
-        weights = [one.to(dtype) for one, dtype in zip(found, types[num_sources:], strict=True)]
-        return None, None, None, *rows, *weights
+        for i in range(number):
+            if needs[i]:
+                rows[i] = _row_gradient(ctx.shapes[i], owns[i], aggregates[i], types[i])
+        weights = [one.to(dtype) for one, dtype in zip(found, types[number:], strict=True)]
+        return *[None] * 5, *rows, *weights
 
 
 def _row_gradient(
@@ -237,5 +207,4 @@ def _row_gradient(
     return out
 
 
-_one_sum: Callable[..., Tensor] = _OneSum.apply
 _sums: Callable[..., tuple[Tensor, ...]] = _Sums.apply

@@ -9,11 +9,10 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import GNN, Scaffold
-from gnntrain.models.conv import BlockConv
+from gnntrain.models.conv import BlockConv, Rows, first_rows
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
@@ -25,8 +24,7 @@ class BlockLinear(BlockConv, nn.Linear):
         return []
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
-        out: Tensor = self(h_dst)
-        return out
+        return nn.Linear.forward(self, h_dst)
 
 
 class MLP(GNN):
@@ -46,23 +44,18 @@ class MLP(GNN):
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor | LazyFeatures, blocks: Sequence[Block] = ()
-    ) -> Tensor:
+    def forward(self, x: Rows, blocks: Sequence[Block] = ()) -> Tensor:  # type: ignore[override]
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
         num_seeds = blocks[-1].num_dst if blocks else len(x)
-        seeds = x.read(0, num_seeds) if isinstance(x, LazyFeatures) else x[:num_seeds]
-        indptr = torch.zeros(len(seeds) + 1, dtype=torch.int64)
-        no_edges = Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=len(seeds))
-        return super().forward(seeds, [no_edges] * self.num_layers)
+        indptr = torch.zeros(num_seeds + 1, dtype=torch.int64)
+        no_edges = Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=num_seeds)
+        return super().forward(first_rows(x, num_seeds), [no_edges] * self.num_layers)
 
     def pyg_model(self) -> PyGModel:
-        for key, value in (("residual", "true" if self.residuals else None), ("jk", self.jk)):
-            if value not in (None, "none"):
-                raise UserError(
-                    f"PyG has no MLP with model.{key}={value}.",
-                    f"Train it without model.{key}; `gnntrain predict` uses it as it is.",
-                )
+        if self.residuals or self.jk != "none":
+            key = "residual=true" if self.residuals else f"jk={self.jk}"
+            hint = "Train it without this key; `gnntrain predict` uses it as it is."
+            raise UserError(f"PyG has no MLP with model.{key}.", hint)
         made = self.basic_gnn("MLP")
         weights = {name.replace("convs.", "lins."): rows for name, rows in made.weights.items()}
         return replace(made, weights=weights, inputs=("x",))

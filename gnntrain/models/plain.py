@@ -77,10 +77,8 @@ class TypedLayers(torch.nn.Module):
         self.dropout = torch.nn.Dropout(dropout)
 
     def _linears(self, widths):
-        made = {
-            t: torch.nn.Linear(*both) if both else torch.nn.Identity() for t, both in widths.items()
-        }
-        return ModuleDict(made)
+        layers = {t: torch.nn.Linear(*w) if w else torch.nn.Identity() for t, w in widths.items()}
+        return ModuleDict(layers)
 
     def forward(self, x_dict, edge_index_dict):
         h = {name: x_dict[name] for name in self.node_types}
@@ -113,8 +111,7 @@ class WithTables(torch.nn.Module):
     def __init__(self, module, target, tables):
         super().__init__()
         self.module, self.target = module, target
-        made = {name: torch.nn.Embedding(*shape) for name, shape in tables.items()}
-        self.tables = ModuleDict(made)
+        self.tables = ModuleDict({t: torch.nn.Embedding(*shape) for t, shape in tables.items()})
 
     def forward(self, x_dict, edge_index_dict, n_id_dict=None):
         h = dict(x_dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,18 +12,17 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.module_dict import ModuleDict
 
-from gnntrain.config.models import model_names, model_section, model_source
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config.models import model_names, model_source
 from gnntrain.data.graph import GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN
 from gnntrain.models.embedding import EmbeddingTable
-from gnntrain.plugins import MODELS, find_plugin, load_plugin, plugin_names, takes_schema
+from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema
 from gnntrain.sampling.block import BlockNeeds
 
 
 class PlainModel(nn.Module):
-    """A plain PyG model, run on all of a mini-batch's nodes.
+    """A plain PyG model, run on all of a mini-batch's nodes; attributes as of `HeteroGNN`.
 
     Args:
         module: The model: `module(x, edge_index)`; of typed graphs `module(x_dict,
@@ -31,11 +30,7 @@ class PlainModel(nn.Module):
         name: Its name in messages.
         out_channels: Width of its outputs.
         schema: The types of the graph; None: a model of one type.
-        embedding_channels: Width of the rows of types without features.
-
-    Attributes:
-        needs, uses_graph, is_hetero: See `HeteroGNN`.
-        tables: The embedding table of each type without features.
+        embedding_channels: Width of the embedding tables, of types without features.
     """
 
     needs = BlockNeeds(edge_index=True)
@@ -83,11 +78,11 @@ class PlainModel(nn.Module):
             target = self.schema.target
             num_rows, out = len(x[target]), self.module(x, dict(edge_index))
             out = out.get(target) if isinstance(out, Mapping) else out
-        expected = num_rows, self.out_channels
-        if isinstance(out, Tensor) and out.shape == expected:
-            return out
-        is_tensor = isinstance(out, Tensor)
-        found = list(out.shape) if is_tensor else f"a {type(out).__name__}, not a tensor"
+        expected, found = (num_rows, self.out_channels), f"a {type(out).__name__}, not a tensor"
+        if isinstance(out, Tensor):
+            if out.shape == expected:
+                return out
+            found = f"{list(out.shape)}"
         raise UserError(
             f"model {self.name} gave outputs {found} for {num_rows:,} nodes; "
             f"they must be {list(expected)}: a row a node, {self.out_channels} columns.",
@@ -97,13 +92,6 @@ class PlainModel(nn.Module):
 
 AnyModel = HeteroGNN | PlainModel
 """What `build_model` may return."""
-
-
-def model_class(name: str) -> Callable[..., HeteroGNN]:
-    """The class of a built-in model: `GATv2`, which `gatv2.py` defines."""
-    module = import_module(f"gnntrain.models.{name}")
-    found: Callable[..., HeteroGNN] = getattr(module, model_source(name).name)
-    return found
 
 
 def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> AnyModel:
@@ -121,25 +109,13 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
             does not take the options or the graph, returns something else, or has another number
             of layers.
     """
-    if config.name in model_names():
-        options = {key: value for key, value in vars(config).items() if key != "name"}
-        if isinstance(inputs, GraphSchema) and not model_section(config.name).is_hetero:
-            inputs = inputs.num_features[inputs.target]
-        return model_class(config.name)(inputs, out_channels, **options)
-    plugins = plugin_names(MODELS)
-    if config.name not in plugins:
-        names = (*model_names(), *plugins)
-        told = f"there are {', '.join(names)}"
-        guess = did_you_mean(config.name, names)
-        hint = told if guess is None else f"{guess} {told}"
-        raise UserError(f"no model is called {config.name!r}", hint)
-    model = _build_plugin(config, inputs, out_channels)
-    asked, is_ours = getattr(config, "num_layers", None), isinstance(model, HeteroGNN)
-    if is_ours and model.uses_graph and asked not in (None, model.num_layers):
-        raise UserError(
-            f"model.num_layers={asked}: the model {config.name} has {model.num_layers} layers.",
-            f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
-        )
+    if config.name not in model_names():
+        return _build_plugin(config, inputs, out_channels)
+    options = {key: value for key, value in vars(config).items() if key != "name"}
+    found = getattr(import_module(f"gnntrain.models.{config.name}"), model_source(config.name).name)
+    if isinstance(inputs, GraphSchema) and not found.is_hetero:
+        inputs = inputs.num_features[inputs.target]
+    model: HeteroGNN = found(inputs, out_channels, **options)
     return model
 
 
@@ -178,6 +154,12 @@ def _build_plugin(config: Any, inputs: int | GraphSchema, out_channels: int) -> 
             "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
         )
     if isinstance(model, HeteroGNN):
+        asked = getattr(config, "num_layers", model.num_layers)
+        if model.uses_graph and asked != model.num_layers:
+            raise UserError(
+                f"model.num_layers={asked}: the model {name} has {model.num_layers} layers.",
+                f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
+            )
         return model
     if any(is_lazy(parameter) for parameter in model.parameters()):
         was_training, edge = model.training, torch.zeros(2, 1, dtype=torch.int64)

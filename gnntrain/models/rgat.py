@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Unpack
 
 import torch
@@ -16,57 +16,36 @@ from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
-from gnntrain.models.gat import BlockGATConv, head_width
-from gnntrain.models.pyg_model import PyGLayer, PyGModel
+from gnntrain.models.gat import BlockGATConv, head_options
+from gnntrain.models.pyg_model import PyGLayer
 from gnntrain.sampling.block import Block
 
 
 class BlockRGATConv(HeteroConv, nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
-    W_0 and b are by node type.
-
-    Args:
-        types: The types and widths of the layer.
-        out_channels: C, the width of a head.
-        across_relations: Whether one softmax covers the in-neighbours of all relations.
-        heads, concat, negative_slope, dropout: See PyG's `GATConv`.
-
-    Attributes:
-        relations: By edge type, the parameters of a `GATConv`.
-        roots: By node type, a linear layer: W_0 and b.
+    W_0 and b are by node type: `roots`, linear layers. `relations` has the parameters of a
+    `GATConv` for each edge type, made with `options`. If `is_joint`, one softmax covers the
+    in-neighbours of all relations.
     """
 
-    def __init__(
-        self,
-        types: LayerTypes,
-        out_channels: int,
-        *,
-        across_relations: bool,
-        concat: bool,
-        **options: Any,
-    ) -> None:
+    def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
         super().__init__()
-        self.types, self.concat, self.across_relations = types, concat, across_relations
+        self.types, self.is_joint, self.concat = types, is_joint, options["concat"]
+        self.options = {**options, "add_self_loops": False, "bias": False}
         before, self.relations = types.in_channels, ModuleDict()
         for edge_type in types.edge_types:
             source, target = before[edge_type[0]], before[edge_type[2]]
             width = source if source == target else (source, target)
-            fixed = {"concat": concat, "add_self_loops": False, "bias": False}
-            self.relations[edge_type] = BlockGATConv(width, out_channels, **fixed, **options)
+            self.relations[edge_type] = BlockGATConv(width, **self.options)
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
-
-    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
-        if self.across_relations:
-            return [edge_types] if edge_types else []
-        return super().stages(edge_types)
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
-        out: Tensor = self.relations[key].transform(x)
+        out: Tensor = self.relations[key].transform(x, key)
         return out
 
     def on_blocks(
@@ -79,7 +58,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
             parts.append(by_head(part, conv.heads))
             sums.append(log_sum)
         rows = torch.stack(parts)
-        if self.across_relations:
+        if self.is_joint:
             rows = rows * relation_shares(sums).unsqueeze(-1)
         total = rows.sum(0)
         return total.flatten(1) if self.concat else total.mean(1)
@@ -89,10 +68,13 @@ class BlockRGATConv(HeteroConv, nn.Module):
         return own if total is None else total + own
 
     def pyg_layer(self) -> PyGLayer:
-        names = ("in_channels", "out_channels", "heads", "concat", "negative_slope", "dropout")
-        fixed = {"add_self_loops": False, "bias": False}
+        if self.is_joint:
+            raise UserError(
+                "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
+                "Train with model.across_relations=false; `gnntrain predict` uses it as it is.",
+            )
         options = {
-            edge_type: {name: getattr(conv, name) for name in names} | fixed
+            edge_type: {"in_channels": conv.in_channels, **self.options}
             for edge_type, conv in self.relations.items()
         }
         weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
@@ -135,23 +117,8 @@ class RGAT(HeteroGNN):
         **scaffold: Unpack[HeteroScaffold],
     ) -> None:
         def make_conv(types: LayerTypes) -> BlockRGATConv:
-            is_output, width = types.is_output, types.out_channels
-            return BlockRGATConv(
-                types,
-                width if is_output else head_width(width, heads),
-                across_relations=across_relations,
-                heads=output_heads if is_output else heads,
-                concat=not is_output,
-                negative_slope=negative_slope,
-                dropout=attention_dropout,
-            )
+            options = head_options(types.out_channels, types.is_output, heads, output_heads)
+            shared = {"negative_slope": negative_slope, "dropout": attention_dropout}
+            return BlockRGATConv(types, across_relations, **options, **shared)
 
         super().__init__(make_conv, schema, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        if any(conv.across_relations for conv in self.convs):
-            raise UserError(
-                "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
-                "Train with model.across_relations=false; `gnntrain predict` uses it as it is.",
-            )
-        return self.typed_pyg_model()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn.inits import glorot
 from torch_geometric.nn.module_dict import ModuleDict
@@ -17,31 +17,20 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import LayerTypes, LinearConv, Root, SourceKey, glorot_linear
-from gnntrain.models.pyg_model import PyGLayer, PyGModel
+from gnntrain.models.pyg_model import PyGLayer
 
 
 class BlockRGCNConv(LinearConv, nn.Module):
     """Σ_r W_r · (mean of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
 
-    W_0 and b are those of the node type of v. A layer's W_r are matrices of their own (`weight`),
-    or Σ_b comp[r, b] · bases[b], or block-diagonal (`blocks`). The latter for the relations whose
-    two widths `num_blocks` divides; the others have a matrix. The products of one-hot inputs are
-    rows of tables, see `LayerTypes.one_hot`: such a row has one block of columns for each basis, or
-    else for each edge type out of the node type, and one for W_0.
-
-    Args:
-        types: The types and widths of the layer.
-        num_bases: B, the number of bases; None: no bases.
-        num_blocks: Number of blocks on the diagonal; None: no blocks.
-
-    Attributes:
-        weight: By edge type, `[out, in]`.
-        bases: `[B, out, in]`, unless all inputs are one-hot.
-        comp: `[number of edge types, B]`, by edge type in the order of their names: the weights
-            fit a graph that has the same types in another order.
-        blocks: By edge type, `[num_blocks, out / num_blocks, in / num_blocks]`.
-        roots: By node type, a linear layer: W_0 and b.
-        biases: By node type with one-hot input: b.
+    W_0 and b are those of the node type of v (`roots`; of one-hot input `biases`). A layer's W_r
+    are matrices of their own (`weight`, `[out, in]`), or Σ_b comp[r, b] · bases[b], or
+    block-diagonal (`blocks`, `[num_blocks, out / num_blocks, in / num_blocks]`): the latter for the
+    relations whose two widths `num_blocks` divides; the others have a matrix. `comp` has its rows
+    in the order of the edge types' names: the weights fit a graph that has the same types in
+    another order. The products of one-hot inputs are rows of tables, see `LayerTypes.one_hot`: such
+    a row has one block of columns for each basis, or else for each edge type out of the node type,
+    and one for W_0.
     """
 
     def __init__(
@@ -51,12 +40,20 @@ class BlockRGCNConv(LinearConv, nn.Module):
         self.types, self.reduce = types, "mean"
         widths, after = types.in_channels, types.out_channels
         self.weight, self.blocks = ParameterDict(), ParameterDict()
+        self.roots, self.biases = ModuleDict(), ParameterDict()
         self.has_bases = num_bases is not None and len(types.edge_types) > 0
         self._comp_rows = {name: row for row, name in enumerate(sorted(types.edge_types))}
         dense = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
         if num_bases is not None and self.has_bases:
             if dense:
-                before = _common_width({edge[0]: widths[edge[0]] for edge in dense})
+                all_widths = {edge[0]: widths[edge[0]] for edge in dense}
+                before, *others = set(all_widths.values())
+                if others:
+                    raise UserError(
+                        "model.num_bases shares matrices among all relations, but the widths "
+                        f"differ: {', '.join(f'{t}: {width}' for t, width in all_widths.items())}.",
+                        "Set model.project_inputs=true: it maps all types to hidden_channels.",
+                    )
                 self.bases = nn.Parameter(torch.empty(num_bases, after, before))
             self.comp = nn.Parameter(torch.empty(len(types.edge_types), num_bases))
         else:
@@ -76,9 +73,7 @@ class BlockRGCNConv(LinearConv, nn.Module):
                 self._columns[edge] = slice(first * after, (first + number) * after)
             self._columns[t] = slice(widths[t] - after, None)
         self.one: Tensor
-        if types.one_hot:
-            self.register_buffer("one", torch.eye(after), persistent=False)
-        self.roots, self.biases = ModuleDict(), ParameterDict()
+        self.register_buffer("one", torch.eye(after if types.one_hot else 0), persistent=False)
         for t in types.node_types:
             if t in types.one_hot:
                 self.biases[t] = nn.Parameter(torch.zeros(after))
@@ -91,59 +86,46 @@ class BlockRGCNConv(LinearConv, nn.Module):
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         """See `LinearConv`; of a one-hot input, what combines the blocks of columns."""
         comp = self.comp[self._comp_rows[edge_type]] if self.has_bases else None
-        weight: Tensor
         if edge_type[0] in self.types.one_hot:
-            weight = self.one if comp is None else torch.kron(comp[None], self.one)
-        elif comp is not None:
-            weight = torch.einsum("b,boi->oi", comp, self.bases)
-        elif edge_type in self.blocks:
-            weight = torch.block_diag(*self.blocks[edge_type])  # type: ignore[no-untyped-call]
-        else:
-            weight = self.weight[edge_type]
+            return self.one if comp is None else torch.kron(comp[None], self.one)
+        if comp is not None:
+            return torch.einsum("b,boi->oi", comp, self.bases)
+        if edge_type in self.blocks:
+            return torch.block_diag(*self.blocks[edge_type])  # type: ignore[no-any-return, no-untyped-call]
+        weight: Tensor = self.weight[edge_type]
         return weight
 
-    def linear(self, edge_type: EdgeType, rows: Tensor) -> Tensor:
-        if edge_type not in self.blocks:
-            return super().linear(edge_type, rows)
-        blocks: Tensor = self.blocks[edge_type]
-        return torch.einsum("nbi,boi->nbo", by_head(rows, len(blocks)), blocks).flatten(1)
+    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
+        if key not in self.blocks:
+            return super().transform(x, key)
+        blocks: Tensor = self.blocks[key]
+        return torch.einsum("nbi,boi->nbo", by_head(x, len(blocks)), blocks).flatten(1)
 
     def root(self, node_type: NodeType) -> Root:
         if node_type in self.biases:
-            return Root(self.one, self.biases[node_type])
+            return self.one, self.biases[node_type]
         linear: Any = self.roots[node_type]
-        return Root(linear.weight, linear.bias)
+        return linear.weight, linear.bias
 
     def pyg_layer(self) -> PyGLayer:
-        widths, fixed = self.types.in_channels, {"root_weight": False, "bias": False}
-        options, weights = {}, {}
+        widths, after = self.types.in_channels, self.types.out_channels
+        fixed = {"out_channels": after, "root_weight": False, "bias": False}
+        options, weights, roots = {}, {}, {}
         for edge_type in self.types.edge_types:
             before = widths[edge_type[0]], widths[edge_type[2]]
-            own = {"in_channels": before, "out_channels": self.types.out_channels}
-            options[edge_type] = own | fixed
+            options[edge_type] = {"in_channels": before, **fixed}
             name = f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"
             weights[name] = self._whole(edge_type, self.relation_weight(edge_type))
-        roots = {t: self.root(t) for t in self.types.node_types}
-        linears = {t: (self._whole(t, root.weight), root.bias) for t, root in roots.items()}
-        return PyGLayer("SAGEConv", options, weights, "sum", linears)
+        for t in self.types.node_types:
+            weight, bias = self.root(t)
+            roots[t] = self._whole(t, weight), bias
+        return PyGLayer("SAGEConv", options, weights, "sum", roots)
 
     def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
         """The weight for all columns of the input: 0 for those that are not read."""
         width = self.types.in_channels[key if isinstance(key, str) else key[0]]
-        out = weight.new_zeros(len(weight), width)
-        out[:, self.columns(key)] = weight
-        return out
-
-
-def _common_width(widths: Mapping[NodeType, int]) -> int:
-    """The one width of the rows that edge types aggregate, by source type."""
-    if len(set(widths.values())) > 1:
-        told = ", ".join(f"{name}: {width}" for name, width in widths.items())
-        raise UserError(
-            f"model.num_bases shares matrices among all relations, but the widths differ: {told}.",
-            "Set model.project_inputs=true, which maps all types to model.hidden_channels.",
-        )
-    return next(iter(widths.values()))
+        start, stop, _ = self.columns(key).indices(width)
+        return F.pad(weight, (start, width - stop))
 
 
 class RGCN(HeteroGNN):
@@ -185,14 +167,11 @@ class RGCN(HeteroGNN):
                 "Set one of them to null.",
             )
 
-        def num_matrices(num_edge_types: int) -> int:
-            return num_bases if num_bases is not None and num_edge_types > 0 else num_edge_types
-
         def make_conv(types: LayerTypes) -> BlockRGCNConv:
             return BlockRGCNConv(types, num_bases, num_blocks)
 
+        def num_matrices(num_edge_types: int) -> int:
+            return num_edge_types and (num_bases or num_edge_types)
+
         one_hot = num_matrices if featureless == "one_hot" else None
         super().__init__(make_conv, schema, out_channels, one_hot=one_hot, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        return self.typed_pyg_model()

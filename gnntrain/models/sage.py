@@ -27,7 +27,7 @@ class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's cl
         return weight
 
     def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
-        return Root(self.lin_r.weight if self.root_weight else None, self.lin_l.bias)
+        return (self.lin_r.weight if self.root_weight else None), self.lin_l.bias
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         out = super().finish(node_type, total, h_dst)
@@ -76,6 +76,5 @@ class SAGE(GNN):
         made = self.basic_gnn(
             "GraphSAGE", aggr=first.aggr, root_weight=first.root_weight, normalize=first.normalize
         )
-        if last.normalize == first.normalize:
-            return made
-        return replace(made, changes=[f"model.convs[-1].normalize = {last.normalize}"])
+        is_other = last.normalize != first.normalize
+        return replace(made, changes=["model.convs[-1].normalize = False"] if is_other else [])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import FilesConfig, ModelConfig, PluginConfig, from_dict
 from gnntrain.config.graph_spec import NodeColumns
+from gnntrain.data.summary import from_plain
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
@@ -22,14 +26,14 @@ from gnntrain.models.pyg_model import PyGModel, with_tables
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import shown_path
-from gnntrain.results.card import model_card
+from gnntrain.reporting.text import fence, format_metric, markdown, shown_path
 from gnntrain.results.model_source import model_source
 from gnntrain.run_store import ModelSignature, model_signature
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
 _FORMAT = 1
+_SHOWN_NAMES = 50  # on the card
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
-        "README.md": model_card(about, source),
+        "README.md": _model_card(about, source),
     }
     try:
         with atomic_folder(path) as draft:
@@ -143,14 +147,39 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
             made = with_tables(made, model, weights)
         made.positionals = inputs, repr(signature.num_outputs)
         return made
-    # Not what a base class says: the subclass computes something else.
-    told = model.pyg_model() if "pyg_model" in vars(type(model)) else None
-    if told is None:
+    # Not what a base class says: the subclass of a plug-in computes something else.
+    made_by = type(model)
+    if not made_by.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(made_by):
         raise UserError(
             f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
             "`gnntrain predict` uses it as it is.",
         )
-    return told
+    return model.pyg_model()
+
+
+def _model_card(about: Mapping[str, Any], source: str) -> str:
+    """The text of `README.md`, of the content of `model.json` and `model.py`."""
+    environment = Environment(
+        loader=PackageLoader("gnntrain.results"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"metric": format_metric, "shown": _shown}
+    environment.filters |= {"plain": markdown, "fence": fence}
+    return environment.get_template("card.md.j2").render(
+        about,
+        names=list(dict.fromkeys(name for found in about["metrics"].values() for name in found)),
+        read=from_plain(about["data"]),
+        source=source.rstrip(),
+        yaml=yaml.safe_dump(about["config"], sort_keys=False, allow_unicode=True).rstrip(),
+    )
+
+
+def _shown(names: Sequence[Any]) -> str:
+    return ", ".join(map(markdown, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -45,10 +45,6 @@ class Field:
     rows: Callable[[Int64Array], AnyArray]
     columns: Sequence[str] = ()
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return (len(self.columns),) if self.columns else ()
-
 
 @dataclass(frozen=True)
 class Result:
@@ -77,11 +73,8 @@ class Result:
         width = 1 + sum(max(1, len(field.columns)) for field in self.fields)
         step = max(1, _CHUNK_NUMBERS // width)
         for start in range(0, self.num_rows, step):
-            stop = min(start + step, self.num_rows)
-            if isinstance(self.nodes, int):
-                yield np.arange(start, stop)
-            else:
-                yield self.nodes[start:stop]
+            places = np.arange(start, min(start + step, self.num_rows))
+            yield places if isinstance(self.nodes, int) else self.nodes[places]
 
 
 def check_target(path: Path) -> None:
@@ -107,24 +100,16 @@ def check_target(path: Path) -> None:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Write the file, in the format that its ending says.
+    """Write the file, in the format that its ending says, see `check_target`.
 
     Memory stays at a chunk. A reader sees the whole file or none.
 
     Raises:
-        UserError: See `check_target`.
         RunError: The disk is full.
     """
-    check_target(path)
-    with _put_in_place(path) as file:
-        _WRITERS[path.suffix.lower()](file, result)
-
-
-@contextmanager
-def _put_in_place(path: Path) -> Iterator[IO[bytes]]:
     try:
         with atomic_write(path) as file:
-            yield file
+            _WRITERS[path.suffix.lower()](file, result)
     except OSError as error:
         full = error.errno in _NO_SPACE
         raise RunError(
@@ -133,15 +118,13 @@ def _put_in_place(path: Path) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def _write_npy(file: IO[bytes], result: Result) -> None:
-    _write_array(file, result, result.fields[0])
-
-
-def _write_array(file: IO[bytes], result: Result, field: Field) -> None:
+def _write_array(file: IO[bytes], result: Result, field: Field | None = None) -> None:
+    """An array as npy; of no `field` the first one."""
+    field = result.fields[0] if field is None else field
     header = {
         "descr": np.lib.format.dtype_to_descr(field.dtype),
         "fortran_order": False,
-        "shape": (result.num_rows, *field.row_shape),
+        "shape": (result.num_rows, *([len(field.columns)] if field.columns else [])),
     }
     np.lib.format.write_array_header_1_0(file, header)
     for nodes in result.chunks():
@@ -168,7 +151,7 @@ def _write_parquet(file: IO[bytes], result: Result) -> None:
 
 
 def _write_csv(file: IO[bytes], result: Result) -> None:
-    names = [name for field in (result.ids, *result.fields) for name in _columns(field)]
+    names = _batch(result, np.empty(0, np.int64)).schema.names
     quoted = [re.sub(_FORMULA, r"'\1", name) for name in names]
     header = io.StringIO(newline="")
     csv.writer(header, lineterminator="\n").writerow(quoted if result.spreadsheet_safe else names)
@@ -209,11 +192,9 @@ def _csv_rows(batch: Any) -> bytes:
     for style in ("none", "needed"):
         buffer = io.BytesIO()
         options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
-        try:
+        with suppress(pa.ArrowInvalid):
             arrow_csv.write_csv(batch, buffer, options)
-        except pa.ArrowInvalid:
-            continue
-        break
+            break
     return buffer.getvalue()
 
 
@@ -226,13 +207,9 @@ def _batch(result: Result, nodes: Int64Array) -> Any:
         rows = field.rows(nodes).astype(field.dtype, copy=False)
         parts = rows.T if field.columns else [rows]
         kind = pa.string() if field.dtype.kind == "U" else pa.from_numpy_dtype(field.dtype)
-        for name, part in zip(_columns(field), parts, strict=True):
+        for name, part in zip(field.columns or [field.name], parts, strict=True):
             columns[name] = pa.array(np.ascontiguousarray(part), kind)
     return pa.RecordBatch.from_pydict(columns)
-
-
-def _columns(field: Field) -> Sequence[str]:
-    return field.columns or [field.name]
 
 
 _WRITERS: Mapping[str, Callable[[IO[bytes], Result], None]] = {
@@ -240,5 +217,5 @@ _WRITERS: Mapping[str, Callable[[IO[bytes], Result], None]] = {
     ".parquet": _write_parquet,
     ".pq": _write_parquet,
     ".npz": _write_npz,
-    ".npy": _write_npy,
+    ".npy": _write_array,
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from gnntrain.errors import UserError
 from gnntrain.inference import Inferred, load_best
 from gnntrain.paths import expanded
 from gnntrain.results.files import Field, Result, check_target, write_result
-from gnntrain.tasks import Column
 
 EMBEDDINGS = "embeddings"
 
@@ -137,21 +137,18 @@ def _columns(outputs: Inferred, what: str) -> tuple[list[Field], Mapping[str, An
         rows = outputs.embeddings
         assert rows is not None  # they were asked for
         width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
-        return [_matrix("embeddings", rows, [f"embedding_{i}" for i in range(width)])], {}
-    found = outputs.columns(what)
-    return [_field(column, outputs.outputs) for column in found.columns], found.notes
+        names = [f"embedding_{i}" for i in range(width)]
+        take = partial(_rows, rows, Tensor.numpy)
+        return [Field(EMBEDDINGS, np.dtype(np.float32), take, names)], {}
+    found, fields = outputs.columns(what), []
+    for column in found.columns:
+        take = partial(_rows, outputs.outputs, column.values)
+        fields.append(Field(column.name, column.dtype, take, column.titles))
+    return fields, found.notes
 
 
-def _field(column: Column, outputs: Tensor) -> Field:
-    values = lambda nodes: column.values(_take(outputs, nodes))  # noqa: E731
-    return Field(column.name, column.dtype, values, column.titles)
-
-
-def _matrix(name: str, rows: Tensor | LazyFeatures, columns: Sequence[str]) -> Field:
-    return Field(name, np.dtype(np.float32), lambda nodes: _take(rows, nodes).numpy(), columns)
-
-
-def _take(rows: Tensor | LazyFeatures, nodes: Int64Array) -> Tensor:
-    if isinstance(rows, LazyFeatures):
-        return rows.select(nodes).whole()
-    return rows[as_tensor(nodes)]
+def _rows(
+    rows: Tensor | LazyFeatures, values: Callable[[Tensor], AnyArray], nodes: Int64Array
+) -> AnyArray:
+    taken = rows.select(nodes).whole() if isinstance(rows, LazyFeatures) else rows[as_tensor(nodes)]
+    return values(taken)

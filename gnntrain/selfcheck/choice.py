@@ -156,7 +156,7 @@ def self_check(
     cases = [case for case in all_cases() if case.precision in (None, *precisions)]
     path, deadline = cache_file(gpu), time.monotonic() + seconds
     known = {} if is_fresh else _load(path)
-    reason = "not checked yet: the check goes on at the next start"
+    failure: str | None = None
     if _pending(cases, known):
         _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
         # Others wait for the outcomes, unless that takes too long, or nothing can be kept there.
@@ -169,14 +169,13 @@ def self_check(
             # Side by side; then alone what had no time or memory among the others.
             for number in (max(1, min(_MAX_PROCESSES, available_cores() // 2)), 1):
                 failure = try_cases(_pending(cases, known), gpu.device, deadline, number, known)
-            reason = f"not checked: the start of a process for it {failure}" if failure else reason
             with contextlib.suppress(OSError), atomic_write(path) as file:
                 file.write(json.dumps(known, indent=1).encode())
         finally:
             lock.release()
-    tried = {case: known[case.name] for case in cases if case.name in known}
-    left = [case for case in _pending(cases, known) if case not in tried]
-    return tried | dict.fromkeys(left, Outcome(reason, is_lasting=False))
+    reason = f"the start of a process for it {failure}" if failure else "the next start goes on"
+    left = dict.fromkeys(_pending(cases, known), Outcome(f"not checked yet: {reason}"))
+    return left | {case: known[case.name] for case in cases if case.name in known}
 
 
 def faults_of(outcomes: Mapping[Case, Outcome]) -> dict[str, str]:

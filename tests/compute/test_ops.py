@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute import ops
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.reference import by_head
 from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
 from gnntrain.models.attention import attend, pair_score
@@ -92,33 +91,6 @@ def test_an_aggregate_and_its_gradient_are_those_of_a_loop_over_edges(
 def test_rows_may_be_wider_than_a_tile(reduce: Reduce, device: str) -> None:
     block = full_block(graph_of(5, [(0, 1), (3, 1), (1, 1), (0, 2), (4, 4)]), 1, 4)
     check(Aggregation(block, reduce), 602, torch.bfloat16, device)
-
-
-@each_registration
-@examples(30)
-@given(
-    given=aggregations(),
-    dtype=st.sampled_from(DTYPES),
-    made=st.sampled_from(DTYPES),
-    is_named=st.booleans(),
-)
-def test_stored_rows_are_reduced_where_they_lie(
-    given: Aggregation, dtype: torch.dtype, made: torch.dtype, is_named: bool, device: str
-) -> None:
-    torch.manual_seed(0)
-    num_src = given.block.num_src
-    rows = torch.randn(3 * num_src, 5).to(dtype)
-    nodes = torch.randint(0, 3 * num_src, (num_src,)) if is_named else None
-    features = LazyFeatures(rows.to(device), None if nodes is None else nodes.to(device))
-    own = moved(given, device, made)
-    if own.reduce == "max":
-        got = ops.aggregate_max(*features.arguments(), *own.block.edges, made, False)[0]
-    else:
-        total = own.sum(dtype, made)
-        got = ops.aggregate(*features.arguments(), *total, "none", made)
-    assert got.dtype == made
-    sources = rows[:num_src] if nodes is None else rows[nodes]
-    assert_near(got, slow_aggregate(sources.double(), given))
 
 
 @each_registration

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,10 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.rows import Gather
 from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.models.dropout import dropout
-from tests.compute.devices import NEEDS_INTERPRETER
 from tests.graphs import random_graph, stored
 from tests.pyg_backends import use_backend
 from tests.trainers import trainer_of
@@ -30,51 +27,6 @@ TORCH = KernelChoice("torch")
 def restored() -> Iterator[None]:
     yield
     select(CPU_KERNELS, "cpu")
-
-
-def computing(choice: KernelChoice, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The modules whose `gather` and `transpose` compute on a CPU."""
-    called: set[str] = set()
-
-    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*given: Any) -> Any:
-            called.add(name)
-            return function(*given)
-
-        return noted
-
-    for kind in ("reference", "cuda"):
-        monkeypatch.setattr(Gather, kind, noting(f"{kind}.gather", getattr(Gather, kind)))
-    select(choice, "cpu")
-    LazyFeatures(torch.ones(3, 2), torch.tensor([2, 0])).read(0, 2)
-    return called
-
-
-@pytest.mark.parametrize(
-    ("choice", "computes"),
-    [
-        (CPU_KERNELS, set()),
-        (TORCH, {"reference.gather"}),
-        (KernelChoice("triton", {"gather": "slow"}), {"reference.gather"}),
-        pytest.param(KernelChoice("triton"), {"cuda.gather"}, marks=NEEDS_INTERPRETER),
-        pytest.param(
-            KernelChoice("triton", {"transpose": "wrong", SAMPLER: "wrong"}),
-            {"cuda.gather"},
-            marks=NEEDS_INTERPRETER,
-        ),
-    ],
-    ids=["numba", "torch", "replaced", "triton", "others replaced"],
-)
-def test_the_dispatcher_takes_what_is_selected(
-    choice: KernelChoice, computes: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert computing(choice, monkeypatch) == computes
-
-
-def test_the_last_selection_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert computing(TORCH, monkeypatch)
-    assert not computing(CPU_KERNELS, monkeypatch)
-    assert computing(TORCH, monkeypatch)
 
 
 def test_what_reads_the_host_and_what_samples_depends_on_what_is_replaced() -> None:

@@ -118,3 +118,12 @@ def seed_blocks(
             )
         )
     return torch.tensor(nodes, dtype=torch.int64), blocks[::-1]
+
+
+def name_of(case: object) -> str:
+    """The id of a test's parameter: a class, or options."""
+    if isinstance(case, type):
+        return case.__name__
+    if isinstance(case, dict):
+        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
+    return str(case)

@@ -11,7 +11,6 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from gnntrain.errors import UserError
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
 from gnntrain.models.plain import with_residuals
 from gnntrain.sampling.block import Block
@@ -19,6 +18,7 @@ from tests.models.blocks import (
     Graph,
     full_block,
     graph_of,
+    name_of,
     rough_graph,
     seed_blocks,
 )
@@ -56,14 +56,6 @@ SCAFFOLDS: list[dict[str, Any]] = [
     {"num_layers": 3, "jk": "max", "norm": "layer", "activation": "none"},
     {"num_layers": 1, "jk": "cat", "norm": "batch"},
 ]
-
-
-def name_of(case: object) -> str:
-    if isinstance(case, type):
-        return case.__name__
-    if isinstance(case, dict):
-        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
-    return str(case)
 
 
 every_model = pytest.mark.parametrize(("kind", "options"), OWN_OPTIONS, ids=name_of)
@@ -128,12 +120,6 @@ def test_gcn_uses_weights_of_edges_and_loops_as_pyg_does(weighted: bool) -> None
     with torch.no_grad():
         expected = pyg_forward(model, x, graph)
         close(model(x[nodes], blocks), expected[[3, 38, 0]])
-
-
-def test_gcn_without_norms_says_so() -> None:
-    block = Block(torch.tensor([0, 1]), torch.tensor([0]), num_src=1)
-    with pytest.raises(ValueError, match="norm"):
-        build(GCN, num_layers=1)(torch.zeros(1, IN), [block])
 
 
 @every_model
@@ -283,12 +269,6 @@ def test_dropout_acts_in_training_alone(option: str) -> None:
         close(model(x, blocks), plain(x, blocks), 0)
         model.train()
         assert not torch.allclose(model(x, blocks), model(x, blocks))
-
-
-@pytest.mark.parametrize("kind", [GAT, GATv2])
-def test_heads_that_do_not_divide_the_width_are_the_users_mistake(kind: Kind) -> None:
-    with pytest.raises(UserError, match=r"heads=3 .*model\.hidden_channels=8"):
-        build(kind, heads=3)
 
 
 def test_as_many_blocks_as_layers_are_needed() -> None:

@@ -24,6 +24,7 @@ from gnntrain.models.plain import TypedLayers, WithTables
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from tests.hetero_graphs import hetero_graph, random_hetero_data
+from tests.models.blocks import name_of
 from tests.models.hetero_blocks import edge_index_dict, full_hetero_block, hetero_seed_blocks
 
 OUT = 3
@@ -59,14 +60,6 @@ RAW: list[dict[str, Any]] = [
 ]
 
 
-def name_of(case: object) -> str:
-    if isinstance(case, type):
-        return case.__name__
-    if isinstance(case, dict):
-        return "-".join(f"{key}={value}" for key, value in case.items()) or "defaults"
-    return str(case)
-
-
 in_pyg = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
 every_model = pytest.mark.parametrize(("kind", "options"), [*CASES, ACROSS], ids=name_of)
 every_model_but_bases = pytest.mark.parametrize(  # which need rows of one width
@@ -95,7 +88,7 @@ def features(graph: Graph) -> dict[NodeType, Tensor]:
 
 def pyg_forward(model: HeteroGNN, graph: Graph) -> Tensor:
     """The model as PyG's layers, with its weights; gradients flow to these."""
-    made = model.typed_pyg_model()
+    made = model.pyg_model()
     layers = eval(f"TypedLayers({', '.join(made.positionals)})", {"TypedLayers": TypedLayers})
     tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
     plain: Any = WithTables(layers, graph.target, tables)  # type: ignore[no-untyped-call]
@@ -366,11 +359,3 @@ def test_bases_need_one_width() -> None:
 def test_bases_and_blocks_exclude_each_other() -> None:
     with pytest.raises(UserError, match="num_blocks=4"):
         RGCN(hetero_graph().schema, OUT, num_bases=2, num_blocks=4)
-
-
-def test_blocks_divide_hidden_layers_only_where_they_can() -> None:
-    model: Any = RGCN(hetero_graph().schema, OUT, num_blocks=4, hidden_channels=8)
-    first, last = model.convs
-    edge_type = ("author", "writes", "paper")
-    assert first.blocks[edge_type].shape == (4, 2, 2)
-    assert last.weight[edge_type].shape == (OUT, 8)

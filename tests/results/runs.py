@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +55,10 @@ def write_run(path: Path, store: StoredGraph, config: Config, model: torch.nn.Mo
 def logits_of(store: StoredGraph, model: GNN) -> torch.Tensor:
     """The model's exact logits of all nodes."""
     return layerwise(store, store.path).infer(model).logits
+
+
+def agree_without_us(code: str, folders: list[Path]) -> str:
+    """What code prints of exports in a process that cannot import gnntrain."""
+    command = [sys.executable, "-c", code, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    return done.stdout + done.stderr

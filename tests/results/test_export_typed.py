@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from tests.graphs import stored
 from tests.hetero_graphs import random_hetero_data
 from tests.models.hetero_blocks import edge_index_dict, full_hetero_block
 from tests.packages import install
-from tests.results.runs import any_run_of
+from tests.results.runs import agree_without_us, any_run_of
 
 VARIANTS: list[dict[str, Any]] = [
     {"name": "rgcn"},
@@ -85,13 +83,6 @@ def exported(path: Path, store: StoredGraph, model: dict[str, Any]) -> Path:
     return folder
 
 
-def agree_without_us(folders: list[Path]) -> str:
-    """Follows the cards in a process that cannot import gnntrain; what it printed."""
-    command = [sys.executable, "-c", WITHOUT_US, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    return done.stdout + done.stderr
-
-
 def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
     store = typed_store(tmp_path / "store")
     one_way = typed_store(tmp_path / "one_way", reverse=False)  # no edge leads to an author
@@ -100,7 +91,7 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
         for given in (store, one_way)
         for i, model in enumerate(VARIANTS)
     ]
-    assert agree_without_us(folders) == f"{len(folders)} agree\n"
+    assert agree_without_us(WITHOUT_US, folders) == f"{len(folders)} agree\n"
 
 
 def test_attention_across_the_relations_of_rgat_has_no_layer_in_pyg(tmp_path: Path) -> None:
@@ -171,5 +162,5 @@ def test_a_plain_model_is_loaded_from_its_package(
     store = typed_store(tmp_path / "store")
     model = {"name": "typed", "options": {"width": 4}, "embedding_channels": 6}
     folder = exported(tmp_path / "run", store, model)
-    assert agree_without_us([folder]) == "1 agree\n"
+    assert agree_without_us(WITHOUT_US, [folder]) == "1 agree\n"
     assert "exported_typed_package" in (folder / "README.md").read_text()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,7 @@ from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.loading.features import rows_of
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.shared import SharedGraph
-from gnntrain.models import GNN, HeteroGNN
-from gnntrain.models.registry import model_class
+from gnntrain.models import GNN, HeteroGNN, build_model
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.graph_access import OwnedParts
@@ -65,9 +65,8 @@ each_of_one_type = pytest.mark.parametrize("variant", ONE_TYPE, ids=name_of)
 def make_model(graph: Graph, variant: dict[str, Any], num_layers: int = 3) -> GNN | HeteroGNN:
     torch.manual_seed(0)
     options = SCAFFOLD | variant | {"num_layers": num_layers}
-    chosen: Any = model_class(options.pop("name"))
-    inputs = graph.schema if chosen.is_hetero else graph.num_features
-    model: GNN | HeteroGNN = chosen(inputs, graph.num_outputs, **options)
+    model = build_model(SimpleNamespace(**options), graph.schema, graph.num_outputs)
+    assert isinstance(model, HeteroGNN)
     for norm in model.norms.modules():
         if isinstance(norm, torch.nn.BatchNorm1d):
             torch.nn.init.normal_(norm.running_mean)  # type: ignore[arg-type]
