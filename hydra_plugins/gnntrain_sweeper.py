@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 if TYPE_CHECKING:
-    from gnntrain.app.hydra_main import TrainTask
+    from gnntrain.app.train_task import TrainTask
     from gnntrain.reporting.trials import Trial
     from gnntrain.sweep.folder import TrialName
     from gnntrain.sweep.launching import JobLauncher
@@ -118,9 +118,9 @@ class GnntrainSweeper(Sweeper):
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)
 
     def _hydra_overrides(self, overrides: Sequence[str]) -> list[str]:
-        from gnntrain.app.translation import translate
+        from gnntrain.app.overrides import translate
 
-        return translate(overrides, self.task_function.sources, forced=True)
+        return translate(overrides, self.task_function.sources.groups, forced=True)
 
 
 def _job_return(trial: Trial) -> JobReturn:

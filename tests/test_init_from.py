@@ -37,6 +37,15 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run that others begin with; nobody changes it."""
+    folder = tmp_path_factory.mktemp("first")
+    keys = [f"dataset.store_dir={folder}/stores", f"run.dir={folder}/first"]
+    assert main([*SMALL, *keys]) == 0
+    return f"{folder}/first"
+
+
 def best(run: str) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = load_checkpoint(Path(run) / "checkpoints" / "best.pt")["model"]
     return weights
@@ -51,29 +60,26 @@ def summary(run: str) -> dict[str, Any]:
 STILL = "trainer.lr=1e-30"
 
 
-def test_a_run_begins_with_the_best_weights_of_another() -> None:
-    assert main([*SMALL, "run.dir=first"]) == 0
-    more = [STILL, "trainer.init_from=first", "distributed.num_processes=2"]
+def test_a_run_begins_with_the_best_weights_of_another(first: str) -> None:
+    more = [STILL, f"trainer.init_from={first}", "distributed.num_processes=2"]
     assert main([*SMALL, *more, "run.dir=second", "dataset.seed=7"]) == 0
-    before, after = best("first"), best("second")
+    before, after = best(first), best("second")
     assert all(torch.equal(before[name], after[name]) for name in before)
     told = summary("second")["initial_weights"]
     assert told["num_taken"] == told["num_parameters"] == summary("second")["num_parameters"]
-    assert told["epoch"] == summary("first")["best_epoch"]
-    assert told["run"] == str(Path("first").resolve())
+    assert told["epoch"] == summary(first)["best_epoch"]
+    assert told["run"] == str(Path(first).resolve())
     written = yaml.safe_load(Path("second/config.yaml").read_text())
-    assert written["trainer"]["init_from"] == str(Path("first").resolve())
-    assert "initial_weights" not in summary("first")
+    assert written["trainer"]["init_from"] == str(Path(first).resolve())
+    assert "initial_weights" not in summary(first)
 
 
 def test_the_last_layer_begins_anew_where_there_are_other_classes(
-    capsys: pytest.CaptureFixture[str],
+    first: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*SMALL, "run.dir=first"]) == 0
-    capsys.readouterr()
-    more = [STILL, "trainer.init_from=first", "dataset.num_classes=3", "run.dir=second"]
+    more = [STILL, f"trainer.init_from={first}", "dataset.num_classes=3", "run.dir=second"]
     assert main([*SMALL, *more]) == 0
-    before, after = best("first"), best("second")
+    before, after = best(first), best("second")
     assert torch.equal(before["convs.0.lin_l.weight"], after["convs.0.lin_l.weight"])
     told = summary("second")["initial_weights"]
     last = sum(weight.numel() for name, weight in after.items() if name.startswith("convs.1."))
@@ -124,10 +130,9 @@ def test_in_a_sweep_latest_is_the_run_before_it() -> None:
     ],
 )
 def test_what_does_not_fit_is_a_sentence_and_leaves_no_run(
-    capsys: pytest.CaptureFixture[str], keys: list[str], named: list[str]
+    first: str, capsys: pytest.CaptureFixture[str], keys: list[str], named: list[str]
 ) -> None:
-    assert main([*SMALL, "run.dir=first"]) == 0
-    asked = [*SMALL, "trainer.init_from=first", "run.dir=second"]
+    asked = [*SMALL, f"trainer.init_from={first}", "run.dir=second"]
     assert main([*asked, *keys]) == 2
     told = capsys.readouterr().err
     assert all(word in told for word in named), told
@@ -236,10 +241,8 @@ QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampl
 @pytest.mark.parametrize(
     ("model", "mixes_classes"),
     [
-        (["model=sage"], False),
         (["model=sage", "model.num_layers=1"], False),
         (["model=sage", "model.jk=cat", "model.residual=true"], False),
-        (["model=mlp"], False),
         (["model=gat", "model.heads=2", "model.output_heads=3"], True),
         (["model=gin"], True),
     ],
@@ -299,7 +302,10 @@ def test_features_of_another_scale_are_told(capfd: pytest.CaptureFixture[str]) -
     assert "dataset.standardize" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("model", ["rgcn", "hgt", "hetero_sage", "rgat"])
+@pytest.mark.parametrize(
+    "model",
+    ["rgcn", "hgt", *(pytest.param(m, marks=pytest.mark.slow) for m in ("hetero_sage", "rgat"))],
+)
 def test_features_and_learnt_rows_of_any_type_are_matched_by_name(
     model: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

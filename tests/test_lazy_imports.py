@@ -14,7 +14,6 @@ FORBIDDEN = (
     *("matplotlib", "pandas", "pyarrow", "sklearn", "scipy.signal", "sympy", "networkx", "ogb"),
     *("optuna", "numpy.f2py.crackfortran", "tensorboard", "wandb", "mlflow", "scipy.linalg.blas"),
     *("torch._refs", "torch._prims", "torch._export", "torch._inductor", "torch.onnx.ops"),
-    *("torch.distributions.normal", "torch.ao.quantization"),
     # What only machines need.
     *("gnntrain.distributed.rendezvous", "gnntrain.distributed.exchange"),
 )

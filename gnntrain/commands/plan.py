@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, write_json
+from gnntrain.commands.base import Arguments, Command, option, write_json
 
 
 def _plan(arguments: Arguments) -> int:
@@ -14,7 +14,7 @@ def _plan(arguments: Arguments) -> int:
     from gnntrain.planning.size import Unprepared, open_small_or_built
     from gnntrain.reporting.tables import print_sections
 
-    config, out = composed.config, arguments.options.get("--json")
+    config, out = composed.config, arguments.json
     opened = open_small_or_built(config.dataset)
     told = opened if isinstance(opened, Unprepared) else make_plan(config, opened)
     if out != "-":
@@ -38,5 +38,5 @@ COMMAND = Command(
         "gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json",
     ],
     _plan,
-    options={"--json": "FILE      write it as JSON too (-: instead of the text)"},
+    options=[option("--json", "FILE", "write it as JSON too (-: instead of the text)")],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.commands.base import Arguments, Command, option, say
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -11,13 +11,13 @@ def _report(arguments: Arguments) -> int:
     from gnntrain.report.writing import write_report
     from gnntrain.reporting.text import shown_path
 
-    out = arguments.options.get("--out")
+    out = arguments.out
     if out == "-":
         raise UserError("a report is a file, and --out=- names none", "As in `--out report.csv`.")
     path = write_report(
         arguments.positionals,
         expanded(out) if out is not None else None,
-        arguments.options.get("--format"),
+        arguments.format,
         say,
     )
     say(shown_path(path))
@@ -39,8 +39,8 @@ COMMAND = Command(
     _report,
     positionals=["run directory"],
     repeats=True,
-    options={
-        "--out": "FILE       the report; its suffix is the format",
-        "--format": "FORMAT  html (default), csv (a row a run) or png (the curves)",
-    },
+    options=[
+        option("--out", "FILE", "the report; its suffix is the format"),
+        option("--format", "FORMAT", "html (default), csv (a row a run) or png (the curves)"),
+    ],
 )
