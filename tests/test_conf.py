@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
@@ -114,15 +113,6 @@ def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() 
         assert file.read_text().startswith("# ")
         raw = yaml.safe_load(file.read_text())
         assert raw == {"defaults": ["_published", "_self_"], "name": name, **published.defaults}
-
-
-def test_an_installed_package_has_the_files_inside(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(groups, "__file__", str(tmp_path / "gnntrain" / "groups.py"))
-    assert conf_dir() == tmp_path / "conf"
-    (tmp_path / "gnntrain" / "conf").mkdir(parents=True)
-    assert conf_dir() == tmp_path / "gnntrain" / "conf"
 
 
 def test_a_base_file_is_no_option() -> None:

@@ -46,12 +46,7 @@ _EXPERIMENT = (
 
 @dataclass(frozen=True)
 class Composed:
-    """A configuration and where it came from.
-
-    Attributes:
-        config: Checked, against this machine too.
-        overrides: As typed.
-    """
+    """A checked configuration, and the overrides as they were typed."""
 
     config: Config
     overrides: list[str]

@@ -152,11 +152,7 @@ class Section(BaseModel, metaclass=_SectionType):
 
 @dataclass(frozen=True)
 class Divides:
-    """The key's value must divide the value of another key of its section.
-
-    Attributes:
-        key: The other key.
-    """
+    """The key's value must divide the value of the key `key` of its section."""
 
     key: str
 

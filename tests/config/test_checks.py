@@ -277,13 +277,6 @@ def test_a_logger_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem.hint == "`pip install wandb`, or write logger=[csv]"
 
 
-def test_torch_is_asked_only_where_the_answer_matters() -> None:
-    assert not needs_gpu_count(Config())
-    assert not needs_gpu_count(Config(trainer=TrainerConfig(gpus=0, precision="fp16")))
-    assert needs_gpu_count(Config(trainer=TrainerConfig(gpus=1)))
-    assert needs_gpu_count(Config(trainer=TrainerConfig(precision="fp16")))
-
-
 def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
     parts = {"graph": "partitioned", "parts": str(tmp_path)}
     with pytest.raises(ConfigError, match=r"partition\.json"):

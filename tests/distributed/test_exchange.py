@@ -351,13 +351,6 @@ def test_closing_ends_calls_under_way() -> None:
             called.result(10)
 
 
-def test_a_rank_that_nobody_asks_listens_nowhere() -> None:
-    with exchanges([0], [[0]]) as [alone]:
-        assert alone._addresses == [(HOST, 0)]
-        serve_rows([alone])
-        assert alone.call("rows", {0: [np.array([1])]})[0][0].tolist() == [[2, 3]]
-
-
 # Strangers
 
 
