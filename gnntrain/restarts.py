@@ -67,15 +67,8 @@ def begun_run(
         goes_on = (if_exists == "resume" or is_job) and is_run(named)
         return RunDirectory(named.absolute()) if goes_on else None
     for path in newest_runs(RUNS) if again else ():
-        if is_run(path) and _typed(path) == list(overrides):
-            run = RunDirectory(path.absolute())
-            if again.items() & run.jobs().items():
-                return run
+        run = RunDirectory(path.absolute())
+        is_same = is_run(path) and run.overrides() == list(overrides)
+        if is_same and again.items() & run.jobs().items():
+            return run
     return None
-
-
-def _typed(path: Path) -> list[str]:
-    try:
-        return (path / "overrides.txt").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

@@ -19,6 +19,7 @@ def _report(arguments: Arguments) -> int:
         expanded(out) if out is not None else None,
         arguments.format,
         say,
+        expanded(arguments.figures) if arguments.figures is not None else None,
     )
     say(shown_path(path))
     return 0
@@ -41,6 +42,7 @@ COMMAND = Command(
     repeats=True,
     options=[
         option("--out", "FILE", "the report; its suffix is the format"),
-        option("--format", "FORMAT", "html (default), csv (a row a run) or png (the curves)"),
+        option("--format", "FORMAT", "html (default) or csv (a row a run)"),
+        option("--figures", "DIR", "a folder for the page's figures, a PNG file each"),
     ],
 )

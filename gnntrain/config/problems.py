@@ -70,18 +70,22 @@ def told(problems: Iterable[Problem], where: str) -> str:
     return "\n".join([f"{number} in {where}", *lines])
 
 
+def as_typed(value: object) -> str:
+    """`value` as a user would write it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(as_typed, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{as_typed(item)}" for key, item in value.items()) + "}"
+    return str(value)
+
+
 def shown(value: object) -> str:
     """`value` as a user would write it, cut where it is long."""
-    if value is None:
-        text = "null"
-    elif isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, list | tuple):
-        text = "[" + ",".join(shown(item) for item in value) + "]"
-    elif isinstance(value, Mapping):
-        text = "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
-    else:
-        text = str(value)
+    text = as_typed(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 

@@ -19,9 +19,10 @@ from gnntrain.distributed.processes import (
     stopping_servers,
 )
 from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.display import DOT
 from gnntrain.reporting.run_lookup import planned_sweep
-from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
-from gnntrain.reporting.text import shown_path
+from gnntrain.reporting.sweep_console import SweepConsole, shown_overrides
+from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.overrides import SweepOverrides
@@ -225,7 +226,7 @@ def _conduct(
     status = "interrupted"
     with SweepConsole() as view:
         jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
-        view.on_start(_info(plan, folder, study, jobs))
+        view.on_start(study.num_trials, study.ended, folder.shown, _facts(plan, study, jobs))
         try:
             if launcher is not None:
                 from gnntrain.sweep.launching import BatchRunner
@@ -247,25 +248,27 @@ def _conduct(
     return results
 
 
-def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> SweepInfo:
-    kind, space, examples = "all combinations", {}, study.trials
+def _facts(plan: SweepPlan, study: Study, jobs: int) -> list[tuple[str, str]]:
+    """The facts at the sweep's start, each with its label."""
+    kind, space = "all combinations", {}
     if plan.search is not None and plan.space is not None:
-        from gnntrain.sweep.search_space import boundary_values, described
+        from gnntrain.sweep.search_space import described
 
         search = plan.search
         kind = f"optuna ({search.sampler}, pruner {search.pruner}, seed {search.seed})"
         space = {key: described(distribution) for key, distribution in plan.space.items()}
-        examples = [Trial(0, [], "", varied=varied) for varied in boundary_values(plan.space)]
-    return SweepInfo(
-        num_trials=study.num_trials,
-        ended=study.ended,
-        kind=kind,
-        jobs=jobs,
-        shared=tuple(text for text in plan.fixed if not _OWN_KEY.match(text)),
-        space=tuple(space.items()),
-        examples=tuple(examples),
-        folder=folder.shown,
-    )
+    words = [counted(study.num_trials, "trial"), kind, f"{jobs} at a time"]
+    if study.ended:
+        words.insert(1, f"{len(study.ended)} of them ended before")
+    width = max(map(len, space), default=0)
+    searched = [f"{key:{width}}  {values}" for key, values in space.items()]
+    shared = shown_overrides([text for text in plan.fixed if not _OWN_KEY.match(text)])
+    labels = ["search", *[""] * len(searched)]
+    return [
+        ("sweep", DOT.join(words)),
+        ("all", shared),
+        *zip(labels, searched, strict=False),
+    ]
 
 
 def _write_best(

@@ -21,7 +21,7 @@ from gnntrain.errors import UserError
 from gnntrain.paths import expanded, is_file
 from gnntrain.reporting.run_lookup import SWEEPS, is_run
 from gnntrain.reporting.rundir import occupied, write_atomically
-from gnntrain.reporting.text import shown_path
+from gnntrain.reporting.text import short_number, shown_path
 from gnntrain.reporting.trials import Group, SweepResults, Trial
 
 _LONGEST_NAME = 100
@@ -220,31 +220,18 @@ class SweepFolder:
 def run_name(number: int, num_trials: int, varied: Sequence[str]) -> str:
     """A folder name for a trial: its number, and its varied overrides with short numbers."""
     width = len(str(num_trials - 1))
-    short = ",".join(f"{key}={_short(text)}" for key, _, text in (v.partition("=") for v in varied))
+    pairs = (text.partition("=") for text in varied)
+    short = ",".join(f"{key}={short_number(value)}" for key, _, value in pairs)
     plain = re.sub(r"[^\w=.,+-]+", "_", short, flags=re.ASCII)[:_LONGEST_NAME]
     return f"{number:0{width}}_{plain}".rstrip("_")
 
 
-def _short(text: str) -> str:
-    """A number that was drawn in four digits."""
-    try:
-        return min(text, f"{float(text):.4g}", key=len) if "." in text else text
-    except ValueError:
-        return text
-
-
-def has_checkpoint(run_dir: str | Path) -> bool:
-    """Whether a run can go on."""
-    checkpoints = Path(run_dir) / "checkpoints"
-    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
-
-
-def _plain_group(group: Group) -> dict[str, Any]:
+def _plain_group(group: Group[Trial]) -> dict[str, Any]:
+    spreads = {split: group.spread(split) for split in ("val", "test")}
     return {
         "varied": list(group.varied),
-        "trials": [trial.number for trial in group.trials],
-        "pruned": [trial.number for trial in group.pruned],
-        "splits": list(group.ranked_with),
-        "val": None if group.val is None else asdict(group.val),
-        "test": None if group.test is None else asdict(group.test),
+        "trials": [trial.number for trial in group.counted],
+        "pruned": [trial.number for trial in group.runs if trial not in group.counted],
+        "splits": list(group.splits),
+        **{name: None if one.mean is None else asdict(one) for name, one in spreads.items()},
     }

@@ -22,8 +22,9 @@ from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
 from gnntrain.limits import available_cores
 from gnntrain.paths import is_file
+from gnntrain.reporting.run_lookup import has_checkpoint
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepFolder, has_checkpoint
+from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.process import Outcome, outcome_of, redirect_output, summary_of
 from gnntrain.sweep.trial_runner import View, begin, take_over

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import IntervalSweep
 
 from gnntrain.app import Composer
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
-from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run
+from gnntrain.reporting.run_lookup import LATEST, find_run
 from gnntrain.sweep.overrides import SweepOverrides, grid, swept_values
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def without_latest(override: str) -> str:
     key, _, value = override.partition("=")
     if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
         return override
-    path = json.dumps(str(find_run(LATEST, RUNS).resolve()), ensure_ascii=False)
+    path = json.dumps(str(find_run(LATEST).resolve()), ensure_ascii=False)
     words = [path if word == LATEST else word for word in value.split(",")]
     return f"{key}={','.join(words)}"
 

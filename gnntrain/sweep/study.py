@@ -28,9 +28,10 @@ from gnntrain.config import Config, ConfigError, OptunaSweepConfig
 from gnntrain.failures import sentence
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.run_lookup import has_checkpoint
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepFolder, has_checkpoint
+from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.search_space import Space, grid_space, parsed_value, value_text
 
 _STATES = {

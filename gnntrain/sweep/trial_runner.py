@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gnntrain.config import Config
 from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
+from gnntrain.reporting.run_lookup import has_checkpoint
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepFolder, has_checkpoint
+from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.pool import Worker, WorkerDied, listening
 from gnntrain.sweep.process import Outcome, TrialRequest
 from gnntrain.sweep.slots import Slots
