@@ -5,7 +5,6 @@ Hydra imports this file at each start, to look for plug-ins: what a sweep needs 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,7 +111,7 @@ class GnntrainSweeper(Sweeper):
         log = None if num_jobs is None else folder / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            task_function=TrialJob(self.task_function, log, os.getpid()),
+            task_function=TrialJob(self.task_function, log),
             config=self.config,
         )
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)

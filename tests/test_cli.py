@@ -81,7 +81,7 @@ class FakeRun(types.ModuleType):
         path = Path("runs/x/export")
         return types.SimpleNamespace(path=path, run="runs/x", made_with="pyg.GCN", **about)
 
-    def plan(self, config: Config, _opened: object) -> Any:
+    def plan(self, config: Config) -> Any:
         self.asked.append(config)
         return types.SimpleNamespace(fits=True, to_dict=dict)
 
@@ -96,18 +96,17 @@ class FakeRun(types.ModuleType):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     # It imports the real gnntrain.run, so before that is replaced.
-    monkeypatch.setattr("gnntrain.planning.plan.make_plan", fake.plan)
-    monkeypatch.setattr("gnntrain.planning.plan.Plan", types.SimpleNamespace)
-    monkeypatch.setattr("gnntrain.planning.size.open_small_or_built", lambda _: None)
+    monkeypatch.setattr("gnntrain.planning.plan.plan", fake.plan)
     monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     for command, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
         setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
+    monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
+    monkeypatch.setattr("gnntrain.sweep.graph_metric", lambda *_: "accuracy")
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     monkeypatch.setattr("gnntrain.doctor.gpu.check_kernels", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")

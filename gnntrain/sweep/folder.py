@@ -1,12 +1,11 @@
 """The folder of a sweep: the command, the trials, and their results.
 
-Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.db  workers.log`, and a run
+Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.journal  workers.log`, and a run
 directory a trial.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from pydantic import TypeAdapter
 
 from gnntrain.app import Sources
 from gnntrain.errors import UserError
@@ -152,13 +152,13 @@ class SweepFolder:
             UserError: They cannot be read.
         """
         path = self.path / "sweep.json"
-        known = {item.name for item in dataclasses.fields(Trial)}
         try:
-            rows = json.loads(path.read_text(encoding="utf-8") or "[]")
-            trials = [Trial(**{k: row[k] for k in row if k in known}) for row in rows]
-            return self._placed(trials)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            trials = TypeAdapter(list[Trial]).validate_json(path.read_bytes() or b"[]")
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
+        for trial in trials:
+            trial.run_dir = str(self.path / trial.run_dir)
+        return trials
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
         """Write a JSON list with a line a trial; a reader sees the old one or this one."""
@@ -172,26 +172,6 @@ class SweepFolder:
 
     def _plain(self, trial: Trial) -> dict[str, Any]:
         return asdict(trial) | {"run_dir": self.relative(trial.run_dir)}
-
-    def _placed(self, trials: list[Trial]) -> list[Trial]:
-        """The trials with absolute run directories in this folder.
-
-        Older versions wrote absolute ones: where the folder was moved or copied since, they are
-        those of the place that it had when it was begun.
-        """
-        paths = [Path(trial.run_dir) for trial in trials]
-        elsewhere = [p for p in paths if p.is_absolute() and not p.is_relative_to(self.path)]
-        old = (
-            parent
-            for path in elsewhere
-            for parent in path.parents
-            if (self.path / path.relative_to(parent) / "config.yaml").is_file()
-        )
-        root = next(old, None)
-        for trial, path in zip(trials, paths, strict=True):
-            is_moved = root is not None and path.is_relative_to(root)
-            trial.run_dir = str(self.path / (path.relative_to(root) if is_moved and root else path))
-        return trials
 
     def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
         """Write the results: `summary.json`."""
