@@ -30,6 +30,11 @@ def product_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 and not multiplies_bf16() else dtype
 
 
+def product_note(precision: str) -> str:
+    """The remark of a CPU that does not multiply in `trainer.precision`, or nothing."""
+    return "products in float32" if precision == "bf16" and not multiplies_bf16() else ""
+
+
 def prepare_autocast() -> None:
     """Have autocast on the CPU compute in float32 where bfloat16 is slow, in this process.
 
