@@ -138,7 +138,11 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
     # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
     # the owner is named.
     timeout = 0.9 * config.distributed.timeout
-    with open_exchange(context, owners=owners, host=context.host, timeout=timeout) as exchange:
+    # Of the threads that make batches, of one that reads rows ahead, and of the main thread.
+    lanes = (config.sampler.threads or 1) + 2
+    with open_exchange(
+        context, owners=owners, host=context.host, timeout=timeout, num_lanes=lanes
+    ) as exchange:
         yield exchange
 
 

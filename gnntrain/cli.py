@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnntrain import __version__, lazy_imports
-from gnntrain.commands import COMMANDS, Arguments, command_help, general_help, say
+from gnntrain.commands import COMMANDS, Arguments, say
 from gnntrain.commands.base import refuse_several
-from gnntrain.commands.parsing import check_positionals, parse, refuse_training_flags
+from gnntrain.commands.parsing import check_positionals, help_text, parse
 from gnntrain.distributed.launchers import launched
 from gnntrain.distributed.requeue import requeue, requeues_itself
 from gnntrain.distributed.signals import install_handlers
@@ -60,8 +60,7 @@ def _main(argv: Sequence[str]) -> int:
         say(f"gnntrain {__version__}")
         return 0
     if arguments.help:
-        name = arguments.command
-        say(general_help(COMMANDS) if name is None else command_help(name, COMMANDS[name]))
+        say(help_text(arguments.command))
         return 0
     _check_surroundings(argv)
     name = arguments.command or "train"
@@ -71,10 +70,10 @@ def _main(argv: Sequence[str]) -> int:
         # A bare word among the overrides is judged with them.
         arguments.overrides[:0] = arguments.positionals
     else:
-        check_positionals(name, command, arguments)
-    if name != "train":
-        refuse_training_flags(name, arguments)
-    if arguments.show_config and not command.positionals and not _is_hydras_config(arguments):
+        check_positionals(name, arguments)
+    # Hydra prints a part of the configuration, or an unresolved one.
+    is_hydras = arguments.multirun or arguments.resolve or arguments.package
+    if arguments.cfg == "job" and not is_hydras:
         return _show_config(arguments)
     return command.run(arguments)
 
@@ -96,13 +95,6 @@ def _check_surroundings(argv: Sequence[str]) -> None:
             "the current directory does not exist any more",
             "Change to one that does; run directories and relative paths start there.",
         ) from None
-
-
-def _is_hydras_config(arguments: Arguments) -> bool:
-    """Whether Hydra prints the configuration, a part of it or unresolved, or refuses to."""
-    return arguments.multirun or any(
-        flag.partition("=")[0] in ("--resolve", "--package") for flag in arguments.hydra
-    )
 
 
 def _show_config(arguments: Arguments) -> int:

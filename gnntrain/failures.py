@@ -47,9 +47,10 @@ def way_on(error: BaseException) -> str | None:
     run_dir = getattr(error, "run_dir", None)
     if run_dir is None:
         return None
-    saved = ("checkpoints/last.pt", "checkpoints/last.prev.pt", "sweep.json")
-    if not any((Path(run_dir) / name).is_file() for name in saved):
+    from gnntrain.reporting.run_lookup import has_checkpoint  # imported only for a failed run
+    from gnntrain.reporting.text import shown_path
+
+    if not has_checkpoint(run_dir) and not (Path(run_dir) / "sweep.json").is_file():
         return None
-    from gnntrain.reporting.text import shown_path  # imported only for a failed run
 
     return f"gnntrain resume {shlex.quote(shown_path(run_dir))}"

@@ -55,7 +55,10 @@ def begun_run(
     Returns:
         The run; None: this command begins one.
     """
-    again = _started_again(jobs, environ)
+    # Of the job's names those of launchers that have started it before, or may have: SLURM counts,
+    # SkyPilot does not, and torchrun's count differs between machines.
+    is_requeued = environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    again = {name: job for name, job in jobs.items() if name != "slurm" or is_requeued}
     if if_exists == "error":
         return None
     if named is not None:
@@ -64,22 +67,8 @@ def begun_run(
         goes_on = (if_exists == "resume" or is_job) and is_run(named)
         return RunDirectory(named.absolute()) if goes_on else None
     for path in newest_runs(RUNS) if again else ():
-        if is_run(path) and _typed(path) == list(overrides):
-            run = RunDirectory(path.absolute())
-            if again.items() & run.jobs().items():
-                return run
+        run = RunDirectory(path.absolute())
+        is_same = is_run(path) and run.overrides() == list(overrides)
+        if is_same and again.items() & run.jobs().items():
+            return run
     return None
-
-
-def _started_again(jobs: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Of the job's names those of launchers that have started it before, or may have: SLURM counts,
-    SkyPilot does not, and torchrun's count differs between machines."""
-    is_requeued = environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
-    return {name: job for name, job in jobs.items() if name != "slurm" or is_requeued}
-
-
-def _typed(path: Path) -> list[str]:
-    try:
-        return (path / "overrides.txt").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

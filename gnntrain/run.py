@@ -56,7 +56,7 @@ from gnntrain.joint_run import (
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.logfiles import reached
-from gnntrain.reporting.run_lookup import LATEST, RUNS, RunPlace, is_running, wanted_run
+from gnntrain.reporting.run_lookup import LATEST, RunPlace, is_running, planned_run
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
@@ -141,10 +141,8 @@ def _begin(
         # Validated as a whole: task.type affects the data set's keys.
         dataset = object_dataset(config.dataset)
         config = Config.model_validate({**dict(config), "dataset": dataset})
-    if place is None:
-        named = wanted_run(config.run.dir, config.run.name, RUNS)
-    else:
-        named = None if place.is_made_up else place.path
+    place = place or _place(config)
+    named = None if place.is_made_up else place.path
     begun = begun_run(
         config.run.if_exists, overrides, named, jobs, is_launched=rendezvous is not None
     )
@@ -283,7 +281,7 @@ def _go_on(
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
-            source, run = run, _create(config, overrides)
+            source, run = run, _create(config, overrides, _place(config))
             _copy_progress(source, run)
             checkpoint = checkpoint and run.checkpoints / checkpoint.name
         elif config != saved:
@@ -339,22 +337,20 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
     return state, checkpoint
 
 
+def _place(config: Config) -> RunPlace:
+    run, names = config.run, (config.dataset.name, config.model.name)
+    is_made_up = run.dir is None and run.name is None
+    return RunPlace(Path(planned_run(run.dir, run.name, *names)), is_made_up)
+
+
 def _create(
     config: Config,
     overrides: Sequence[str],
-    place: RunPlace | None = None,
+    place: RunPlace,
     jobs: Mapping[str, str] | None = None,
 ) -> RunDirectory:
-    return RunDirectory.create(
-        directory=config.run.dir,
-        name=config.run.name,
-        default_name=f"{config.dataset.name}-{config.model.name}",
-        config=config.to_dict(),
-        overrides=overrides,
-        seed=config.trainer.seed,
-        place=place,
-        jobs=jobs,
-    )
+    plain, seed = config.to_dict(), config.trainer.seed
+    return RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
 
 
 def _job(
@@ -408,7 +404,9 @@ def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvou
     in_process, worker = restarts_left == 0, "gnntrain.worker:train_rank"
     while True:
         try:
-            return launch(worker, job, plan, run.logs, in_process=in_process, rendezvous=rendezvous)
+            return launch(
+                worker, job, plan, run.path / "logs", in_process=in_process, rendezvous=rendezvous
+            )
         except Exception as error:
             if restarts_left == 0 or not may_mend(error):
                 raise
@@ -452,7 +450,7 @@ def _close(
     text = error_text(error)
     summary |= {"status": status_of(error)} | ({} if text is None else {"error": text})
     try:
-        run.rewrite_summary(summary)
+        run.write_summary(summary)
     except RunError as failure:  # a full disk must not hide the run's own error
         _log.warning("%s", failure.message)
 

@@ -1,7 +1,6 @@
 """A faster start and end of commands; not used when gnntrain is imported as a library.
 
-Imports make a million objects, which each garbage collection would traverse. torch's largest
-library can be loaded while Python imports other modules.
+Imports make a million objects, which each garbage collection would traverse.
 """
 
 from __future__ import annotations
@@ -14,11 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import NoReturn
-
-_LIBRARY = Path("lib", "libtorch_cpu.so")
 
 # Before torch is loaded; see `set_variables`.
 VARIABLES = {
@@ -43,11 +38,8 @@ def set_variables() -> None:
 def collection_paused() -> Iterator[None]:
     """Disable garbage collection until `resume_collection`, or the end of the block."""
     global _is_paused
-    if not gc.isenabled():
-        yield
-        return
+    _is_paused = gc.isenabled()
     gc.disable()
-    _is_paused = True
     try:
         yield
     finally:
@@ -61,25 +53,6 @@ def resume_collection() -> None:
         _is_paused = False
         gc.freeze()
         gc.enable()
-
-
-def load_torch_library() -> None:
-    """Load torch's largest library in a thread: `import torch` then finds it, or waits for it.
-
-    The import of any other compiled module waits too: call it before imports of Python code only.
-    """
-    spec = PathFinder.find_spec("torch")
-    if "torch" in sys.modules or sys.platform != "linux" or spec is None or spec.origin is None:
-        return
-    path = Path(spec.origin).with_name(_LIBRARY.parts[0]) / _LIBRARY.name
-    threading.Thread(target=_load, args=(path,), name="gnntrain-torch", daemon=True).start()
-
-
-def _load(path: Path) -> None:
-    # `CDLL` would hold the GIL meanwhile. If this fails, torch's import reports the error.
-    dlopen = ctypes.CDLL(None).dlopen
-    dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
-    dlopen(os.fsencode(path), os.RTLD_NOW)
 
 
 def open_closed_streams() -> None:

@@ -82,7 +82,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 shown = Channel(job.listener)
             elif job.listener:
                 shown = stack.enter_context(Console())
-            stack.enter_context(contextlib.closing(forward_warnings(shown)))
+            tell = None if shown is None else shown.on_message
+            stack.enter_context(contextlib.closing(forward_warnings(tell)))
             listeners = [] if shown is None else [shown]
             listeners += build_loggers(plain["logger"], run, plain)
         exchange = stack.enter_context(build_exchange(config, everyone))

@@ -5,7 +5,6 @@ Hydra imports this file at each start, to look for plug-ins: what a sweep needs 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 if TYPE_CHECKING:
-    from gnntrain.app.hydra_main import TrainTask
+    from gnntrain.app.train_task import TrainTask
     from gnntrain.reporting.trials import Trial
     from gnntrain.sweep.folder import TrialName
     from gnntrain.sweep.launching import JobLauncher
@@ -112,15 +111,15 @@ class GnntrainSweeper(Sweeper):
         log = None if num_jobs is None else folder / "workers.log"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=self.hydra_context,
-            task_function=TrialJob(self.task_function, log, os.getpid()),
+            task_function=TrialJob(self.task_function, log),
             config=self.config,
         )
         return JobLauncher(launcher, num_jobs, self._hydra_overrides)
 
     def _hydra_overrides(self, overrides: Sequence[str]) -> list[str]:
-        from gnntrain.app.translation import translate
+        from gnntrain.app.overrides import translate
 
-        return translate(overrides, self.task_function.sources, forced=True)
+        return translate(overrides, self.task_function.sources.groups, forced=True)
 
 
 def _job_return(trial: Trial) -> JobReturn:

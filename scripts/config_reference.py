@@ -2,7 +2,7 @@
 
     python -m scripts.config_reference
 
-A test holds that `docs/configuration.md` and `gnntrain/completion/keys.json` are up to date.
+A test holds that `docs/configuration.md` and `gnntrain/commands/keys.json` are up to date.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from gnntrain.config.datasets import DatasetConfig, FilesConfig
 from gnntrain.config.mistakes import choices, in_words, key_schema, section_class
@@ -31,7 +31,7 @@ from gnntrain.config.schema import Config, LoggerConfig
 from gnntrain.config.types import Section
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-KEYS = Path(__file__).parents[1] / "gnntrain" / "completion" / "keys.json"
+KEYS = Path(__file__).parents[1] / "gnntrain" / "commands" / "keys.json"
 
 _HEAD = """\
 # Every key
@@ -65,17 +65,8 @@ _BAR = "\\|"  # one that ends no cell
 _ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Key:
-    """A key of the schema.
-
-    Attributes:
-        name: Dotted.
-        meaning: Its docstring.
-        accepts: Type and range, in words.
-        choices: The words that it accepts, where they can be listed.
-        default: Plain data.
-    """
+class Key(NamedTuple):
+    """A key of the schema: dotted, its docstring, type and range in words, and plain data."""
 
     name: str
     meaning: str
@@ -117,15 +108,12 @@ def _attribute_docstrings(module: str) -> dict[str, dict[str, str]]:
 
 def keys_of(section: str, kind: type[Section]) -> list[Key]:
     """The keys of a class."""
-    said = meanings(kind)
-    return [_key(f"{section}.{name}", kind, said[name]) for name in kind.model_fields]
-
-
-def _key(name: str, kind: type[Section], meaning: str) -> Key:
-    field, last = kind.model_fields[name.rpartition(".")[2]], name.rpartition(".")[2]
-    schema = key_schema(kind, last)
-    default = field.get_default(call_default_factory=True)
-    return Key(name, meaning, in_words(schema), choices(schema), default)
+    said, keys = meanings(kind), []
+    for name, field in kind.model_fields.items():
+        schema, default = key_schema(kind, name), field.get_default(call_default_factory=True)
+        meaning = said[name]
+        keys.append(Key(f"{section}.{name}", meaning, in_words(schema), choices(schema), default))
+    return keys
 
 
 def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain import groups
 from gnntrain.app import compose_config
 from gnntrain.config import (
     DATASET_NAMES,
@@ -108,33 +107,12 @@ def test_a_recipe_says_what_it_is(option: str) -> None:
     assert second.startswith("# ")
 
 
-def test_a_file_for_others_to_inherit_is_no_option() -> None:
-    assert (conf_dir() / "dataset" / "_published.yaml").is_file()
-    assert [name for name in config_groups()["dataset"] if name.startswith("_")] == []
-    with pytest.raises(ConfigError, match="_published"):
-        compose_config(["dataset=_published"])
-
-
 def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() -> None:
     for name, published in PUBLISHED.items():
         file = conf_dir() / "dataset" / f"{name}.yaml"
         assert file.read_text().startswith("# ")
         raw = yaml.safe_load(file.read_text())
         assert raw == {"defaults": ["_published", "_self_"], "name": name, **published.defaults}
-
-
-def test_an_installed_package_has_the_files_inside(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(groups, "__file__", str(tmp_path / "gnntrain" / "groups.py"))
-    assert conf_dir() == tmp_path / "conf"
-    (tmp_path / "gnntrain" / "conf").mkdir(parents=True)
-    assert conf_dir() == tmp_path / "gnntrain" / "conf"
-
-
-def test_the_groups_are_the_folders() -> None:
-    folders = {path.name for path in conf_dir().iterdir() if path.is_dir()}
-    assert folders - {"hydra"} == set(GROUPS)
 
 
 def test_a_base_file_is_no_option() -> None:

@@ -29,7 +29,7 @@ FLOORS = [
     ],
     ["plugins"],
     ["metrics"],
-    ["config", "completion"],
+    ["config"],
     ["compute"],
     ["distributed"],
     ["data"],

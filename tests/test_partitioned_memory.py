@@ -18,6 +18,7 @@ LIMIT = 9_000_000
 """Bytes: fewer than an int32 of each node take, 12 MB."""
 
 SCRIPT = """
+import os
 import resource
 import sys
 from contextlib import ExitStack
@@ -35,6 +36,7 @@ from gnntrain.training.forward import OnBatch
 
 read_counts._NODES_AT_ONCE = 1 << 16
 torch.set_num_threads(1)
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one buffer to check arrays with
 
 
 def train(folder: str, whole: bool) -> None:

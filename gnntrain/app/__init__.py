@@ -5,9 +5,8 @@ main (`hydra_main`). Where that refuses, and for the other commands, `compose_co
 puts the same files together, sets value by value and tells every mistake at once.
 """
 
-from gnntrain.app.composing import Composed, Composer, compose_config
+from gnntrain.app.composing import Composed, Composer, compose_config, recompose_config
 from gnntrain.app.overrides import parse_overrides, sides_of
-from gnntrain.app.recomposing import recompose_config
 from gnntrain.app.sources import Sources
 
 __all__ = [

@@ -1,60 +1,52 @@
 """From overrides to a configuration, with every mistake told at once.
 
-Hydra puts the chosen YAML files together; values are set one by one afterwards, and the schema
-judges them all.
+Group names and syntax are judged first. Hydra composes the chosen YAML files once, then the values
+are set, and the schema judges them all.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from gnntrain.app.node import (
-    EXPERIMENT_CHOICE,
-    add_file,
-    remove_strings,
-    resolved,
-    set_key,
-)
 from gnntrain.app.overrides import (
+    LIST_KEYS,
+    Groups,
+    choice_lines,
     choice_problem,
-    chosen_options,
-    has_no_file,
+    file_lines,
     is_choice,
     is_hydras,
-    option_text,
     parse_overrides,
+    read_file,
+    sides_of,
 )
-from gnntrain.app.sources import (
-    COMPOSE_ERRORS,
-    Sources,
-    compose_files,
-    source_problems,
-    with_search_path,
+from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files, with_search_path
+from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.config.reading import from_dict, read
+from gnntrain.config.types import flattened
+from gnntrain.config.whole import is_config_file
+from gnntrain.groups import config_groups
+
+_MOST_INTERPOLATIONS = 32
+_EXPERIMENT = (
+    "an experiment begins with `# @package _global_` and chooses by `- override /dataset: cora` "
+    "in its list `defaults`"
 )
-from gnntrain.config import Config, machine_problems, needs_gpu_count
-from gnntrain.config.problems import ConfigError, Problem
-from gnntrain.config.reading import read
-from gnntrain.config.whole import is_config_file, read_config_file
-from gnntrain.groups import GROUPS, config_groups
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A configuration and where it came from.
-
-    Attributes:
-        config: Checked, against this machine too.
-        overrides: As typed.
-    """
+    """A checked configuration, and the overrides as they were typed."""
 
     config: Config
     overrides: list[str]
@@ -80,9 +72,7 @@ def compose_config(
         overrides: `group=option` and `group.key=value`, in Hydra's syntax; and a YAML file to begin
             with: a whole configuration, as a run directory has it, or the user's own composition.
             Hydra's own keys are left to Hydra.
-        config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
-        config_path: A folder in place of `conf/`.
-        config_name: The file to begin with.
+        config_dirs, config_path, config_name: As for `Sources`.
         for_here: Whether this machine must have all that the configuration asks for.
 
     Raises:
@@ -107,65 +97,156 @@ class Composer:
     def __init__(self, sources: Sources | None = None, *, saved: bool = False) -> None:
         self._saved = saved
         self.sources = sources or Sources()
-        self.groups = config_groups(self.sources.config_dirs, self.sources.config_path)
+        self.groups = self.sources.groups
         self._nodes: dict[tuple[str, ...], DictConfig] = {}
 
     def compose(self, overrides: Sequence[str], *, for_here: bool = True) -> Composed:
         """As `compose_config`."""
-        unusable = [*source_problems(self.sources)]
-        problems = list(unusable)
-        groups = self.groups
-        files = [text for text in overrides if is_config_file(text)]
-        texts = [text for text in overrides if text not in files]
+        problems = [*self.sources.problems()]
+        are_files_sound, groups = not problems, self.groups
+        texts = [text for text in overrides if not is_config_file(text)]
         parsed = [o for o in parse_overrides(texts, groups, problems) if not is_hydras(o)]
         choices = [o for o in parsed if is_choice(o, groups)]
         values = [o for o in parsed if not is_choice(o, groups)]
-        file = read_config_file(files, chosen_options(choices, groups), groups, problems)
-        chosen = [f"{group}={option_text(option)}" for group, option in file.choices.items()]
-        choices = [*parse_overrides(chosen, groups, problems), *choices]
-        sound = [o for o in choices if not _add(problems, choice_problem(o, groups))]
-        if unusable:
+        file, in_file = read_file(overrides, choices, groups, problems)
+        wrong = [problem for o in choices if (problem := choice_problem(o, groups)) is not None]
+        problems += wrong
+        unsure = {problem.key for problem in problems if problem.key in groups}
+        sound = [o for o in (*in_file, *choices) if o.key_or_group not in unsure]
+        lines = [line for o in sound for line in choice_lines(o, groups)]
+        lines += [line for section, line in file_lines(file) if section in {*groups} - unsure]
+        if not are_files_sound:
             raise ConfigError(problems)
-        node = self._compose(sound, problems)
-        unsure = {o.key_or_group for o in choices} - {o.key_or_group for o in sound}
-        add_file(node, file, unsure)
-        problems.extend(remove_strings(node, groups))
+        node = self._node(tuple(dict.fromkeys(lines)), problems)
+        for section, keys in file.keys.items():
+            if section not in groups:
+                node[section] = keys
         for override in values:
             if override.key_or_group.split(".")[0] not in unsure:
-                _add(problems, set_key(node, override, groups))
+                set_key(node, override, groups, problems)
         try:
             raw = resolved(node, problems)
             config = checked(raw, problems, saved=self._saved, for_here=for_here)
         except ConfigError as error:
-            lines = {**file.lines, **dict.fromkeys((o.key_or_group for o in values), None)}
-            placed = (
-                replace(problem, place=f"{files[0]}, line {line}") if line else problem
-                for problem in error.problems
-                for line in [lines.get(problem.key)]
-            )
-            raise ConfigError(placed) from None
+            typed = {o.key_or_group for o in values}
+            line_of = {key: line for key, line in file.lines.items() if key not in typed}
+            raise ConfigError(
+                replace(one, place=f"{next(filter(is_config_file, overrides))}, line {line}")
+                if (line := line_of.get(one.key))
+                else one
+                for one in error.problems
+            ) from None
         return Composed(config, list(overrides))
 
-    def _compose(self, choices: Sequence[Override], problems: Sequence[Problem]) -> DictConfig:
+    def _node(self, lines: tuple[str, ...], problems: Sequence[Problem]) -> DictConfig:
         """The chosen YAML files put together."""
-        lines = [_line(override, self.groups) for override in choices if not override.is_delete()]
-        if tuple(lines) not in self._nodes:
+        if lines not in self._nodes:
             try:
-                self._nodes[tuple(lines)] = compose_files(lines, self.sources)
+                node = self._nodes[lines] = compose_files(list(lines), self.sources)
             except COMPOSE_ERRORS as error:
                 reason = " ".join(str(error).split())
-                absent = re.search(r"Could not find 'experiment/(\w+)/([\w-]+)'", reason)
-                hint = EXPERIMENT_CHOICE.format(*absent.groups()) if absent else None
+                hint = _EXPERIMENT if "'experiment/" in reason else None
                 problem = Problem("", " ".join(lines), f"files that fit together: {reason}", hint)
                 raise ConfigError([*problems, problem]) from error
-        node = copy.deepcopy(self._nodes[tuple(lines)])
-        OmegaConf.set_struct(node, False)
-        for override in choices:
-            if has_no_file(override, self.groups):
-                node.dataset.name = override.value()
-            if override.is_delete() and override.key_or_group in node:  # it may be typed twice
-                del node[override.key_or_group]
-        return node
+            OmegaConf.set_struct(node, False)
+        return copy.deepcopy(self._nodes[lines])
+
+
+def recompose_config(
+    saved: Mapping[str, Any], overrides: Sequence[str], *, for_here: bool = True
+) -> Config:
+    """The configuration of a run that goes on, with the keys that `overrides` change.
+
+    Args:
+        saved: The run's configuration, plain data.
+        overrides, for_here: As for `compose_config`.
+
+    Raises:
+        ConfigError: With every mistake, or every change that would make another run of it.
+    """
+    begun = from_dict(saved, saved=True)
+    problems: list[Problem] = []
+    groups = config_groups()
+    node = OmegaConf.create(begun.to_dict())
+    for override in parse_overrides(overrides, groups, problems):
+        if is_hydras(override):
+            problems.append(Problem(*sides_of(override), "a key of the run, not of Hydra"))
+        elif not is_choice(override, groups):
+            set_key(node, override, groups, problems)
+        elif (problem := choice_problem(override, groups)) is not None:
+            problems.append(problem)
+        else:
+            _choose_again(node, override, problems)
+    config = checked(resolved(node, problems), problems, saved=True, for_here=for_here)
+    changed = changed_meaning(begun, config)
+    if changed:
+        raise ConfigError(changed)
+    return config
+
+
+def _choose_again(node: DictConfig, override: Override, problems: list[Problem]) -> None:
+    """Choose other loggers; of other groups only the option there was."""
+    group, value = override.key_or_group, override.value()
+    begun = OmegaConf.select(node, f"{group}.name")
+    if group == "logger":
+        names = value if isinstance(value, list) else [value] if value is not None else []
+        node[group] = {str(name): node[group].get(str(name), {}) for name in names}
+    elif value != begun:
+        expects = f"{begun}, with which the run was begun" if begun else "set by its keys here"
+        problems.append(Problem(group, shown(value), expects, "train a new run with it"))
+
+
+def set_key(node: DictConfig, override: Override, groups: Groups, problems: list[Problem]) -> None:
+    """Set, or with ~ remove, one key; add the problem if that cannot be done."""
+    key, value = override.key_or_group, override.value()
+    section, _, last = key.rpartition(".")
+    problem = None
+    try:
+        if override.package is not None:
+            expects = "a group with @package, or a key without"
+            problem = Problem(override.get_key_element(), shown(value), expects)
+        elif override.is_delete():
+            parent = OmegaConf.select(node, section) if section else node
+            known = [*map(str, parent)] if isinstance(parent, DictConfig) else []
+            if last in known:
+                del parent[last]  # pop would look up what its value refers to
+            else:
+                problem = Problem("", f"~{key}", "no such key", did_you_mean(last, known))
+        elif last == "name" and section in ("dataset", "model") and value in groups[section]:
+            if value != OmegaConf.select(node, key):  # the keys chosen with this one do not fit
+                expects = f"left to the group: the keys of {section} depend on it"
+                problem = Problem(key, shown(value), expects, f"write {section}={value}")
+        else:
+            # Lists by edge type are one value: not merged with those that are there.
+            OmegaConf.update(node, key, value, merge=key not in LIST_KEYS, force_add=True)
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        # also where a key's value refers to what is not there
+        problem = Problem(key, shown(value), " ".join(str(error).split()))
+    if problem is not None:
+        problems.append(problem)
+
+
+def resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:
+    """Plain data, interpolations resolved; a key whose value is missing or cannot be resolved is a
+    problem, and null."""
+    raw = cast(dict[str, Any], OmegaConf.to_container(node, resolve=False))
+    number = str(raw).count("${")
+    if number > _MOST_INTERPOLATIONS:  # each may double what the one before stands for
+        expects = f"at most {_MOST_INTERPOLATIONS} interpolations in all"
+        raise ConfigError([*problems, Problem("", f"{number} interpolations", expects)])
+    failed: set[str] = set()
+    while True:
+        try:
+            plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+            return {str(key): value for key, value in cast(dict[Any, Any], plain).items()}
+        except OmegaConfBaseException as error:
+            key = error.full_key or ""
+            value = shown(flattened(raw).get(key, ""))
+            problems.append(Problem(key, value, f"a value: {str(error).splitlines()[0]}"))
+            if not key or key in failed:
+                raise ConfigError(problems) from error
+            failed.add(key)
+            OmegaConf.update(node, key, None)
 
 
 def checked(
@@ -201,19 +282,3 @@ def _gpus_here() -> dict[str, int]:
     from gnntrain.devices import gpus_here  # imports torch; most configurations need no look
 
     return gpus_here()
-
-
-def _add(problems: list[Problem], problem: Problem | None) -> bool:
-    """Whether there is a problem; it is added."""
-    if problem is not None:
-        problems.append(problem)
-    return problem is not None
-
-
-def _line(override: Override, groups: Mapping[str, Sequence[str]]) -> str:
-    group, value = override.get_key_element().lstrip("+"), override.value()
-    if value is None:
-        return f"{group}=none"
-    if has_no_file(override, groups):
-        return "dataset=_published"
-    return f"{'' if group in GROUPS else '+'}{group}={option_text(value)}"

@@ -6,7 +6,9 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra import compose, initialize_config_dir
@@ -15,10 +17,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from gnntrain.app.overrides import parse_override
+from gnntrain.app.overrides import Groups, parse_override
 from gnntrain.config.problems import Problem, did_you_mean
 from gnntrain.config.yaml_files import read_yaml
-from gnntrain.groups import GROUPS, conf_dir
+from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import expanded, is_file, is_folder
 
 COMPOSE_ERRORS = (
@@ -55,15 +57,42 @@ class Sources:
         """`config_dirs`; the folder of the file to begin with comes first."""
         return sorted(self.config_dirs, key=lambda folder: not self.has_primary(folder))
 
+    @cached_property
+    def groups(self) -> Groups:
+        """The options of every group."""
+        return config_groups(self.config_dirs, self.config_path)
+
     def has_primary(self, folder: Path) -> bool:
         """Whether the file to begin with is in this folder."""
         return is_file(folder / f"{self.config_name.removesuffix('.yaml')}.yaml")
 
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with the places of the user's own YAML files."""
+        folders = [self.main, *self.config_dirs]
+        for folder in folders:
+            if not is_folder(folder):
+                flag = "--config-path" if folder is self.main else "--config-dir"
+                yield Problem(flag, str(folder), "a folder that exists")
+        if all(map(is_folder, folders)) and not any(map(self.has_primary, folders)):
+            names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+            expects = f"a YAML file in {' or '.join(map(str, folders))}"
+            hint = did_you_mean(self.config_name, names)
+            yield Problem("--config-name", self.config_name, expects, hint)
+        for file in (
+            f for one in self.config_dirs for g in GROUPS for f in one.glob(f"{g}/*.yaml")
+        ):
+            option = f"{file.parent.name}={file.stem}"
+            try:
+                read_yaml(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                yield Problem("--config-dir", str(file), f"a YAML file: {error}")
+            if (conf_dir() / file.parent.name / file.name).is_file():
+                expects = f"a name of its own: {option} is shipped already"
+                yield Problem("--config-dir", str(file), expects, f"rename {file.name}")
 
-def compose_files(
-    overrides: list[str], sources: Sources, *, with_hydra: bool = False
-) -> DictConfig:
-    """What Hydra makes of overrides, also while its main runs; with its own node or without.
+
+def compose_files(overrides: list[str], sources: Sources) -> DictConfig:
+    """What Hydra makes of overrides, also while its main runs.
 
     Raises:
         Exception: One of `COMPOSE_ERRORS`.
@@ -78,7 +107,7 @@ def compose_files(
         GlobalHydra.instance().clear()
         try:
             with initialize_config_dir(version_base="1.3", config_dir=str(first)):
-                return compose(sources.config_name, lines, return_hydra_config=with_hydra)
+                return compose(sources.config_name, lines)
         finally:
             GlobalHydra.instance().hydra = running
 
@@ -96,44 +125,10 @@ def with_search_path(typed: Sequence[str], sources: Sources) -> tuple[list[str],
     """
     texts, folders = list(typed), list(sources.config_dirs)
     for text in typed:
-        parsed = parse_override(text)
-        if parsed is None or parsed[0].key_or_group != "hydra.searchpath":
-            continue
-        value = parsed[0].value()
-        paths = (
-            [str(path).removeprefix("file://") for path in value] if isinstance(value, list) else []
-        )
-        if paths and not any("://" in path for path in paths):
+        parsed = parse_override(text) if "hydra.searchpath" in text else None
+        value: Any = parsed and parsed[0].value()
+        paths = [str(path).removeprefix("file://") for path in value or ()]
+        if isinstance(value, list) and not any("://" in path for path in paths):
             texts.remove(text)
-            folders += [expanded(path) for path in paths]
+            folders += map(expanded, paths)
     return texts, replace(sources, config_dirs=folders)
-
-
-def source_problems(sources: Sources) -> Iterator[Problem]:
-    """What is wrong with the places of the user's own YAML files."""
-    for folder in sources.config_dirs:
-        yield from _folder_problems(folder)
-    folders = [sources.main, *sources.config_dirs]
-    if not is_folder(sources.main):
-        yield Problem("--config-path", str(sources.main), "a folder that exists")
-    if all(map(is_folder, folders)) and not any(map(sources.has_primary, folders)):
-        names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-        expects = f"a YAML file in {' or '.join(map(str, folders))}"
-        hint = did_you_mean(sources.config_name, names)
-        yield Problem("--config-name", sources.config_name, expects, hint)
-
-
-def _folder_problems(folder: Path) -> Iterator[Problem]:
-    """What is wrong with a folder of the user's own YAML files."""
-    if not is_folder(folder):
-        yield Problem("--config-dir", str(folder), "a folder that exists")
-        return
-    for group in GROUPS:
-        for file in sorted((folder / group).glob("*.yaml")):
-            try:
-                read_yaml(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                yield Problem("--config-dir", str(file), f"a YAML file: {error}")
-            if (conf_dir() / group / file.name).is_file():
-                expects = f"files with names of their own: {group}={file.stem} is shipped already"
-                yield Problem("--config-dir", str(folder), expects, f"rename {group}/{file.name}")

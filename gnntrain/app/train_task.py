@@ -14,12 +14,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gnntrain.app.composing import checked
-from gnntrain.app.node import remove_strings, resolved
+from gnntrain.app.composing import checked, resolved
 from gnntrain.app.sources import Sources
-from gnntrain.config import Config, RunConfig
+from gnntrain.config import Config, Problem, RunConfig
 from gnntrain.errors import Interrupted, RunError
-from gnntrain.groups import GROUPS
 from gnntrain.reporting.run_lookup import RunPlace, is_run
 from gnntrain.reporting.rundir import occupied
 
@@ -58,47 +56,33 @@ class TrainTask:
         """
         sys.argv = list(self.command)  # Hydra's main has read its own
         own = HydraConfig.get()
-        is_single = own.mode == RunMode.RUN
+        is_single, run_dir = own.mode == RunMode.RUN, Path(own.runtime.output_dir)
         if own.verbose:
             logging.basicConfig(format="[%(asctime)s][%(name)s][%(levelname)s] - %(message)s")
         try:
-            config = _config(cfg)
+            # Relative paths start where the command was typed; hydra.job.chdir=true has left it.
+            with contextlib.chdir(own.runtime.cwd):
+                OmegaConf.set_struct(cfg, False)
+                problems: list[Problem] = []
+                config = checked(resolved(cfg, problems), problems)
             overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
                 sweep = Path(own.runtime.cwd, own.sweep.dir)
                 if is_run(sweep):  # another sweeper than ours does not look
                     raise occupied(sweep)
-                run = RunConfig(dir=own.runtime.output_dir)
-                config = config.model_copy(update={"run": run})
-            return _train(config, [str(text) for text in overrides], _place(config))
+                config = config.model_copy(update={"run": RunConfig(dir=str(run_dir))})
+            plain: Any = OmegaConf.to_container(own.run, resolve=False)
+            is_named = config.run != RunConfig() or RUN_DIR_RESOLVER not in plain["dir"]
+            besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
+            place = RunPlace(run_dir, not is_named, tuple(besides))
+            return _train(config, [str(text) for text in overrides], place)
         except BaseException as error:
-            run_dir = Path(own.runtime.output_dir)
             if not hasattr(error, "run_dir"):  # where the command says it is
                 error.run_dir = run_dir  # type: ignore[attr-defined]
             _remove_unused(run_dir)
             if is_single:
                 sys.stderr = _Stderr(sys.stderr)
             raise
-
-
-def _config(cfg: DictConfig) -> Config:
-    """The configuration. Its relative paths start where the command was typed.
-
-    Raises:
-        ConfigError: With every mistake.
-    """
-    with contextlib.chdir(HydraConfig.get().runtime.cwd):  # hydra.job.chdir=true has left it
-        OmegaConf.set_struct(cfg, False)
-        problems = [*remove_strings(cfg, GROUPS)]
-        return checked(resolved(cfg, problems), problems)
-
-
-def _place(config: Config) -> RunPlace:
-    own = HydraConfig.get()
-    typed: Any = OmegaConf.to_container(own.run, resolve=False)
-    is_named = config.run != RunConfig() or RUN_DIR_RESOLVER not in typed["dir"]
-    besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
-    return RunPlace(Path(own.runtime.output_dir), not is_named, tuple(besides))
 
 
 def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float | None:
@@ -123,19 +107,17 @@ def _remove_unused(folder: Path) -> None:
     """Remove the run directory that Hydra made, if nothing but Hydra's own files was written; below
     the current directory those around it too."""
     own = HydraConfig.get()
+    here, inner = Path(own.runtime.cwd), folder / (own.output_subdir or "")
     if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
         for name in _HYDRAS_FILES:
-            (folder / own.output_subdir / name).unlink(missing_ok=True)
-        _remove_empty(folder / own.output_subdir, Path(own.runtime.cwd))
-    _remove_empty(folder, Path(own.runtime.cwd))
-
-
-def _remove_empty(folder: Path, here: Path) -> None:
-    for path in (folder, *folder.parents):
-        if path != folder and here not in path.parents:
+            (inner / name).unlink(missing_ok=True)
+    for path in dict.fromkeys((inner, folder, *folder.parents)):
+        if path not in (inner, folder) and here not in path.parents:
             return
         try:
             path.rmdir()
+        except FileNotFoundError:
+            continue
         except OSError:
             return
 

@@ -5,40 +5,16 @@ What each needs is imported when it runs: help must answer at once, and workers 
 
 from __future__ import annotations
 
-from gnntrain.commands import (
-    clean,
-    completion,
-    cp,
-    doctor,
-    evaluate,
-    export,
-    ls,
-    partition,
-    plan,
-    predict,
-    prepare,
-    report,
-    resume,
-    train,
-)
+from importlib import import_module
+
 from gnntrain.commands.base import Arguments, Command, say
-from gnntrain.commands.help import command_help, general_help
 
-__all__ = ["COMMANDS", "Arguments", "Command", "command_help", "general_help", "say"]
+__all__ = ["COMMANDS", "Arguments", "Command", "say"]
 
+_NAMES = (
+    *("train", "resume", "evaluate", "predict", "export", "plan", "report", "prepare"),
+    *("partition", "ls", "clean", "cp", "doctor", "completion"),
+)
 COMMANDS: dict[str, Command] = {
-    "train": train.COMMAND,
-    "resume": resume.COMMAND,
-    "evaluate": evaluate.COMMAND,
-    "predict": predict.COMMAND,
-    "export": export.COMMAND,
-    "plan": plan.COMMAND,
-    "report": report.COMMAND,
-    "prepare": prepare.COMMAND,
-    "partition": partition.COMMAND,
-    "ls": ls.COMMAND,
-    "clean": clean.COMMAND,
-    "cp": cp.COMMAND,
-    "doctor": doctor.COMMAND,
-    "completion": completion.COMMAND,
+    name: import_module(f"gnntrain.commands.{name}").COMMAND for name in _NAMES
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,35 +21,49 @@ from gnntrain.paths import expanded
 _INTERRUPTED = 130
 _MOST_ENTRIES = 8
 
+Option = tuple[tuple[str, ...], dict[str, Any]]
+"""The arguments of `ArgumentParser.add_argument`."""
 
-@dataclass
-class Arguments:
-    """The command line, sorted.
+
+def option(flags: str, metavar: str, meaning: str, **settings: Any) -> Option:
+    """An option with a value, `--cfg -c`; as for `ArgumentParser.add_argument`."""
+    return tuple(flags.split()), {"metavar": metavar, "help": meaning, **settings}
+
+
+def switch(flags: str, meaning: str) -> Option:
+    """An option without a value."""
+    return tuple(flags.split()), {"action": "store_true", "help": meaning}
+
+
+class Arguments(argparse.Namespace):
+    """The command line, sorted; a command's own options by their names.
 
     Attributes:
         command: What to do; None: not said, so train.
         positionals: Arguments without `=`: what the command is about.
         overrides: Arguments with `=`, or that remove a key with `~`.
-        options: The command's own options (`--out`) and their values; of a switch nothing.
         config_dirs: Folders of the user's own YAML files.
         config_path: A folder in place of `conf/`.
         config_name: The file to begin with.
         hydra: Hydra's other flags, as Hydra reads them: `--info=all`.
-        show_config: Whether to print the whole configuration.
     """
 
     command: str | None = None
-    positionals: list[str] = field(default_factory=list)
-    overrides: list[str] = field(default_factory=list)
-    options: dict[str, str] = field(default_factory=dict)
-    config_dirs: list[Path] = field(default_factory=list)
+    positionals: list[str]
+    overrides: list[str]
+    config_dirs: list[Path]
     config_path: Path | None = None
     config_name: str = "config"
-    hydra: list[str] = field(default_factory=list)
+    hydra: list[str]
+    cfg: str | None = None
     multirun: bool = False
-    show_config: bool = False
+    resolve: bool = False
+    package: str | None = None
     help: bool = False
     version: bool = False
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(positionals=[], overrides=[], config_dirs=[], hydra=[], **values)
 
     @property
     def is_sweep(self) -> bool:
@@ -71,8 +86,7 @@ class Command:
         num_optional: How many of the last ones may be left out.
         repeats: Whether the last may be repeated.
         changes_keys: Whether it takes keys besides.
-        options: Its own options, each with a value: `--out` → "FILE  what it is".
-        switches: Its own options without a value: `--yes` → "what it does".
+        options: Its own options.
     """
 
     usage: str
@@ -84,8 +98,7 @@ class Command:
     num_optional: int = 0
     repeats: bool = False
     changes_keys: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[Option] = ()
 
 
 def say(text: str) -> None:
@@ -155,20 +168,16 @@ def refuse_several(name: str, arguments: Arguments) -> None:
     Raises:
         UserError: They do not train one run.
     """
-    started = launched()
-    shows = arguments.show_config or arguments.hydra
-    if started is None or started.num_processes == 1:
+    started, is_sweep = launched(), arguments.is_sweep
+    shows = arguments.cfg or arguments.hydra
+    trains = name in ("train", "resume") and not shows and not is_sweep
+    if started is None or started.num_processes == 1 or trains:
         return
-    if name in ("train", "resume") and not shows and not arguments.is_sweep:
-        return
-    what = "A sweep" if arguments.is_sweep else f"`gnntrain {name}`"
-    what = f"`gnntrain {name}` with --cfg or --info" if shows else what
+    what = "A sweep" if is_sweep else f"`gnntrain {name}`{' with --cfg or --info' * bool(shows)}"
+    slurm = "; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a cluster"
     error = UserError(
         f"{what} needs one process, and {started.launcher} has started {started.num_processes}.",
-        "Start it alone; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a "
-        "cluster."
-        if arguments.is_sweep
-        else "Start it alone.",
+        f"Start it alone{slurm * is_sweep}.",
     )
     error.is_told = not started.is_main  # type: ignore[attr-defined]
     raise error

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.commands.base import Arguments, Command, option, say, switch
 from gnntrain.errors import RunError, UserError
 from gnntrain.paths import expanded
 
@@ -28,9 +28,9 @@ def _clean(arguments: Arguments) -> int:
     folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
     if given is not None and not folder.is_dir():
         raise UserError(f"there is no folder {given}", "Give one that is there.")
-    begin = time.time() - _seconds(arguments.options.get("--older-than", "0d"))
+    begin = time.time() - (arguments.older_than or 0.0)
     found = [store for store in find_stores(folder) if store.last_used <= begin]
-    if "--all" not in arguments.options:
+    if not arguments.all:
         for store in found:
             if store.is_of_object:
                 say(
@@ -41,7 +41,7 @@ def _clean(arguments: Arguments) -> int:
     if not found:
         say(f"no store to remove in {shown_path(folder)}")
         return 0
-    if "--yes" not in arguments.options:
+    if not arguments.yes:
         _show(found, folder)
         if not _is_agreed(f"Remove {total(found)}?"):
             say("nothing was removed")
@@ -124,9 +124,9 @@ COMMAND = Command(
     _clean,
     positionals=["folder"],
     num_optional=1,
-    options={"--older-than": "AGE  only stores not used for so long: 12h, 30d, 8w"},
-    switches={
-        "--all": "           also stores of graphs given in Python, which cannot be built again",
-        "--yes": "           do not ask",
-    },
+    options=[
+        option("--older-than", "AGE", "only stores not used for so long: 30d", type=_seconds),
+        switch("--all", "also stores of graphs given in Python, which cannot be built again"),
+        switch("--yes", "do not ask"),
+    ],
 )

@@ -1,48 +1,180 @@
-"""Completion in shells."""
+"""Completion in shells: the script, and the words that a half-typed command line may go on with.
+
+Answers at once: nothing heavy is imported. Hydra's own completion knows neither commands nor runs,
+and imports Hydra at each Tab; click's and shtab's know options, not keys and their values.
+"""
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, say
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from gnntrain.commands.base import Arguments, Command, option, say
 from gnntrain.errors import UserError
+from gnntrain.groups import config_groups
+
+_RUNS = Path("runs")
+
+# Bash takes = and : for ends of words, so the part before the last = is taken off again.
+_BASH = """\
+_gnntrain() {
+    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" cur prefix
+    cur="${line##*[[:space:]]}"
+    COMPREPLY=($("${COMP_WORDS[0]}" completion bash --line "$line" 2>/dev/null))
+    if [[ $cur == *=* && $COMP_WORDBREAKS == *=* ]]; then
+        prefix="${cur%"${cur##*=}"}"
+        COMPREPLY=("${COMPREPLY[@]#"$prefix"}")
+    fi
+    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=.] ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+}
+complete -o default -F _gnntrain gnntrain
+"""
+
+_ZSH = """\
+#compdef gnntrain
+_gnntrain() {
+    local -a open done
+    local one
+    for one in "${(@f)$(${words[1]} completion zsh --line "$BUFFER[1,CURSOR]" 2>/dev/null)}"; do
+        case $one in
+            '') ;;
+            *[=.]) open+=("$one") ;;
+            *) done+=("$one") ;;
+        esac
+    done
+    if (( ${#open} + ${#done} == 0 )); then
+        compset -P '*='
+        _files
+        return
+    fi
+    compadd -Q -S '' -a open
+    compadd -Q -a done
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _gnntrain gnntrain
+"""
+
+_FISH = """\
+function __gnntrain
+    set -l words (commandline -opc)
+    set -l found ($words[1] completion fish --line (commandline -cp) 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c gnntrain -k -f -a '(__gnntrain)'
+"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+_INSTALL = {
+    "bash": 'eval "$(gnntrain completion bash)"   # in ~/.bashrc',
+    "zsh": 'eval "$(gnntrain completion zsh)"    # in ~/.zshrc',
+    "fish": "gnntrain completion fish | source     # in ~/.config/fish/config.fish",
+}
 
 
 def _completion(arguments: Arguments) -> int:
-    from gnntrain.completion.scripts import INSTALL, SCRIPTS
-
     shell = arguments.positionals[0]
-    if shell not in SCRIPTS:
-        hint = f"There are {', '.join(SCRIPTS)}: {INSTALL['bash']}"
+    if shell not in _SCRIPTS:
+        hint = f"There are {', '.join(_SCRIPTS)}: {_INSTALL['bash']}"
         raise UserError(f"completion for {shell!r} is not known", hint)
-    line = arguments.options.get("--line")
-    if line is None:
-        say(SCRIPTS[shell].rstrip())
+    if arguments.line is None:
+        say(_SCRIPTS[shell].rstrip())
         return 0
-    lines = _candidates(line, with_meaning=shell == "fish")
+    found = candidates(arguments.line).items()
+    lines = [f"{word}\t{meaning}".rstrip() if shell == "fish" else word for word, meaning in found]
     if lines:
         say("\n".join(lines))
     return 0
 
 
-def _candidates(line: str, *, with_meaning: bool) -> list[str]:
-    from gnntrain.commands import COMMANDS
-    from gnntrain.commands.ls import KINDS
-    from gnntrain.completion.candidates import CommandInfo, candidates
-    from gnntrain.completion.scripts import SCRIPTS
+def known_keys() -> dict[str, tuple[str, list[str]]]:
+    """By key: its meaning, and the values that can be listed. Of a section whose options have
+    different keys, those of all of them.
 
-    commands = {
-        name: CommandInfo(
-            command.summary,
-            command.positionals,
-            command.changes_keys or not command.positionals,
-            command.options,
-            command.switches,
-        )
-        for name, command in COMMANDS.items()
-    }
-    found = candidates(line, commands, {"shell": list(SCRIPTS), "kind": list(KINDS)})
-    if not with_meaning:
-        return list(found)
-    return [f"{word}\t{meaning}".rstrip() for word, meaning in found.items()]
+    `python -m scripts.config_reference` writes them from the schema to `keys.json`: the schema
+    itself takes a sixth of a second to import, too long for the Tab key.
+    """
+    keys: dict[str, tuple[str, list[str]]] = json.loads(
+        Path(__file__).with_name("keys.json").read_text(encoding="utf-8")
+    )
+    return keys
+
+
+def candidates(line: str) -> dict[str, str]:
+    """The words that the last word of `line` may become, and what they mean; none where a file may
+    stand.
+
+    Args:
+        line: What was typed up to the cursor, the command first.
+    """
+    from gnntrain.commands import COMMANDS
+    from gnntrain.commands.parsing import options_of
+
+    try:
+        words = shlex.split(line)
+    except ValueError:  # an open quotation mark
+        words = line.replace("'", "").replace('"', "").split()
+    *before, current = [*words, ""][1:] if line[-1:].isspace() else words[1:] or [""]
+    previous = before[-1] if before else ""
+    has_command = bool(before) and before[0] in COMMANDS
+    name = before[0] if has_command else "train"
+    command = COMMANDS[name]
+    options = {flags[0]: settings for flags, settings in options_of(name)}
+    if "action" not in (last := options.get(previous, {"action": ""})) or last.get("dest"):
+        found = dict.fromkeys(last.get("choices", ()), "")
+    elif current.startswith("-"):
+        found = {flag: str(settings["help"]) for flag, settings in options.items()}
+    else:
+        typed = [word for word in before if "=" not in word and not word.startswith("-")]
+        left = command.positionals[len(typed) - has_command :]
+        takes_keys = command.changes_keys or not command.positionals
+        groups = config_groups([*_config_dirs(before)])
+        found = _positionals(left[0]) if left and "=" not in current else {}
+        found |= {one: COMMANDS[one].summary for one in COMMANDS if not before}
+        if "=" in current or (takes_keys and not left):
+            found |= _keys(current, groups)
+    return {word: meaning for word, meaning in found.items() if word.startswith(current)}
+
+
+def _config_dirs(before: list[str]) -> list[Path]:
+    text = " ".join(before).replace("--config-dir ", "--config-dir=")
+    given = [word.partition("=")[2] for word in text.split() if word.startswith("--config-dir=")]
+    return [Path(folder).expanduser() for folder in given]
+
+
+def _positionals(name: str) -> dict[str, str]:
+    """The values of a positional argument of this name."""
+    if name.startswith("run"):
+        runs = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
+        words = ["latest"] * bool(runs) + runs
+    elif name == "experiment":
+        words = [option for option in config_groups()["experiment"] if option != "none"]
+    else:
+        from gnntrain.commands.ls import KINDS
+
+        words = [*{"shell": _SCRIPTS, "kind": KINDS}.get(name, ())]
+    return dict.fromkeys(words, "")
+
+
+def _keys(current: str, groups: Mapping[str, list[str]]) -> dict[str, str]:
+    """Groups and sections; of a section its keys; of a key its values, those of the next one in a
+    list or in a sweep."""
+    keys, (key, equals, value) = known_keys(), current.partition("=")
+    if equals:
+        options = groups.get(key) or keys.get(key, ("", []))[1]
+        typed = f"{key}={value[: max(value.rfind(','), value.rfind('[')) + 1]}"
+        return dict.fromkeys((f"{typed}{option}" for option in options), "")
+    if "." in current:
+        return {f"{name}=": meaning for name, (meaning, _) in keys.items()}
+    found = {f"{group}=": ", ".join(all_) for group, all_ in groups.items() if len(all_) > 1}
+    return found | dict.fromkeys((f"{name.partition('.')[0]}." for name in keys), "")
 
 
 COMMAND = Command(
@@ -53,5 +185,5 @@ COMMAND = Command(
     ["gnntrain completion bash", "gnntrain completion zsh"],
     _completion,
     positionals=["shell"],
-    options={"--line": "TEXT      answer for this half-typed command line, as the script asks"},
+    options=[option("--line", "TEXT", "answer for this half-typed line, as the script asks")],
 )

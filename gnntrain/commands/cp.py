@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from pathlib import Path
 
@@ -12,9 +11,29 @@ from gnntrain.groups import conf_dir, config_groups
 
 
 def _cp(arguments: Arguments) -> int:
+    from gnntrain.config.problems import meant_or
+
     named, target = arguments.positionals[0], Path(arguments.positionals[1]).expanduser()
-    group, option = _shipped(named)
-    _check_target(named, group, target)
+    group, slash, option = named.partition("/")
+    if not slash:
+        group, option = "experiment", named
+    groups = config_groups()
+    if option not in groups.get(group, ()):
+        known = groups.get(group, groups)
+        what = f"{group} {option!r}" if group in groups else f"group {group!r}"
+        meant = option if group in groups else group
+        hint = meant_or(meant, known, f"There are {', '.join(known)}.")
+        raise UserError(f"there is no {what}", hint)
+    stem = target.name.removesuffix(".yaml")
+    name = f"my_{stem}.yaml" if stem in groups[group] else f"{stem}.yaml"
+    is_in_folder = target.absolute().parent.name == group
+    fitting = target.with_name(name) if is_in_folder else target.parent / group / name
+    if target != fitting:
+        raise UserError(
+            f"{target} would not be found: --config-dir looks for FOLDER/{group}/NAME.yaml, with "
+            "a name that is not shipped already",
+            f"Type `gnntrain cp {named} {shlex.quote(str(fitting))}`.",
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
@@ -29,43 +48,6 @@ def _cp(arguments: Arguments) -> int:
     folder = shlex.quote(str(target.parent.parent))
     say(f"  gnntrain --config-dir {folder} {group}={target.stem}")
     return 0
-
-
-def _shipped(named: str) -> tuple[str, str]:
-    """Group and option of `EXPERIMENT` or `GROUP/OPTION`."""
-    group, slash, option = named.partition("/")
-    if not slash:
-        group, option = "experiment", named
-    options = config_groups().get(group)
-    if options is None:
-        raise UserError(
-            f"there is no group {group!r}", f"There are {', '.join(sorted(config_groups()))}."
-        )
-    if option not in options:
-        near = difflib.get_close_matches(option, options, n=1)
-        guess = f"Did you mean {near[0]}? " if near else ""
-        hint = f"{guess}There are {', '.join(name for name in options if name != 'none')}."
-        raise UserError(f"there is no {group} {option!r}", hint)
-    return group, option
-
-
-def _check_target(named: str, group: str, target: Path) -> None:
-    """Whether the file lies and is called so that `--config-dir` finds it as another option."""
-    stem = target.stem if target.suffix in (".yaml", ".yml") else target.name
-    is_plain = target.suffix == ".yaml" and target.absolute().parent.name == group
-    is_new = stem not in config_groups()[group]
-    if is_plain and is_new:
-        return
-    stem = stem if is_new else f"my_{stem}"
-    folder = target.parent.parent if target.parent.name == group else target.parent
-    fitting = folder / group / f"{stem}.yaml"
-    reason = (
-        f"{group}={stem.removeprefix('my_')} is shipped already, and yours needs a name of its own"
-        if is_plain
-        else f"--config-dir looks for FOLDER/{group}/NAME.yaml"
-    )
-    hint = f"Type `gnntrain cp {named} {shlex.quote(str(fitting))}`."
-    raise UserError(f"{target} would not be found: {reason}", hint)
 
 
 COMMAND = Command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.commands.base import Arguments, Command, write_json
+from gnntrain.commands.base import Arguments, Command, option, switch, write_json
 
 if TYPE_CHECKING:
     from gnntrain.config import Config
@@ -23,9 +23,9 @@ def _doctor(arguments: Arguments) -> int:
 
     from gnntrain.reporting.tables import print_sections
 
-    out = arguments.options.get("--json")
+    out = arguments.json
     examined: Examined = []
-    look = _kernels if "--gpu" in arguments.options else _machine
+    look = _kernels if arguments.gpu else _machine
     sections = look(config, examined)
     if out == "-":
         list(sections)
@@ -76,6 +76,8 @@ COMMAND = Command(
     "for GPUs instead, beside the operators of torch that take its place where it fails.",
     ["gnntrain doctor", "gnntrain doctor --json -", "gnntrain doctor --gpu"],
     _doctor,
-    options={"--json": "FILE      write it as JSON (-: instead of the text)"},
-    switches={"--gpu": "          try the kernels for GPUs"},
+    options=[
+        option("--json", "FILE", "write it as JSON (-: instead of the text)"),
+        switch("--gpu", "try the kernels for GPUs"),
+    ],
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.commands.base import Arguments, Command, option, say
 
 
 def _export(arguments: Arguments) -> int:
     from gnntrain.reporting.text import shown_path
     from gnntrain.results.export import export
 
-    done = export(arguments.positionals[0], arguments.options.get("--out"))
+    done = export(arguments.positionals[0], arguments.out)
     say(f"{shown_path(done.path)}: the best model of {done.run} as {done.made_with}")
     say("README.md there says how to use it without gnntrain")
     return 0
@@ -24,5 +24,5 @@ COMMAND = Command(
     ["gnntrain export latest"],
     _export,
     positionals=["run directory"],
-    options={"--out": "DIR  where to; must not be there yet, or empty"},
+    options=[option("--out", "DIR", "where to; must not be there yet, or empty")],
 )

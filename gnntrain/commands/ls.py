@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +21,10 @@ _BRIEF = 5
 def _ls(arguments: Arguments) -> int:
     kind, folder = [*arguments.positionals, None, None][:2]
     if kind is not None and kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        guess = f"Did you mean {near[0]}? " if near else ""
-        raise UserError(f"{kind!r} cannot be listed", f"{guess}There are {', '.join(KINDS)}.")
+        from gnntrain.config.problems import meant_or
+
+        hint = meant_or(kind, KINDS, f"There are {', '.join(KINDS)}.")
+        raise UserError(f"{kind!r} cannot be listed", hint)
     if folder is not None:
         if kind not in _IN_FOLDERS:
             hint = "As in `gnntrain ls runs FOLDER` or `gnntrain ls datasets FOLDER`."
@@ -39,65 +39,44 @@ def _ls(arguments: Arguments) -> int:
 
 def _sections(kind: str | None, folder: Path | None) -> Iterator[Section]:
     """The sections of one kind; without a kind all of them, briefly."""
-    if kind in ("datasets", "stores", None):
-        yield from _datasets_and_stores(kind, folder)
-    if kind in ("models", None):
-        from gnntrain.inventory import models
-
-        yield _section("models", models.HEADER, models.model_rows(), [models.NOTE], 2)
-    if kind in ("runs", None):
-        from gnntrain.inventory import runs
-        from gnntrain.reporting.run_lookup import RUNS
-        from gnntrain.reporting.text import shown_path
-
-        root = folder or RUNS
-        rows = runs.run_rows(root)
-        kept, more = _brief(rows, "gnntrain ls runs") if kind is None else (rows, [])
-        notes = [*runs.run_notes(rows), *more]
-        yield _section(f"runs in {shown_path(root)}", runs.HEADER, kept, notes, 3)
-
-
-def _datasets_and_stores(kind: str | None, folder: Path | None) -> Iterator[Section]:
     from gnntrain.config import DatasetConfig
     from gnntrain.data.stores import find_stores, stores_folder
-    from gnntrain.inventory import datasets, stores
-    from gnntrain.reporting.tables import Section
+    from gnntrain.inventory import datasets, models, runs, stores
+    from gnntrain.reporting.run_lookup import RUNS
+    from gnntrain.reporting.tables import Section, rows
     from gnntrain.reporting.text import shown_path
 
-    place = folder or stores_folder(DatasetConfig())
-    found = find_stores(place)
-    if kind is None:
-        names = ", ".join(datasets.dataset_names())
-        yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
-    elif kind == "datasets":
-        rows = datasets.dataset_rows(found)
-        yield _section("data sets", datasets.HEADER, rows, [datasets.NOTE])
-    rows = stores.store_rows(found)
-    notes = [stores.NONE_YET]
-    if found:
-        notes = [f"{stores.total(found)}; `gnntrain clean` removes stores."]
-    if kind is None:
-        rows, more = _brief(rows, "gnntrain ls stores")
-        notes += more
-    yield _section(f"stores in {shown_path(place)}", stores.HEADER, rows, notes, 2)
+    def section(
+        title: str,
+        header: Sequence[str],
+        cells: Sequence[Sequence[str]],
+        notes: Sequence[str],
+        left: int,
+        command: str,
+    ) -> Section:
+        kept = cells[:_BRIEF] if kind is None and command else cells
+        more = [f"{len(cells) - len(kept)} more: `{command}`."] if len(kept) < len(cells) else []
+        return Section(title, [*([rows(header, kept, left=left)] if kept else []), *notes, *more])
 
-
-def _brief(rows: list[list[str]], more: str) -> tuple[list[list[str]], list[str]]:
-    """The first rows, and a sentence about the others."""
-    left_out = len(rows) - _BRIEF
-    return rows[:_BRIEF], [f"{left_out} more: `{more}`."] if left_out > 0 else []
-
-
-def _section(
-    title: str,
-    header: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    notes: Sequence[str] = (),
-    left: int = 1,
-) -> Section:
-    from gnntrain.reporting.tables import Section, rows
-
-    return Section(title, [*([rows(header, cells, left=left)] if cells else []), *notes])
+    if kind in ("datasets", "stores", None):
+        place = folder or stores_folder(DatasetConfig())
+        found = find_stores(place)
+        if kind is None:
+            names = ", ".join(datasets.dataset_names())
+            yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
+        elif kind == "datasets":
+            sizes = datasets.dataset_rows(found)
+            yield section("data sets", datasets.HEADER, sizes, [datasets.NOTE], 1, "")
+        note = f"{stores.total(found)}; `gnntrain clean` removes stores."
+        title, cells = f"stores in {shown_path(place)}", stores.store_rows(found)
+        notes = [note if found else stores.NONE_YET]
+        yield section(title, stores.HEADER, cells, notes, 2, "gnntrain ls stores")
+    if kind in ("models", None):
+        yield section("models", models.HEADER, models.model_rows(), [models.NOTE], 2, "")
+    if kind in ("runs", None):
+        root = folder or RUNS
+        cells, title = runs.run_rows(root), f"runs in {shown_path(root)}"
+        yield section(title, runs.HEADER, cells, runs.run_notes(cells), 3, "gnntrain ls runs")
 
 
 COMMAND = Command(

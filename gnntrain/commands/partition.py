@@ -6,28 +6,28 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import Arguments, Command
-from gnntrain.errors import UserError
+from gnntrain.commands.base import Arguments, Command, option
 from gnntrain.paths import expanded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.partitioned_graph import Method, PartitionedGraph, PartitionMeta
-    from gnntrain.data.store import StoredGraph
+    from gnntrain.data.partitioned_graph import Method
     from gnntrain.reporting.tables import Section
+
+_METHODS: tuple[Method, ...] = ("streaming", "metis", "random")
 
 
 def _partition(arguments: Arguments) -> int:
-    num_parts, out = _number(arguments.options), expanded(_needed(arguments.options, "--out"))
     from gnntrain.app import compose_config
 
     config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
-    method = _method(arguments.options)
     from gnntrain.reporting.tables import print_sections
 
-    print_sections(_sections(config.dataset, num_parts, out, method))
+    method = arguments.method or _METHODS[0]
+    sections = _sections(config.dataset, arguments.parts, expanded(arguments.out), method)
+    print_sections(sections)
     return 0
 
 
@@ -36,80 +36,40 @@ def _sections(
 ) -> Iterator[Section]:
     """Cut the graph; what is to be said of it comes as soon as it is known."""
     from gnntrain.data.partitioning.build import partition, refuse_mistakes
+    from gnntrain.reporting.tables import Section, pairs, rows
+    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
     from gnntrain.run_store import prepare_store
 
     began = time.perf_counter()
     store = prepare_store(dataset).store
     refuse_mistakes(store, num_parts, out, method)
-    yield _graph(store, num_parts, method)
+    graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
+    about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
+    yield Section("partition", [pairs(about)])
     parts = partition(store, num_parts, out, method)
-    yield from _result(parts, time.perf_counter() - began)
-
-
-def _needed(options: dict[str, str], name: str) -> str:
-    if name not in options:
-        raise UserError(f"partition needs {name}", f"As in `{COMMAND.examples[0]}`.")
-    return options[name]
-
-
-def _number(options: dict[str, str]) -> int:
-    given = _needed(options, "--parts")
-    if not given.isascii() or not given.removeprefix("-").isdigit():
-        raise UserError(f"--parts={given} is no whole number", f"As in `{COMMAND.examples[0]}`.")
-    return int(given)
-
-
-def _method(options: dict[str, str]) -> Method:
-    from gnntrain.data.partitioned_graph import METHODS
-
-    given = options.get("--method", METHODS[0])
-    for method in METHODS:
-        if method == given:
-            return method
-    raise UserError(f"--method={given} is not known", f"There are {', '.join(METHODS)}.")
-
-
-def _graph(store: StoredGraph, num_parts: int, method: Method) -> Section:
-    from gnntrain.reporting.tables import Section, pairs
-
-    rows = [
-        ("graph", f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"),
-        ("parts", f"{num_parts}, by the method {method}"),
-    ]
-    return Section("partition", [pairs(rows)])
-
-
-def _result(parts: PartitionedGraph, seconds: float) -> Iterator[Section]:
-    from gnntrain.reporting.tables import Section, pairs, rows
-    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
-
     meta = parts.meta
     share = meta.cut_edges / max(parts.num_edges, 1)
-    result = [
-        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
-        ("balance", f"{_balance(meta)} (largest part over the mean)"),
-    ]
-    yield Section("result", [pairs(result)])
-    header = ("part", "nodes", "edges", "training nodes", "size")
-    cells = (
-        (f"{number}", f"{part.num_nodes:,}", f"{part.num_edges:,}", f"{part.num_train:,}",
-         format_bytes(part.num_bytes))
-        for number, part in enumerate(meta.parts)
-    )  # fmt: skip
-    yield Section("parts", [rows(header, cells)])
-    yield Section(f"written to {shown_path(parts.path)} in {format_seconds(seconds)}", [])
-
-
-def _balance(meta: PartitionMeta) -> str:
-    """How much larger the largest part is than the mean, by nodes, edges and training nodes."""
     sizes = {
         "nodes": [part.num_nodes for part in meta.parts],
         "edges": [part.num_edges for part in meta.parts],
         "training nodes": [part.num_train for part in meta.parts],
     }
-    means = {name: sum(found) / len(found) for name, found in sizes.items()}
-    return ", ".join(
-        f"{name} {max(found) / means[name]:.2f}" for name, found in sizes.items() if means[name]
+    balance = ", ".join(
+        f"{name} {max(found) * len(found) / sum(found):.2f}"
+        for name, found in sizes.items()
+        if any(found)
+    )
+    result = [
+        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
+        ("balance", f"{balance} (largest part over the mean)"),
+    ]
+    yield Section("result", [pairs(result)])
+    bytes_ = (format_bytes(part.num_bytes) for part in meta.parts)
+    numbers = ((f"{number:,}" for number in found) for found in sizes.values())
+    cells = zip(map(str, range(num_parts)), *numbers, bytes_, strict=True)
+    yield Section("parts", [rows(("part", *sizes, "size"), [*cells])])
+    yield Section(
+        f"written to {shown_path(parts.path)} in {format_seconds(time.perf_counter() - began)}", []
     )
 
 
@@ -127,9 +87,9 @@ COMMAND = Command(
         "gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random",
     ],
     _partition,
-    options={
-        "--parts": "N    number of parts, at most 256",
-        "--out": "DIR  where to; must not be there yet, or empty",
-        "--method": "streaming|metis|random  how nodes are assigned (default: streaming)",
-    },
+    options=[
+        option("--parts", "N", "number of parts, at most 256", type=int, required=True),
+        option("--out", "DIR", "where to; must not be there yet, or empty", required=True),
+        option("--method", "METHOD", "streaming (default), metis or random", choices=_METHODS),
+    ],
 )

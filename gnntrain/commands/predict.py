@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.commands.base import Arguments, Command, option, say, switch
 
 if TYPE_CHECKING:
     from gnntrain.config import Config, DatasetConfig
@@ -18,11 +17,6 @@ _UNREAD = ("labels", "split")
 
 
 def _predict(arguments: Arguments) -> int:
-    from gnntrain.errors import UserError
-
-    out = arguments.options.get("--out")
-    if out is None:
-        raise UserError("predict needs --out FILE", f"As in `{COMMAND.examples[0]}`.")
     from gnntrain.run import saved_config
 
     config = None
@@ -30,16 +24,15 @@ def _predict(arguments: Arguments) -> int:
         config = predicting_config(saved_config(arguments.positionals[0]), arguments.overrides)
     from gnntrain.results.prediction import predict
 
-    run, given = arguments.positionals[0], arguments.options
-    options = {key: given[f"--{key}"] for key in ("what", "nodes") if f"--{key}" in given}
+    given = {"what": arguments.what, "nodes": arguments.nodes}
     done = predict(
-        run,
-        out,
+        arguments.positionals[0],
+        arguments.out,
         config=config,
         reread=any(map(_is_about_graph, arguments.overrides)),
-        strict="--strict" in given,
-        spreadsheet_safe="--spreadsheet-safe" in given,
-        **options,
+        strict=arguments.strict,
+        spreadsheet_safe=arguments.spreadsheet_safe,
+        **{key: value for key, value in given.items() if value is not None},
     )
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
@@ -56,6 +49,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
         ConfigError: With every mistake.
     """
     from gnntrain.app import compose_config, recompose_config
+    from gnntrain.app.overrides import written
     from gnntrain.config import FilesConfig, from_dict
 
     about_graph = list(filter(_is_about_graph, overrides))
@@ -73,7 +67,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     values = {key: getattr(begun, key) for key in sorted(kept)}
     if is_same_kind and isinstance(begun, FilesConfig):
         _move(values, has_moved=any(o.startswith("dataset.root=") for o in about_graph))
-    own = [f"dataset.{key}={_written(value)}" for key, value in values.items()]
+    own = [f"dataset.{key}={written(value)}" for key, value in values.items()]
     dataset = compose_config([choice, *own, *rest]).config.dataset
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
@@ -105,11 +99,6 @@ def _move(values: dict[str, Any], *, has_moved: bool) -> None:
             values[key] = str(Path(path).relative_to(root))
 
 
-def _written(value: object) -> str:
-    """A value as an override has it."""
-    return json.dumps(value, ensure_ascii=False)
-
-
 COMMAND = Command(
     "RUN --out FILE [--what WHAT] [--nodes NODES] [--strict] [group.key=value] ...",
     "what a run's best model predicts, node by node, in a file",
@@ -126,14 +115,11 @@ COMMAND = Command(
     _predict,
     positionals=["run directory"],
     changes_keys=True,
-    options={
-        "--out": "FILE    where to: .csv, .parquet, .npz or .npy, which must not be there yet",
-        "--what": "WHAT   class (the default), probabilities or logits; of a regression value (the "
-        "default); embeddings",
-        "--nodes": "NODES all (the default), train, val, test, or a file of node ids",
-    },
-    switches={
-        "--spreadsheet-safe": "an apostrophe before texts of a csv that begin with = + - @",
-        "--strict": "        refuse another graph that is unlike the run's, instead of a warning",
-    },
+    options=[
+        option("--out", "FILE", "the new .csv, .parquet, .npz or .npy", required=True),
+        option("--what", "WHAT", "class (default), probabilities, logits, value or embeddings"),
+        option("--nodes", "NODES", "all (default), train, val, test, or a file of node ids"),
+        switch("--spreadsheet-safe", "an apostrophe before texts of a csv that begin with = + - @"),
+        switch("--strict", "refuse another graph that is unlike the run's: no mere warning"),
+    ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.commands.base import Arguments, Command, say
+from gnntrain.commands.base import Arguments, Command, option, say
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -11,14 +11,15 @@ def _report(arguments: Arguments) -> int:
     from gnntrain.report.writing import write_report
     from gnntrain.reporting.text import shown_path
 
-    out = arguments.options.get("--out")
+    out = arguments.out
     if out == "-":
         raise UserError("a report is a file, and --out=- names none", "As in `--out report.csv`.")
     path = write_report(
         arguments.positionals,
         expanded(out) if out is not None else None,
-        arguments.options.get("--format"),
+        arguments.format,
         say,
+        expanded(arguments.figures) if arguments.figures is not None else None,
     )
     say(shown_path(path))
     return 0
@@ -39,8 +40,9 @@ COMMAND = Command(
     _report,
     positionals=["run directory"],
     repeats=True,
-    options={
-        "--out": "FILE       the report; its suffix is the format",
-        "--format": "FORMAT  html (default), csv (a row a run) or png (the curves)",
-    },
+    options=[
+        option("--out", "FILE", "the report; its suffix is the format"),
+        option("--format", "FORMAT", "html (default) or csv (a row a run)"),
+        option("--figures", "DIR", "a folder for the page's figures, a PNG file each"),
+    ],
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gnntrain.commands.base import Arguments, Command, in_meeting
 from gnntrain.errors import UserError
-from gnntrain.startup import collection_paused, load_torch_library
+from gnntrain.startup import collection_paused
 
 if TYPE_CHECKING:
     from gnntrain.app import Sources
@@ -17,24 +17,16 @@ _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 
 def _train(arguments: Arguments) -> int:
-    shows = arguments.show_config or arguments.hydra
+    shows = arguments.cfg or arguments.hydra
     if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
-        return in_meeting(lambda: _lead(arguments))
-
-
-def _lead(arguments: Arguments) -> int:
-    import gnntrain.app.hydra_main  # noqa: F401  # compiled modules would wait for torch
-
-    load_torch_library()
-    return _run(arguments)
+        return in_meeting(lambda: _run(arguments))
 
 
 def _run(arguments: Arguments) -> int:
     from gnntrain.app import Sources
-    from gnntrain.app.hydra_main import run_hydra
-    from gnntrain.app.refusals import HydraRefused
+    from gnntrain.app.hydra_main import HydraRefused, run_hydra
     from gnntrain.app.sources import with_search_path
     from gnntrain.config import ConfigError
 
@@ -42,18 +34,17 @@ def _run(arguments: Arguments) -> int:
     typed, sources = with_search_path(arguments.overrides, sources)
     sweeps = arguments.is_sweep
     flags = [*arguments.hydra, *(["--multirun"] if arguments.multirun else [])]
-    flags += ["--cfg=job"] if arguments.show_config else []
+    flags += ["--cfg=job"] if arguments.cfg == "job" else []
     if not sweeps:
         _refuse_sweep_keys(typed)
     elif sources != Sources([]) or any(map(_FOREIGN.match, typed)):
         _judge(typed, sources, is_sweep=True)  # a sweeper that is not ours may not
     try:
         return run_hydra(typed, flags, sources)
-    except HydraRefused:
-        _judge(typed, sources, is_sweep=sweeps)
-    except ConfigError:
-        _judge(typed, sources, is_sweep=sweeps)  # tells the places in the user's file, too
-        raise
+    except (HydraRefused, ConfigError) as error:
+        _judge(typed, sources, is_sweep=sweeps)  # tells all, and the places in the user's file
+        if isinstance(error, ConfigError):
+            raise
     return run_hydra(typed, flags, sources, forced=True)
 
 
@@ -69,23 +60,13 @@ def _refuse_sweep_keys(overrides: Sequence[str]) -> None:
 def _judge(typed: Sequence[str], sources: Sources, *, is_sweep: bool) -> None:
     """Raise a ConfigError with every mistake, if there are any."""
     from gnntrain.app import Composer
-    from gnntrain.app.refusals import hydra_problems
-    from gnntrain.config import ConfigError, Problem
 
-    composer = Composer(sources)
-    problems: list[Problem] = []
-    try:
-        if is_sweep:
-            from gnntrain.sweep.plan import check_examples
+    if is_sweep:
+        from gnntrain.sweep.plan import check_examples
 
-            check_examples(typed, composer)
-        else:
-            composer.compose(typed)
-    except ConfigError as error:
-        problems += error.problems
-    problems += hydra_problems(typed, sources)
-    if problems:
-        raise ConfigError(problems)
+        check_examples(typed, Composer(sources))
+    else:
+        Composer(sources).compose(typed)
 
 
 COMMAND = Command(

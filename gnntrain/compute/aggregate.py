@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute import kernels, reference
+from gnntrain.compute import kernels
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import (
     NO_NUMBERS,
@@ -29,8 +31,12 @@ from gnntrain.compute.reference import (
     by_head,
     columns_of,
     destinations,
+    edge_sums,
     exact_type,
     fill_padding,
+    maxima,
+    rows_at,
+    sums_at,
 )
 from gnntrain.compute.rows import Gather
 
@@ -59,17 +65,43 @@ class Aggregate(Operator):
         return torch.empty(self.total.num_dst, self.out_width, dtype=self.dtype, device=device)
 
     def reference(self) -> Tensor:
+        """Some columns of all rows are read at a time, or of each edge's, whichever are fewer."""
         features, total, root, dtype = self.features, self.total, self.root, self.dtype
-        exact, num_dst = exact_type(features.rows.dtype, dtype), total.num_dst
-        first = total.first_loop
+        exact, num_dst, heads = exact_type(features.rows.dtype, dtype), total.num_dst, total.heads
         width = features.num_features // 2 if root == "added" else features.num_features
-        out = reference.row_sums(features, total, width, exact)
+        indptr, src, num_rows = total.indptr, total.indices, len(features)
+        if src is None:
+            src = torch.arange(num_rows, dtype=indptr.dtype, device=indptr.device)
+        factors: list[Tensor] = []  # of each edge's row
+        if (weight := total.edge_weight) is not None:
+            weight = weight if total.edge_ids is None else weight.index_select(0, total.edge_ids)
+            factors.append(weight.reshape(len(src), heads))
+        if total.source_scale is not None:
+            factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
+        if total.skip_own:
+            is_other = src != destinations(indptr, len(src)) + total.dst_offset
+            factors.append(is_other.unsqueeze(1))
+        factors_of_heads: Any = [None] * heads
+        if factors:
+            product = reduce(torch.mul, [part.to(exact) for part in factors])
+            factors_of_heads = product.expand(-1, heads).t().contiguous()
+        numbers = torch.arange(min(len(src), num_rows), dtype=src.dtype, device=src.device)
+        wanted, places = (src, numbers) if len(src) < num_rows else (numbers, src)
+        parts: list[Tensor] = []
+        for own_heads, columns in columns_of(width, len(numbers), heads):
+            rows = rows_at(features.columns(columns), wanted).to(exact)
+            # Rows without columns are one part.
+            rows_of = rows.chunk(own_heads.stop - own_heads.start, dim=1)
+            for part, factor in zip(rows_of, factors_of_heads[own_heads], strict=False):
+                parts.append(sums_at(part.contiguous(), places, indptr, factor))
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if total.scale is not None:
             out *= total.scale.to(exact).unsqueeze(1)
 
         def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
             return Gather(features, start, start + number, dtype).reference()
 
+        first = total.first_loop
         start = max(0, total.dst_offset + first)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
@@ -77,7 +109,7 @@ class Aggregate(Operator):
             rows = by_head(own(start, number, exact)[:, :width], total.loop_heads)
             out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
-            number = min(len(features), num_dst - first)
+            number = min(num_rows, num_dst - first)
             out[first : first + number] += own(start, number, exact)[:, width:]
         if root == "beside":
             return torch.cat([out.to(dtype), own(total.dst_offset, num_dst, dtype)], dim=1)
@@ -173,8 +205,8 @@ class AggregateMax(Operator):
         is_empty = (indptr.diff() == 0).unsqueeze(1)
         out, ties = self.fake()
         for _, columns in columns_of(features.num_features, len(indices)):
-            values = reference.rows_at(features.columns(columns), indices).to(exact)
-            top = reference.maxima(fill_padding(values, indptr, -torch.inf), dst, indptr)
+            values = rows_at(features.columns(columns), indices).to(exact)
+            top = maxima(fill_padding(values, indptr, -torch.inf), dst, indptr)
             out[:, columns] = top.masked_fill_(is_empty, 0)
             if self.count:
                 is_top = fill_padding(values == top.index_select(0, dst), indptr)
@@ -236,7 +268,7 @@ class AggregateMaxBackward(Operator):
             tops = self.out[:, columns].index_select(0, indices)
             is_top = tops == rows[:, columns].index_select(0, src)
             values = shares[:, columns].index_select(0, indices)
-            found[:, columns] = reference.edge_sums(values.where(is_top, 0), indptr)
+            found[:, columns] = edge_sums(values.where(is_top, 0), indptr)
         return found
 
     def cpu(self) -> Tensor:

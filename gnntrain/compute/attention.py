@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import kernels
+from gnntrain.compute import kernels, reference
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import (
@@ -29,7 +29,6 @@ from gnntrain.compute.reference import (
     by_head,
     columns_of,
     destinations,
-    edge_chunks,
     edge_sums,
     end_sums,
     exact_type,
@@ -287,7 +286,9 @@ class PairScores(Operator):
     def reference(self) -> Tensor:
         left, right, att, (indptr, src, *_) = self.left, self.right, self.att, self.edges
         score, dst = self.fake(), destinations(indptr, len(src))
-        for part in edge_chunks(len(src), left.shape[1]):
+        step = max(1, reference.MAX_CHUNK_ELEMENTS // max(1, left.shape[1]))
+        for start in range(0, len(src), step):
+            part = slice(start, start + step)
             if att is None:
                 pairs = left.index_select(0, src[part]).to(score.dtype)
                 pairs.mul_(right.index_select(0, dst[part]))

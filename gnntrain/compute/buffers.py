@@ -32,16 +32,6 @@ class Buffers:
         size = math.prod(shape) * dtype.itemsize
         if size < _LARGE:
             return torch.empty(shape, dtype=dtype)
-        buffer = self._take(size)
-        array = buffer.numpy()[:size]
-        # The last tensor on them gives the bytes back.
-        weakref.finalize(array, self._returned.append, buffer)
-        memory = torch.from_numpy(array)
-        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        # No view: autograd would treat results as views of one another.
-        return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, shape, strides)
-
-    def _take(self, size: int) -> Tensor:
         with self._lock:
             self._collect()
             fitting = [
@@ -50,14 +40,21 @@ class Buffers:
                 if size <= one.nbytes <= size + size // 4
             ]
             if fitting:
-                nbytes, place = min(fitting)
-                self._used += nbytes
-                return self._idle.pop(place)
-            self._used += size
-            self._most = max(self._most, self._used)
-            while self._idle and self._used + sum(one.nbytes for one in self._idle) > self._most:
-                self._idle.pop(0)
-        return torch.empty(size, dtype=torch.uint8)
+                buffer = self._idle.pop(min(fitting)[1])
+            else:
+                self._most = max(self._most, self._used + size)
+                idle = sum(one.nbytes for one in self._idle)
+                while self._idle and self._used + size + idle > self._most:
+                    idle -= self._idle.pop(0).nbytes
+                buffer = torch.empty(size, dtype=torch.uint8)
+            self._used += buffer.nbytes
+        array = buffer.numpy()[:size]
+        # The last tensor on them gives the bytes back.
+        weakref.finalize(array, self._returned.append, buffer)
+        memory = torch.from_numpy(array)
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        # No view: autograd would treat results as views of one another.
+        return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, shape, strides)
 
     def _collect(self) -> None:
         # A tensor may go at any moment, in this thread too: that only appends to the queue.

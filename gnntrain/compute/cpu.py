@@ -27,7 +27,6 @@ Array = npt.NDArray[Any]
 NO_NUMBERS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 _NO_FLOATS: npt.NDArray[np.float32] = np.empty(0, np.float32)
 NO_WEIGHTS: npt.NDArray[np.float32] = np.empty((0, 1), np.float32)
-_NO_SLOTS: npt.NDArray[np.int32] = np.empty(0, np.int32)
 NO_TIES: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
 
 _BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
@@ -55,21 +54,14 @@ def table_of(features: LazyFeatures) -> kernels.Table:
     if not filled:
         return array_of(rows).reshape(-1), width, nodes
     first, stride = min(filled, key=Tensor.data_ptr), max(filled, key=len).stride(0)
-
-    def place(part: Tensor) -> int:
-        return (part.data_ptr() - first.data_ptr()) // part.element_size() if part.numel() else 0
-
-    length = max(place(part) + (len(part) - 1) * stride + width for part in filled)
+    size = first.element_size()
+    ends = [part.data_ptr() + ((len(part) - 1) * stride + width) * size for part in filled]
     # What lies between matrices does not belong to them, and may not even be mapped.
-    data = np.lib.stride_tricks.as_strided(array_of(first), (length,), (first.element_size(),))
+    shape = ((max(ends) - first.data_ptr()) // size,)
+    data = np.lib.stride_tricks.as_strided(array_of(first), shape, (size,))
     if features.is_plain:
         return data, stride, nodes
-    slots = _NO_SLOTS if features.slots is None else features.slots.numpy()
-    bases = np.array([place(part) for part in features.held], np.int64)
-    layout = place(rows), stride, bases, max(1, features.part_rows)
-    places = np.empty(len(features), np.int64)
-    by_rows(len(places), 0, lambda a, b: kernels.place_rows(nodes, slots, layout, a, b, places))
-    return data, 1, places
+    return data, 1, ((features.addresses() - first.data_ptr()) >> size.bit_length() - 1).numpy()
 
 
 def number_type(*dtypes: torch.dtype) -> type[np.float32 | np.float64]:

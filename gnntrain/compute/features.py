@@ -96,8 +96,9 @@ class LazyFeatures:
 
     def columns(self, which: slice) -> LazyFeatures:
         """Some columns of the rows, still lazy."""
-        held = tuple(part[:, which] for part in self.held)
-        return replace(self, rows=self.rows[:, which], held=held)
+        held, first = tuple(part[:, which] for part in self.held), which.start or 0
+        parts = None if self.parts is None else self.parts + first * self.rows.element_size()
+        return replace(self, rows=self.rows[:, which], parts=parts, held=held)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> LazyFeatures:
         """The same rows, after the function for each tensor of numbers and of places."""
@@ -128,6 +129,19 @@ class LazyFeatures:
         ):
             return self.rows
         return self.read(0, len(self), dtype)
+
+    def addresses(self) -> Tensor:
+        """Where the rows begin that lie in several matrices: int64 `[n]`, addresses."""
+        row_bytes = max(self.rows, *self.held, key=len).stride(0) * self.rows.element_size()
+        nodes = torch.arange(len(self), device=self.device) if self.nodes is None else self.nodes
+        found = torch.zeros_like(nodes)
+        if self.parts is not None:
+            number = nodes // self.part_rows
+            found = self.parts[number] + (nodes - number * self.part_rows) * row_bytes
+        if self.slots is None:
+            return found
+        slots = self.slots[nodes].long()
+        return torch.where(slots < 0, found, self.rows.data_ptr() + slots * row_bytes)
 
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of operators that read rows, see `ops`."""

@@ -575,30 +575,6 @@ def gather_rows(
 
 
 @jit
-def place_rows(
-    nodes: Int64Array,
-    slots: Array,
-    layout: tuple[int, int, Int64Array, int],
-    start: int,
-    stop: int,
-    places: Int64Array,
-) -> None:
-    """Where the rows of the sources `start … stop − 1` begin, in numbers; see `LazyFeatures`.
-
-    The cached rows begin at `first`, each part at one of the `bases`; rows are `stride` long.
-    """
-    first, stride, bases, part_rows = layout
-    for i in range(start, stop):
-        node = nodes[i] if len(nodes) > 0 else np.int64(i)
-        slot = np.int64(slots[node]) if len(slots) > 0 else np.int64(-1)
-        if slot >= 0:
-            places[i] = first + slot * stride
-        else:
-            part = node // part_rows
-            places[i] = bases[part] + (node - part * part_rows) * stride
-
-
-@jit
 def transpose(
     indptr: Array, indices: Array, out_indptr: Array, out_indices: Array, edges: Array
 ) -> None:

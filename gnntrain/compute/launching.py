@@ -162,7 +162,7 @@ def arguments_of(operator: Operator) -> dict[str, Any]:
             if not value.is_plain:
                 begins = [matrix.data_ptr() for matrix in (rows, *value.held)]
                 known["ALIGN"] = math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins)
-                known["nodes"] = _addresses(value)
+                known["nodes"] = value.addresses()
         elif isinstance(value, Sum) or name == "edges":
             known |= value._asdict()
         else:
@@ -171,19 +171,3 @@ def arguments_of(operator: Operator) -> dict[str, Any]:
         name: value.contiguous() if isinstance(value, Tensor) and name != "rows" else value
         for name, value in known.items()
     }
-
-
-def _addresses(features: LazyFeatures) -> Tensor:
-    """Where the rows begin that lie in several matrices: int64 `[n]`, addresses."""
-    rows, slots, parts, nodes = features.rows, features.slots, features.parts, features.nodes
-    if nodes is None:
-        nodes = torch.arange(len(features), device=features.device)
-    row_bytes = rows.stride(0) * rows.element_size()
-    cached = None if slots is None else slots[nodes].long()
-    here = None if cached is None else rows.data_ptr() + cached * row_bytes
-    if parts is None:
-        assert here is not None
-        return here
-    number = nodes // features.part_rows
-    far = parts[number] + (nodes - number * features.part_rows) * row_bytes
-    return far if cached is None or here is None else torch.where(cached >= 0, here, far)

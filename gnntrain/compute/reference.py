@@ -9,14 +9,12 @@ tensor is edges × features: columns are computed some at a time. Rows are read 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.operator import Sum
 
 # Numbers that a tensor of some edges × features may hold (16 MiB of float32): small against the
 # activations, large enough to keep the vector units busy.
@@ -53,42 +51,6 @@ def destinations(indptr: Tensor, num_edges: int) -> Tensor:
     return torch.repeat_interleave(starts.diff(), output_size=num_edges)
 
 
-def edge_factors(total: Sum, src: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """What each edge's row is multiplied by, `[num_edges, H or 1]`; None: by nothing."""
-    factors: list[Tensor] = []
-    if total.edge_weight is not None:
-        weight, ids = total.edge_weight, total.edge_ids
-        weight = weight if ids is None else weight.index_select(0, ids)
-        factors.append(weight.reshape(len(src), total.heads))
-    if total.source_scale is not None:
-        factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
-    if total.skip_own:
-        dst = destinations(total.indptr, len(src))
-        factors.append((src != dst + total.dst_offset).unsqueeze(1))
-    return reduce(torch.mul, [part.to(dtype) for part in factors]) if factors else None
-
-
-def row_sums(features: LazyFeatures, total: Sum, width: int, dtype: torch.dtype) -> Tensor:
-    """Sums of the first `width` columns of rows times `edge_factors`, `[num_dst, width]`.
-
-    Some columns of all rows are read at a time, or of each edge's row, whichever are fewer.
-    """
-    indptr, src, heads = total.indptr, total.indices, total.heads
-    if src is None:
-        src = torch.arange(len(features), dtype=indptr.dtype, device=indptr.device)
-    by_edge, number = edge_factors(total, src, dtype), min(len(src), len(features))
-    factors = [None] * heads if by_edge is None else by_edge.expand(-1, heads).t().contiguous()
-    numbers = torch.arange(number, dtype=src.dtype, device=src.device)
-    wanted, places = (src, numbers) if len(src) < len(features) else (numbers, src)
-    parts: list[Tensor] = []
-    for own, columns in columns_of(width, number, heads):
-        rows = rows_at(features.columns(columns), wanted).to(dtype)
-        of_heads = rows.chunk(own.stop - own.start, dim=1)  # one part of rows without columns
-        for part, factor in zip(of_heads, factors[own], strict=False):
-            parts.append(sums_at(part.contiguous(), places, indptr, factor))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
 def edge_sums(values: Tensor, indptr: Tensor) -> Tensor:
     """Sums over each destination's edges of numbers by edge."""
     edges = torch.arange(len(values), dtype=indptr.dtype, device=indptr.device)
@@ -116,13 +78,6 @@ def fill_padding(by_edge: Tensor, indptr: Tensor, fill: float = 0) -> Tensor:
     """Put `fill` in the rows past `indptr[-1]`, in place."""
     edges = torch.arange(len(by_edge), dtype=indptr.dtype, device=indptr.device)
     return by_edge.masked_fill_((edges >= indptr[-1]).unsqueeze(1), fill)
-
-
-def edge_chunks(num_edges: int, width: int) -> Iterator[slice]:
-    """Ranges of edges, so that edges × `width` stay in `MAX_CHUNK_ELEMENTS`."""
-    step = max(1, MAX_CHUNK_ELEMENTS // max(1, width))
-    for start in range(0, num_edges, step):
-        yield slice(start, min(start + step, num_edges))
 
 
 def columns_of(width: int, num_rows: int, heads: int = 1) -> Iterator[tuple[slice, slice]]:

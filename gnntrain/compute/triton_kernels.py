@@ -309,15 +309,6 @@ def higher_of(
     return tl.where(is_higher, row, tops), counts
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def top_of(tops: tl.tensor, counts: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The largest number of each column and its count."""
-    is_nan = tl.max((tops != tops).to(tl.int32), axis=0) > 0
-    top = tl.max(tops, axis=0)
-    count = tl.sum(tl.where(tops == top[None, :], counts, 0), axis=0)
-    return tl.where(is_nan, float("nan"), top), count
-
-
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def max_rows(
     rows: tl.tensor,
@@ -362,7 +353,9 @@ def max_rows(
             if ties is not None:
                 count = tl.load(partial_ties + at, mask=mask, other=0).to(tl.int32)
             tops, counts = higher_of(tops, counts, row, count)
-    top, count = top_of(tops, counts)
+    top = tl.max(tops, axis=0)
+    count = tl.sum(tl.where(tops == top[None, :], counts, 0), axis=0)
+    top = tl.where(tl.max((tops != tops).to(tl.int32), axis=0) > 0, float("nan"), top)
     top = tl.where(last > first, top, 0)
     at = tl.program_id(0).to(tl.int64) * WIDTH + columns
     tl.store(out + at, top.to(out.dtype.element_ty), mask=is_column)
@@ -520,14 +513,6 @@ def added_up(
     return higher, totals * tl.exp(tops - base) + weight * tl.exp(score - base)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def joined(tops: tl.tensor, totals: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The lanes' sums combined: the top and the sum of exp(score − top) by head."""
-    top = tl.max(tops, axis=0)
-    base = tl.where(top == float("-inf"), 0, top)
-    return top, tl.sum(totals * tl.exp(tops - base[None, :]), axis=0)
-
-
 @triton.jit(do_not_specialize=["own", "num_rows"])  # type: ignore[untyped-decorator]
 def softmax_sums(
     rows: tl.tensor,
@@ -573,7 +558,9 @@ def softmax_sums(
             score = tl.load(partial_out + at, mask=mask, other=float("-inf"))
             weight = tl.load(partial_totals + at, mask=mask, other=0)
             tops, sums = added_up(tops, sums, score, weight)
-    top, total = joined(tops, sums)
+    top = tl.max(tops, axis=0)
+    base = tl.where(top == float("-inf"), 0, top)
+    total = tl.sum(sums * tl.exp(tops - base[None, :]), axis=0)
     at = tl.program_id(0).to(tl.int64) * WIDTH + heads
     if (loop_score is not None) and (not OF_CHUNKS):
         loop = tl.load(loop_score + at, mask=is_head, other=0).to(TOTAL)

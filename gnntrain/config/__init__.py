@@ -30,13 +30,14 @@ from gnntrain.config.schema import (
     FileLoggerConfig,
     LoggerConfig,
     MLflowConfig,
+    OptunaSweepConfig,
     RunConfig,
     SamplerConfig,
+    SweepConfig,
     TaskConfig,
     TrainerConfig,
     WandBConfig,
 )
-from gnntrain.config.sweeps import OptunaSweepConfig, SweepConfig
 
 __all__ = [
     "DATASET_NAMES",

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    Discriminator,
     Field,
     PrivateAttr,
-    Tag,
+    SerializeAsAny,
+    WrapValidator,
     model_validator,
 )
 
@@ -298,10 +298,4 @@ def _choose_dataset(keys: object) -> type[DatasetConfig]:
 
 DATASET_VARIANTS = Variants(lambda: (*DATASET_NAMES, *plugin_names(DATASETS)), _choose_dataset)
 
-AnyDatasetConfig = Annotated[
-    Annotated[SyntheticConfig, Tag("SyntheticConfig")]
-    | Annotated[SyntheticMAGConfig, Tag("SyntheticMAGConfig")]
-    | Annotated[BuiltinConfig, Tag("BuiltinConfig")]
-    | Annotated[FilesConfig, Tag("FilesConfig")],
-    Discriminator(DATASET_VARIANTS.tag),
-]
+AnyDatasetConfig = Annotated[SerializeAsAny[DatasetConfig], WrapValidator(DATASET_VARIANTS.read)]

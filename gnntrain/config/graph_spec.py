@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from gnntrain.config.mistakes import argument_problems
+from gnntrain.config.mistakes import places, problems_of
 from gnntrain.config.problems import Problem, did_you_mean, shown, told
 from gnntrain.config.types import Names, Section, Text, described
 from gnntrain.config.yaml_files import read_yaml
@@ -412,7 +412,8 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             try:
                 sound[name] = kind.model_validate(keys)
             except ValidationError as error:
-                problems.extend(argument_problems(error, kind, keys, f"{prefix}{name}."))
+                for place in places(error, kind, keys):
+                    problems.extend(problems_of(place, kind, prefix=f"{prefix}{name}."))
         return sound
 
     def tables(

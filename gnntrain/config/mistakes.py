@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from gnntrain.config.problems import Problem, did_you_mean, shown
-from gnntrain.config.types import JSON, Section
+from gnntrain.config.problems import Problem, did_you_mean, nearest, shown
+from gnntrain.config.types import JSON, Section, flattened
+from gnntrain.groups import GROUPS
 
 UNKNOWN = "no such key"
+# A key or a value that one would guess and that is not there yet.
+_NOT_YET = re.compile(r"task\.type=(edge|link|graph)_|sampler\.time_attr=|serve\b")
 _TYPES = {
     "integer": "an integer",
     "number": "a number",
@@ -44,11 +48,6 @@ class Place:
         """Dotted."""
         return ".".join(self.path)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether there is such a key."""
-        return self.path[-1] in self.owner.model_fields
-
 
 def places(error: ValidationError, kind: type[Section], raw: Mapping[str, Any]) -> list[Place]:
     """Where the mistakes of `raw` are, each key once, in the order of the errors.
@@ -75,7 +74,8 @@ def _place(kind: type[Section], raw: Mapping[str, Any], *loc: str | int) -> Plac
     section = section_class(kind, key, value)
     if section is None or not isinstance(value, Mapping) or not rest:
         return Place((key,), kind, value)
-    below = _place(section, value, *(rest[1:] if rest[0] == section.__name__ else rest))
+    inner = rest[1:] if rest[0] == section.__name__ and rest[1:] else rest
+    below = _place(section, value, *inner)
     return Place((key, *below.path), below.owner, below.value)
 
 
@@ -96,48 +96,81 @@ def _names(kind: type[Section], place: Place) -> Sequence[str]:
     return ()
 
 
-def wrong_value(place: Place, kind: type[Section]) -> Problem:
-    """The problem of a key of `kind`, or of a section in it, whose value is not accepted."""
-    key, value = place.key, place.value
-    section = section_class(place.owner, place.path[-1], value)
-    if section is not None:
-        keys = [name for name in section.model_fields if name != "name"]
-        example = f"set its keys, as in {key}.{keys[0]}=..." if keys else None
-        return Problem(key, shown(value), "keys, not a value" if keys else "no value", example)
-    names = _names(kind, place)
-    schema = {"enum": names} if names else key_schema(place.owner, place.path[-1])
-    expects = in_words(schema)
-    return Problem(key, shown(value), expects, _correction(key, value, expects, choices(schema)))
-
-
-def _correction(key: str, value: object, expects: str, words: Sequence[str]) -> str | None:
-    """A value like the given one that the key accepts."""
-    if isinstance(value, float) and value.is_integer() and "integer" in expects:
-        return f"write {int(value)}"
-    if type(value) is int and "list" in expects:
-        return f"write {key}=[{value},{value}]"
-    return did_you_mean(value, words) if isinstance(value, str) else None
-
-
-def argument_problems(
-    error: ValidationError, kind: type[Section], keys: Mapping[str, Any], prefix: str
+def problems_of(
+    place: Place, kind: type[Section], values: JSON | None = None, prefix: str = ""
 ) -> Iterator[Problem]:
-    """The problems of arguments that make no section.
+    """The problem of a wrong key of `kind`; of an unknown section, those of each of its keys.
 
     Args:
-        error: Of `kind.model_validate(keys)`.
-        kind: The section's class.
-        keys: The arguments.
-        prefix: What is written before a key, `TrainerConfig.`; a key of all sections has its own.
+        place: The key.
+        kind: The class of the whole.
+        values: The whole as it is without mistakes, of a configuration.
+        prefix: What is written before a key, `TrainerConfig.`.
     """
-    for place in places(error, kind, keys):
-        found = wrong_value(place, kind) if place.is_known else _unknown_argument(place)
-        yield found if kind.variants else replace(found, key=prefix + found.key)
+    key, value = place.key, place.value
+    if place.path[-1] not in place.owner.model_fields:
+        flat = flattened({key: value}) if values is not None else {key: value}
+        for path, one in flat.items():
+            hint = _whose(path, kind, values) if values is not None else None
+            hint = hint or did_you_mean(place.path[-1], place.owner.model_fields)
+            if _NOT_YET.match(f"{path}="):
+                hint = "not supported yet: docs/faq.md says what is"
+            yield Problem(prefix + path, shown(one), UNKNOWN, hint)
+        return
+    section = section_class(place.owner, place.path[-1], value)
+    if section is not None:
+        example = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
+        if isinstance(value, str):
+            example = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
+        yield Problem(prefix + key, shown(value), "keys, not a value", example)
+        return
+    names = _names(kind, place)
+    schema = {"enum": names} if names else key_schema(place.owner, place.path[-1])
+    expects, hint = in_words(schema), None
+    if _NOT_YET.match(f"{key}={value}"):
+        hint = "not supported yet: docs/faq.md says what is"
+    elif key == "model.name" and value == "plugin":
+        hint = "model=plugin model.name=NAME, with the name of an installed package's model"
+    elif key == "trainer.device" and value == "gpu":  # no spelling of xpu
+        hint = "leave it out: auto takes the GPUs there are"
+    elif isinstance(value, float) and value.is_integer() and "integer" in expects:
+        hint = f"write {int(value)}"
+    elif type(value) is int and "list" in expects:
+        hint = f"write {key}=[{value},{value}]"
+    elif isinstance(value, str):
+        hint = did_you_mean(value, choices(schema))
+        if key == "dataset.name" and hint is None:
+            hint = f"did you mean dataset=files dataset.name={value}?"
+    yield Problem(prefix + key, shown(value), expects, hint)
 
 
-def _unknown_argument(place: Place) -> Problem:
-    key, known = place.path[-1], place.owner.model_fields
-    return Problem(place.key, shown(place.value), UNKNOWN, did_you_mean(key, known))
+def _whose(path: str, kind: type[Section], values: JSON) -> str | None:
+    """A hint at the key that was meant: whose key it is, its section, or its spelling."""
+    section, _, key = path.rpartition(".")
+    if section in kind.variants:
+        variants = kind.variants[section]
+        owners = [n for n in variants.names() if key in variants.choose({"name": n}).model_fields]
+        if owners:
+            few = "|".join(owners[:3]) + ("|..." if len(owners) > 3 else "")
+            return f"a key of {section}={few}, not of {section}={values[section]['name']}"
+    known = flattened(values)
+    found = [name for name in known if name.endswith(f".{key}")]
+    loggers = section_class(kind, "logger", {})
+    others = [f"logger.{name}" for name in loggers.model_fields] if loggers else []
+    siblings = [name for name in (*known, *others) if name.rpartition(".")[0] == section]
+    if section and found:
+        found = [nearest(path, found) or found[0]]
+    elif siblings:
+        near = nearest(key, (name.rpartition(".")[2] for name in siblings))
+        found = [f"{section}.{near}"] if near else []
+    elif section:
+        near = nearest(path, known)
+        found = [near] if near else []
+    elif not found:
+        near = nearest(key, [*GROUPS, *(name.rpartition(".")[2] for name in known)], 0.6)
+        found = [near] if near in GROUPS else [k for k in known if k.endswith(f".{near}")]
+    now = [f"{name} (now {shown(known[name])})" if name in known else name for name in found[:3]]
+    return f"did you mean {' or '.join(now)}?" if now else None
 
 
 def key_schema(owner: type[Section], key: str) -> JSON:
@@ -164,8 +197,5 @@ def choices(schema: JSON) -> list[str]:
     """The words that a JSON schema accepts, where they can be listed."""
     parts = [word for one in schema.get("anyOf", ()) for word in choices(one)]
     constant = [schema["const"]] if "const" in schema else []
-    return [
-        *map(str, schema.get("enum", constant)),
-        *_WORDS.get(schema.get("type", ""), ()),
-        *parts,
-    ]
+    words = _WORDS.get(schema.get("type", ""), ())
+    return [*map(str, schema.get("enum", constant)), *words, *parts]

@@ -11,23 +11,24 @@ runs that were saved before there was a key.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import (
     Field,
     SerializeAsAny,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
     create_model,
+    model_validator,
 )
 
 from gnntrain.config import types
-from gnntrain.config.signatures import ClassSource, read_class
 from gnntrain.config.types import JSON, OneOf, OneOrMore, Section, Share, Text, Variants, name_in
 from gnntrain.groups import config_groups
 from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
@@ -63,6 +64,14 @@ class ModelConfig(Section):
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
         """The class that the name stands for."""
         return _choose(keys) if cls is ModelConfig else cls
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_its_time(cls, raw: Any, info: ValidationInfo) -> Any:
+        """A user's own file may be read as a saved one; a saved one has all keys of its time."""
+        is_saved = info.context and info.context.get("saved") and isinstance(raw, Mapping)
+        has_all = is_saved and StackConfig.model_fields.keys() <= raw.keys()
+        return {**cls.saved_defaults, **raw} if has_all else raw
 
     if TYPE_CHECKING:  # which keys there are depends on the name
 
@@ -124,6 +133,65 @@ class PluginConfig(ModelConfig):
         return takes_schema(load_plugin(MODELS, self.name))
 
 
+class ClassSource(NamedTuple):
+    """A class that gives its file the name: `GATv2` in `gatv2.py`; underscores do not count.
+
+    Attributes:
+        name: Of the class.
+        summary: First line of the file's docstring.
+        docstring: Of the class; of its base class where that has the arguments.
+        arguments: (annotation, default) of each keyword-only argument of `__init__`.
+        passes_on: Whether `__init__` takes `**keywords` too, for its base class.
+        constants: Attributes of the class that are plain values, such as `uses_graph = False`.
+    """
+
+    name: str
+    summary: str
+    docstring: str
+    arguments: Mapping[str, tuple[str, Any]]
+    passes_on: bool
+    constants: Mapping[str, Any]
+
+
+def read_class(file: Path) -> ClassSource:
+    """Parse, not import, the class that is named as its file: a model's file imports torch, which
+    takes seconds, and a configuration is judged without it.
+
+    A class without an `__init__` has the arguments and constants of its first base class, which
+    has a file of its own in the same folder: `GAT` in `gat.py`.
+
+    Raises:
+        OSError: The file, or that of the base class, cannot be read.
+        ValueError: There is no such class, or one of its keyword-only arguments has no annotation,
+            or no default that is a plain value.
+    """
+    module, name = ast.parse(file.read_text(encoding="utf-8")), file.stem.replace("_", "")
+    classes = (node for node in module.body if isinstance(node, ast.ClassDef))
+    found = next((node for node in classes if node.name.lower() == name), None)
+    if found is None:
+        raise ValueError(f"{file} defines no class {name!r}, in whichever case")
+    summary = (ast.get_docstring(module) or "").partition("\n")[0]
+    init, constants = None, dict[str, Any]()
+    for node in found.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            init = node.args
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            with suppress(ValueError):  # it would have to be computed
+                constants[ast.unparse(target)] = ast.literal_eval(node.value)
+    if init is None:
+        base = read_class(file.with_name(f"{ast.unparse(found.bases[0]).lower()}.py"))
+        constants = {**base.constants, **constants}
+        return base._replace(name=found.name, summary=summary, constants=constants)
+    arguments = {}
+    for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True):
+        if argument.annotation is None or default is None:
+            raise ValueError(f"{file}: {argument.arg} needs an annotation and a plain default")
+        arguments[argument.arg] = ast.unparse(argument.annotation), ast.literal_eval(default)
+    docstring, passes_on = ast.get_docstring(found) or "", init.kwarg is not None
+    return ClassSource(found.name, summary, docstring, arguments, passes_on, constants)
+
+
 @cache
 def model_source(name: str) -> ClassSource:
     """What the file of a built-in model says of its class."""
@@ -162,17 +230,6 @@ def _choose(keys: object) -> type[ModelConfig]:
     return model_section(name_in(keys, DEFAULT))
 
 
-def _read(raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """As a discriminated union does, but a model's class is made when its name is chosen."""
-    if not isinstance(raw, Mapping):
-        return handler(raw)
-    section = _choose(raw)
-    # A user's own file may be read as a saved one, too; a saved one has all keys of its time.
-    if info.context and info.context.get("saved") and StackConfig.model_fields.keys() <= raw.keys():
-        raw = {**section.saved_defaults, **raw}
-    return section.model_validate(raw, context=info.context)
-
-
 MODEL_VARIANTS = Variants(lambda: (*model_names(), *plugin_names(MODELS)), _choose)
 
-AnyModelConfig = Annotated[SerializeAsAny[ModelConfig], WrapValidator(_read)]
+AnyModelConfig = Annotated[SerializeAsAny[ModelConfig], WrapValidator(MODEL_VARIANTS.read)]

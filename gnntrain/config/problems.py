@@ -10,7 +10,6 @@ from gnntrain.errors import UserError
 
 _LONGEST_VALUE = 60
 _WIDEST = 56
-_HEADINGS = ("given", "expected", "")
 
 
 @dataclass(frozen=True)
@@ -57,40 +56,36 @@ class ConfigError(UserError):
 
 
 def told(problems: Iterable[Problem], where: str) -> str:
-    """One message that lists all mistakes in `where`."""
-    problems = list(problems)
-    number = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-    rows = [_HEADINGS, *((_given(problem), *_remarks(problem)) for problem in problems)]
-    widths = [
-        max((len(row[i]) for row in rows if len(row[i]) <= _WIDEST), default=0) for i in (0, 1)
-    ]
-    lines = [f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
+    """One message that lists all mistakes in `where`; a long list of choices comes last."""
+    rows = [("given", "expected", "")]
+    for one in problems:
+        given = one.assignment + (f"  ({one.place})" if one.place else "")
+        expected, hint = one.expected, one.hint or ""
+        is_long_list = len(expected) > _WIDEST and hint.startswith("did you mean")
+        rows.append((given, hint, expected) if is_long_list else (given, expected, hint))
+    columns = [*zip(*rows, strict=True)][:2]
+    first, second = (max(len(t) for t in column if len(t) <= _WIDEST) for column in columns)
+    lines = [f"  {row[0]:{first}}  {row[1]:{second}}  {row[2]}".rstrip() for row in rows]
+    number = "1 mistake" if len(rows) == 2 else f"{len(rows) - 1} mistakes"
     return "\n".join([f"{number} in {where}", *lines])
 
 
-def _given(problem: Problem) -> str:
-    return problem.assignment + (f"  ({problem.place})" if problem.place else "")
-
-
-def _remarks(problem: Problem) -> tuple[str, str]:
-    """What was expected and the hint; a long list of choices comes last."""
-    hint = problem.hint or ""
-    is_long_list = len(problem.expected) > _WIDEST and hint.startswith("did you mean")
-    return (hint, problem.expected) if is_long_list else (problem.expected, hint)
+def as_typed(value: object) -> str:
+    """`value` as a user would write it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(as_typed, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{as_typed(item)}" for key, item in value.items()) + "}"
+    return str(value)
 
 
 def shown(value: object) -> str:
     """`value` as a user would write it, cut where it is long."""
-    if value is None:
-        text = "null"
-    elif isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, list | tuple):
-        text = "[" + ",".join(shown(item) for item in value) + "]"
-    elif isinstance(value, Mapping):
-        text = "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
-    else:
-        text = str(value)
+    text = as_typed(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
@@ -103,13 +98,11 @@ def nearest(name: str, choices: Iterable[str], cutoff: float = 0.55) -> str | No
         cutoff: Likeness, from 0 to 1, from which a choice counts as alike.
     """
     by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
-
-    def likeness(choice: str) -> tuple[float, bool]:
-        # People rarely get the first letter wrong.
-        return difflib.SequenceMatcher(None, choice, folded).ratio(), choice[:1] == folded[:1]
-
     found = difflib.get_close_matches(folded, by_folded, cutoff=cutoff)
-    return by_folded[max(found, key=likeness)] if found else None
+    # People rarely get the first letter wrong.
+    ratios = {one: difflib.SequenceMatcher(None, one, folded).ratio() for one in found}
+    best = max(found, key=lambda one: (ratios[one], one[:1] == folded[:1]), default=None)
+    return None if best is None else by_folded[best]
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gnntrain.config.checks import contradictions, missing_files
-from gnntrain.config.hints import problems_of
-from gnntrain.config.mistakes import Place, in_words, key_schema, places
+from gnntrain.config.mistakes import Place, in_words, key_schema, places, problems_of
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.schema import Config
 from gnntrain.config.types import Section, without_numpy
@@ -66,8 +65,9 @@ def read(raw: Mapping[str, Any], *, saved: bool = False, found: Sequence[Problem
         found: Mistakes already known; what they touch is not compared with other keys.
     """
     config, wrong = _sound_part(_without(without_numpy(raw), GONE if saved else set()), saved)
-    told = [problem for place in wrong for problem in problems_of(place, config)]
-    reading = Reading(config, [*found, *told])
+    values, already = config.to_dict(), {problem.key for problem in found}
+    told = [problem for place in wrong for problem in problems_of(place, Config, values)]
+    reading = Reading(config, [*found, *(one for one in told if one.key not in already)])
     contradicting = [p for keys, p in contradictions(config) if reading.is_sound(*keys)]
     missing = [] if saved else [p for p in missing_files(config) if reading.is_sound(p.key)]
     return Reading(config, [*reading.problems, *contradicting, *missing])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gnntrain.config.problems import Problem, shown
 from gnntrain.config.schema import Config
-from gnntrain.config.types import JSON
 
 # Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
 _FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features", "compute")
@@ -32,30 +29,15 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
         asked: The one it is to go on with.
     """
     before, after = begun.to_dict(), asked.to_dict()
-    changed = [
-        (key, old, new)
-        for section in after
-        if section not in _FREE_SECTIONS
-        for key, old, new in _changed(section, before[section], after[section])
-        if key not in _FREE_KEYS
-        if not (key == "sampler.backend" and {old, new} <= _SAME_DRAWS)
-    ]
-    return [
-        Problem(
-            key,
-            shown(new),
-            f"{shown(old)}, with which the run was begun",
-            "leave it out, or train a new run with it",
-        )
-        for key, old, new in changed
-    ]
-
-
-def _changed(section: str, before: JSON, after: JSON) -> Iterator[tuple[str, object, object]]:
-    """(key, old value, new value); of another kind of section its name alone."""
-    if before.get("name") != after.get("name"):
-        yield f"{section}.name", before.get("name"), after.get("name")
-        return
-    for key, new in after.items():
-        if before.get(key) != new:
-            yield f"{section}.{key}", before.get(key), new
+    problems = []
+    for section in (one for one in after if one not in _FREE_SECTIONS):
+        old, new = before[section], after[section]
+        is_other_kind = old.get("name") != new.get("name")  # its name alone is told
+        for key in ("name",) if is_other_kind else new:
+            path, values = f"{section}.{key}", (old.get(key), new[key])
+            is_same = path == "sampler.backend" and {*values} <= _SAME_DRAWS
+            if values[0] != values[1] and path not in _FREE_KEYS and not is_same:
+                expects = f"{shown(values[0])}, with which the run was begun"
+                hint = "leave it out, or train a new run with it"
+                problems.append(Problem(path, shown(values[1]), expects, hint))
+    return problems

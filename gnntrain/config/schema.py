@@ -5,7 +5,7 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, WrapValidator, model_validator
 
 from gnntrain.config.datasets import (
     DATASET_VARIANTS,
@@ -16,7 +16,6 @@ from gnntrain.config.datasets import (
 )
 from gnntrain.config.models import MODEL_VARIANTS, AnyModelConfig, ModelConfig
 from gnntrain.config.names import SAMPLER_NAMES
-from gnntrain.config.sweeps import SWEEP_VARIANTS, AnySweepConfig, SweepConfig
 from gnntrain.config.types import (
     JSON,
     NUMBER,
@@ -33,7 +32,9 @@ from gnntrain.config.types import (
     Share,
     Text,
     TypedFanOuts,
+    Variants,
     ZeroOrMore,
+    name_in,
     text_of_number,
 )
 from gnntrain.plugins import SAMPLERS
@@ -272,6 +273,39 @@ class LoggerConfig(Section):
         return {name: option for name, option in options.items() if option is not None}
 
 
+class SweepConfig(Section):
+    """All combinations of the values."""
+
+    name: Literal["basic"] = "basic"
+    """All combinations of the values."""
+    jobs: Literal["auto"] | OneOrMore = "auto"
+    """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
+
+
+class OptunaSweepConfig(Section):
+    """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
+
+    name: Literal["optuna"] = "optuna"
+    """A search by Optuna."""
+    jobs: Literal["auto"] | OneOrMore = "auto"
+    """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
+    trials: OneOrMore = 20
+    """Number of trials."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    """What draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
+    pruner: Literal["median", "none"] = "median"
+    """median: end a trial early if its best validation metric so far is below the median of the
+    others; none: train every trial to its end."""
+    seed: Seed = 0
+    """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
+
+
+SWEEP_VARIANTS = Variants(
+    lambda: ("basic", "optuna"),
+    lambda keys: OptunaSweepConfig if name_in(keys, "basic") == "optuna" else SweepConfig,
+)
+
+
 class RunConfig(Section):
     """Where the results go."""
 
@@ -311,7 +345,9 @@ class Config(Section):
     """Who records the epochs."""
     run: RunConfig = Field(default_factory=RunConfig)
     """Where the results go."""
-    sweep: AnySweepConfig = Field(default_factory=SweepConfig)
+    sweep: Annotated[
+        SerializeAsAny[SweepConfig | OptunaSweepConfig], WrapValidator(SWEEP_VARIANTS.read)
+    ] = Field(default_factory=SweepConfig)
     """What -m does; one run alone does not look at it."""
 
     variants: ClassVar = {

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,12 +19,12 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
 )
 from pydantic_core import CoreSchema, core_schema
 
 from gnntrain.config.problems import ConfigError, Problem, shown
-from gnntrain.errors import UserError
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
@@ -57,10 +57,14 @@ class Variants:
     names: Callable[[], Sequence[str]]
     choose: Callable[[object], type[Section]]
 
-    def tag(self, value: object) -> str:
-        """A `Discriminator` of pydantic: the name of the class for keys, or of a section."""
-        kind = type(value) if isinstance(value, Section) else self.choose(value)
-        return kind.__name__
+    def read(
+        self, raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Section:
+        """A `WrapValidator` of pydantic: keys are judged by the class that their name chooses."""
+        if not isinstance(raw, Mapping):
+            section: Section = handler(raw)
+            return section
+        return self.choose(raw).model_validate(raw, context=info.context)
 
 
 def name_in(keys: object, default: str) -> str:
@@ -86,15 +90,16 @@ else:
                 return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
-            from gnntrain.config.mistakes import argument_problems
+            from gnntrain.config.mistakes import places, problems_of
 
             keys = without_numpy(keys)
             kind = cls.class_for(keys)
             try:
                 return kind.model_validate(keys)
             except ValidationError as error:
-                problems = argument_problems(error, kind, keys, f"{cls.__name__}.")
-            raise ConfigError(problems)
+                wrong = places(error, kind, keys)
+            prefix = "" if kind.variants else f"{cls.__name__}."
+            raise ConfigError(p for place in wrong for p in problems_of(place, kind, prefix=prefix))
 
 
 class Section(BaseModel, metaclass=_SectionType):
@@ -147,11 +152,7 @@ class Section(BaseModel, metaclass=_SectionType):
 
 @dataclass(frozen=True)
 class Divides:
-    """The key's value must divide the value of another key of its section.
-
-    Attributes:
-        key: The other key.
-    """
+    """The key's value must divide the value of the key `key` of its section."""
 
     key: str
 
@@ -222,16 +223,10 @@ def text_of_number(value: object) -> object:
     return str(value) if is_number else value
 
 
-def _text_of_path(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - no symlink resolved
-
-
-def _tuple_of_names(value: object) -> object:
-    return (value,) if isinstance(value, str | int) else value
+def _path(value: object) -> object:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
+    # No symlink is resolved.
+    return os.path.abspath(os.path.expanduser(text)) if text and isinstance(text, str) else text  # noqa: PTH100, PTH111
 
 
 def _sums_to_one(shares: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -244,12 +239,6 @@ def _folder_name(name: str) -> str:
     if "/" in name or "\\" in name or name in (".", "..", "latest"):
         raise ValueError
     return name
-
-
-def _not_zero(value: int) -> int:
-    if value == 0:
-        raise ValueError
-    return value
 
 
 def _edge_type_name(name: str) -> str:
@@ -265,20 +254,6 @@ def fan_outs_text(fan_outs: AnyFanOuts) -> str:
         by_type = (f"{name}: {fan_outs_text(own)}" for name, own in fan_outs.items())
         return "{" + ", ".join(by_type) + "}"
     return str(list(fan_outs))
-
-
-def same_fan_outs(fan_outs: AnyFanOuts) -> tuple[int, ...]:
-    """Fan-outs that are the same for all edge types.
-
-    Raises:
-        UserError: They are given by edge type.
-    """
-    if isinstance(fan_outs, Mapping):
-        raise UserError(
-            f"sampler.fan_outs={shown(fan_outs)} is for models of typed graphs",
-            "Give one list, as in sampler.fan_outs=[10,10].",
-        )
-    return tuple(fan_outs)
 
 
 NUMBER = BeforeValidator(_number_of_text)
@@ -302,9 +277,8 @@ ClassName = Annotated[
 
 PathText = Annotated[
     str,
-    BeforeValidator(_text_of_path),
+    BeforeValidator(_path),
     Field(min_length=1),
-    AfterValidator(_absolute),
     described("a path"),
 ]
 """A path, made absolute: a run's configuration means the same from any folder."""
@@ -316,7 +290,7 @@ FolderName = Annotated[
 Names = Annotated[
     tuple[Text, ...],
     Field(strict=False),  # a list will do
-    BeforeValidator(_tuple_of_names),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value),
     described("a list of names or patterns"),
 ]
 """Names of columns; patterns with `*` and `?` too. One name alone is a list of one."""
@@ -330,7 +304,7 @@ Ratios = Annotated[
 """Shares of train, val and test."""
 
 FanOuts = Annotated[
-    tuple[Annotated[int, Field(ge=-1, lt=2**31), AfterValidator(_not_zero)], ...],
+    tuple[Literal[-1] | Annotated[int, Field(ge=1, lt=2**31)], ...],
     Field(strict=False, min_length=1),
     described("a list of integers, each >= 1 or -1 (all)"),
 ]

@@ -7,24 +7,22 @@ also chooses options of groups, as Hydra's users write it: `dataset: cora`, or a
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from gnntrain.config.datasets import FilesConfig
 from gnntrain.config.mistakes import section_class
+from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, shown
-from gnntrain.config.reading import read
 from gnntrain.config.schema import Config
 from gnntrain.config.types import JSON
 from gnntrain.config.yaml_files import key_lines, read_yaml
+from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
 # Where a run went is no part of what it was, nor which sweep it was in.
 _OWN_SECTIONS = ("run", "sweep")
-# Hydra's own section names code to call in many ways; `_target_` is but one of them.
-_KEY = re.compile(r"(?!hydra\b)[\w-]+(\.[\w-]+)*")
 _logger = logging.getLogger("gnntrain")
 
 
@@ -33,14 +31,12 @@ class ConfigFile:
     """What a file says.
 
     Attributes:
-        choices: The options of a composition by group.
-        whole: Sections in place of the default option's keys.
+        choices: The options by group: the chosen ones, and those that the sections are of.
         keys: Sections of keys that change those of the chosen option.
         lines: The line of each key, by its dotted name.
     """
 
     choices: Mapping[str, object] = field(default_factory=dict)
-    whole: JSON = field(default_factory=dict)
     keys: JSON = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
 
@@ -65,38 +61,22 @@ def read_config_file(
         groups: The options of every group.
         problems: What is wrong is added.
     """
-    found = ConfigFile()
+    if len(files) > 1:
+        problems.append(Problem("", files[1], "one file of a whole configuration"))
     for file in files[:1]:
         try:
             text = Path(file).expanduser().read_text(encoding="utf-8")
             raw = read_yaml(text)
             if not isinstance(raw, dict):
                 raise ValueError("there are no keys in it")
-            raw = {str(key): section for key, section in raw.items()}
-            if (key := _code_key(raw)) is None:
-                found = _read(file, raw, typed, groups, problems)
-                found = replace(found, lines=key_lines(text))
-            else:
-                expects = "gnntrain's own keys in a file that is an argument: Hydra's can run code"
-                hint = "type them, or use --config-dir and --config-name"
-                problems.append(Problem("", f"{file}: {key}", expects, hint))
         except (OSError, ValueError) as error:
             reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
             problems.append(Problem("", file, f"a configuration that can be read: {reason}"))
-    if len(files) > 1:
-        problems.append(Problem("", files[1], "one file of a whole configuration"))
-    return found
-
-
-def _code_key(raw: JSON) -> str | None:
-    """A key by which Hydra would call what it names: a file may come from anybody."""
-    wrong = next((key for key in raw if not _KEY.fullmatch(key)), None)
-    return "_target_" if wrong is None and _has_target(raw) else wrong
-
-
-def _has_target(value: object) -> bool:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (isinstance(value, dict) and "_target_" in value) or any(map(_has_target, parts))
+        else:
+            sections = {str(key): section for key, section in raw.items()}
+            found = _read(file, sections, typed, groups, problems)
+            return replace(found, lines=key_lines(text))
+    return ConfigFile()
 
 
 def _read(
@@ -107,53 +87,47 @@ def _read(
     problems: list[Problem],
 ) -> ConfigFile:
     direct = {key: raw[key] for key in raw if key in groups and isinstance(raw[key], str | list)}
-    sections = {key: raw[key] for key in raw if key not in direct and key != "defaults"}
-    is_whole = len(sections) == len(raw)
-    if is_whole and _is_complete("run", raw.get("run")):  # a run directory has written it
-        sections = {key: sections[key] for key in sections if key not in _OWN_SECTIONS}
-    keys = {}
-    for group in [key for key in sections if key in typed]:
-        section, option = sections.pop(group), typed[group]
-        kept = _kept(group, section, option, groups)
-        if kept:
-            keys[group] = kept
-        if kept != section and isinstance(option, str | list):
-            left_out = {key: section[key] for key in section if key not in kept}
+    chosen = {**dict(_defaults(raw.get("defaults", []), groups, problems)), **direct}
+    keys = {key: raw[key] for key in raw if key not in direct and key != "defaults"}
+    is_whole = not chosen and "defaults" not in raw
+    if is_whole and "experiment" in typed:
+        expects = "no experiment beside a whole configuration"
+        problems.append(Problem("", file, expects, "leave one of them out"))
+    if is_whole and _is_complete("run", keys.get("run")):  # a run directory has written it
+        keys = {key: keys[key] for key in keys if key not in _OWN_SECTIONS}
+    for group, section in keys.items():
+        if not isinstance(section, dict) or group not in groups:
+            continue
+        option = _option(group, section, groups)
+        if group not in typed:
+            if option is not None and (is_whole or group != "logger"):
+                chosen.setdefault(group, option)
+            continue
+        new = typed[group]
+        if group == "logger":
+            names = new if isinstance(new, list) else [new]
+            keys[group] = {name: section[name] for name in section if name in names}
+        elif option != new and ("name" in section or _is_complete(group, section)):
+            keys[group] = {}  # it is another option's; one with every key would leave nothing
+        left_out = {key: section[key] for key in section if key not in keys[group]}
+        if left_out and isinstance(new, str | list):
             there = f"{group}={shown(left_out)}"
-            _say_once(f"{file}: {group}={shown(option)} takes the place of {there}")
-    if is_whole:
-        if "experiment" in typed:
-            expects = "no experiment beside a whole configuration"
-            problems.append(Problem("", file, expects, "leave one of them out"))
-        filled = read(sections, saved=True).config.to_dict()
-        whole = {
-            key: {**filled.get(key, {}), **section} if isinstance(section, dict) else section
-            for key, section in sections.items()
-        }
-        return ConfigFile(whole=whole, keys=keys)
-    choices = {**dict(_defaults(raw.get("defaults", []), groups, problems)), **direct}
-    choices = {group: option for group, option in choices.items() if group not in typed}
-    return ConfigFile(choices, keys={**sections, **keys})
+            _say_once(f"{file}: {group}={shown(new)} takes the place of {there}")
+    choices = {group: option for group, option in chosen.items() if group not in typed}
+    return ConfigFile(choices, {key: keys[key] for key in keys if keys[key] != {}})
 
 
-def _kept(group: str, section: Any, option: object, groups: Mapping[str, Sequence[str]]) -> Any:
-    """The keys of a section that change the option which the command line chooses.
-
-    A section that names another option is that option's. One that names none and has every key
-    would leave nothing of the option.
-    """
-    if not isinstance(section, dict):
-        return section
-    if option is None:
-        return {}
+def _option(group: str, section: JSON, groups: Mapping[str, Sequence[str]]) -> object:
+    """The option that a section is of, by its name; None where it does not say."""
     if group == "logger":
-        chosen = option if isinstance(option, list) else [option]
-        return {name: section[name] for name in section if name in chosen}
-    name = section.get("name")
-    # What files or a plug-in hold may be called anything.
-    is_own = option in ("files", "plugin") and name not in groups[group]
-    is_other = _is_complete(group, section) if name is None else name != option and not is_own
-    return {} if is_other else section
+        return [name for name in section if name in groups[group]]
+    name, kind = section.get("name"), section_class(Config, group, section)
+    if kind is FilesConfig:
+        return "files"
+    if kind is PluginConfig and name in plugin_names(MODELS):
+        return "plugin"
+    packaged = plugin_names(DATASETS) if group == "dataset" else ()
+    return name if name in groups[group] or name in packaged else None
 
 
 def _is_complete(section: str, keys: object) -> bool:

@@ -7,39 +7,56 @@ threads of their own. So ranks need not be in step with each other.
         exchange.serve("rows", lambda arguments: [features[arguments[0]]])
         answers = exchange.call("rows", {0: [ids_of_0], 1: [ids_of_1]})
         [rows] = answers[1]
+
+All connections are opened at the start, then the ports are closed. A message is the bytes of its
+head (u32, little endian), the head in JSON, and the arrays' own bytes in C order. Nothing that
+arrives names code or is run: neither pickle nor object arrays.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hmac
+import json
 import logging
-import math
 import secrets
-import selectors
+import socket
+import struct
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
+
+import numpy as np
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.listener import Listener
-from gnntrain.distributed.messages import Array, Connection, Kind, connect, encode
+from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import RankLost, RunError, TransientError, may_mend
 
 _log = logging.getLogger("gnntrain")
 
-Answer = Callable[[list[Array]], list[Array]]
+Answer = Callable[[list[AnyArray]], list[AnyArray]]
 """From a call's arguments to its answer. Runs in several threads at once."""
 
-_SLICE_SECONDS = 1.0
+Lane = dict[int, socket.socket]
+"""A connection to each owner, by its number. One call at a time uses it."""
+
+_HEAD_BYTES = struct.Struct("<I")
+_NONCE_BYTES = 32
+_BACKLOG = 512
 _JOIN_SECONDS = 5.0
 
 
 def open_exchange(
-    context: DistributedContext, *, owners: Sequence[Sequence[int]], host: str, timeout: float
+    context: DistributedContext,
+    *,
+    owners: Sequence[Sequence[int]],
+    host: str,
+    timeout: float,
+    num_lanes: int = 3,
 ) -> Exchange:
     """An exchange of all ranks. Collective.
 
@@ -48,7 +65,8 @@ def open_exchange(
         owners: The ranks that hold and serve each part. The ranks of a machine that ask a part of
             several ranks are spread over these.
         host: The address of this rank's machine at which other ranks reach it.
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds without a byte of an answer after which its owner is lost.
+        num_lanes: How many calls of this rank go on at once; further ones wait for these.
 
     Raises:
         RunError: This rank cannot listen at `host`, or does not reach an owner.
@@ -56,8 +74,9 @@ def open_exchange(
     token = context.broadcast(secrets.token_bytes(32))
     exchange = Exchange(context, owners, token, timeout)
     try:
-        address = exchange.listen(host)
-        exchange.meet(context.gather(address))
+        exchange.connect(context.gather(exchange.listen(host)), num_lanes)
+        context.barrier()
+        exchange.close_port()
     except BaseException:
         exchange.close()
         raise
@@ -86,71 +105,98 @@ class Exchange:
         self.num_owners = len(owners)
         self.owner = next((o for o, ranks in enumerate(owners) if context.rank in ranks), None)
         self._context = context
-        self._owners = owners
+        place = context.rank - context.machine_ranks[0]
+        self._asked = [ranks[place % len(ranks)] for ranks in owners]  # by owner
         self._token = token
         self._timeout = timeout
         self._addresses: Sequence[tuple[str, int]] = ()
-        self._services: dict[str, _Service] = {}
-        self._changed = threading.Condition()  # of `_services` and `_is_closed`
-        self._is_closed = False
-        self._lock = threading.Lock()  # of all below
-        self._idle: dict[int, list[Connection]] = defaultdict(list)
-        self._open: set[Connection] = set()
+        self._listening: socket.socket | None = None
+        self._lanes: SimpleQueue[Lane] = SimpleQueue()
+        self._changed = threading.Condition()  # of all below
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._services: dict[str, Answer] = {}
+        self._running = Counter[str]()
+        self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._bytes: dict[str, tuple[int, int]] = {}
-        self._seconds: dict[str, float] = {}
-        self._listener: Listener | None = None
+        self._is_closed = False
+
+    # -- connections
 
     def listen(self, host: str) -> tuple[str, int]:
-        """Listen at `host` if another rank asks this one; return the address.
+        """Listen at `host` if another rank may ask this one; return the address.
 
         Raises:
             RunError: `host` is not an address of this machine.
         """
-        if not self._is_asked():
+        if self.owner is None or self._context.world_size == 1:
             return host, 0
         try:
-            self._listener = Listener(host, self._token, self._timeout, self._start_answering)
+            family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+            listening = socket.create_server(
+                cast(tuple[str, int], address), family=family, backlog=_BACKLOG
+            )
         except OSError as error:
             raise RunError(
                 f"Rank {self._context.rank} cannot listen at {host}: {error.strerror or error}."
             ) from error
-        return host, self._listener.port
+        listening.settimeout(0.05)
+        self._listening = listening
+        self._start(self._accept, listening)
+        return host, listening.getsockname()[1]
 
-    def _is_asked(self) -> bool:
-        context = self._context
-        return self.owner is not None and any(
-            rank not in self._owners[self.owner] and self._asked(rank, self.owner) == context.rank
-            for rank in range(context.world_size)
-        )
-
-    def _asked(self, rank: int, owner: int) -> int:
-        """The rank that `rank` asks for a part."""
-        machine = self._context.machines[rank] if self._context.machines else 0
-        place = rank - self._context.ranks_of(machine)[0]
-        ranks = self._owners[owner]
-        return ranks[place % len(ranks)]
-
-    def meet(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """Connect to every owner: an address that is out of reach is told at the start.
+    def connect(self, addresses: Sequence[tuple[str, int]], num_lanes: int) -> None:
+        """Connect to every owner.
 
         Args:
             addresses: The address of each rank.
+            num_lanes: See `open_exchange`.
 
         Raises:
-            RunError: An owner is out of reach.
+            RunError: An owner is out of reach, or does not know the token.
         """
         self._addresses = addresses
-        for owner in range(self.num_owners):
-            if owner != self.owner:
-                try:
-                    self._give_back(owner, self._take(owner))
-                except OSError as error:
-                    raise RunError(
-                        f"Rank {self._context.rank} cannot reach {self._words(owner, 'rank')}: "
-                        f"{error.strerror or error}.",
-                        "Let the machines of the run connect to each other, on any port.",
-                    ) from error
+        for _ in range(num_lanes):
+            others = (owner for owner in range(self.num_owners) if owner != self.owner)
+            self._lanes.put({owner: self._connected(owner) for owner in others})
+
+    def _connected(self, owner: int) -> socket.socket:
+        try:
+            address = self._addresses[self._asked[owner]]
+            connection = socket.create_connection(address, self._timeout)
+            self._connections.append(connection)
+            _limit(connection, self._timeout)
+            _prove(connection, self._token, b"caller", b"owner")
+        except OSError as error:
+            raise RunError(
+                f"{self._words(owner)} is out of reach of rank {self._context.rank}: "
+                f"{error.strerror or error}.",
+                "Let the machines of the run connect to each other, on any port.",
+            ) from error
+        return connection
+
+    def close_port(self) -> None:
+        """Accept no more connections."""
+        if self._listening is not None:
+            with contextlib.suppress(OSError):  # as macOS answers, which closes it all the same
+                self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
+
+    def _words(self, owner: int) -> str:
+        rank, machines = self._asked[owner], self._context.machines
+        host, port = self._addresses[rank]
+        return f"Rank {rank} on machine {machines[rank] if machines else 0} ({host}, port {port})"
+
+    def _start(self, target: Callable[[socket.socket], None], connection: socket.socket) -> None:
+        with self._changed:  # `close` knows of all threads that have started
+            if self._is_closed:
+                connection.close()
+                return
+            thread = threading.Thread(
+                target=target, args=(connection,), name="exchange", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+            self._connections.append(connection)
 
     def __enter__(self) -> Self:
         return self
@@ -175,18 +221,14 @@ class Exchange:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if self._listener is not None:
-            self._listener.close()
-        with self._lock:
-            connections, threads = list(self._open), list(self._threads)
-            idle = [connection for waiting in self._idle.values() for connection in waiting]
-            self._idle.clear()
-        for connection in connections:
-            connection.shut_down()
-        for connection in idle:
-            self._discard(connection)
-        for thread in threads:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # it has ended already
+                connection.shutdown(socket.SHUT_RDWR)
+        self.close_port()
+        for thread in self._threads:
             thread.join(_JOIN_SECONDS)
+        for connection in self._connections:
+            connection.close()
 
     # -- answering
 
@@ -199,71 +241,68 @@ class Exchange:
         """
         with self._changed:
             assert name not in self._services, name
-            self._services[name] = _Service(answer)
+            self._services[name] = answer
             self._changed.notify_all()
 
     def withdraw(self, name: str) -> None:
         """Serve `name` no longer; wait until no call of it is being answered."""
         with self._changed:
-            service = self._services.pop(name)
-            self._changed.wait_for(lambda: service.num_running == 0)
+            del self._services[name]
+            self._changed.wait_for(lambda: self._running[name] == 0)
 
-    def _answer(self, name: str, arguments: list[Array]) -> list[Array]:
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds in answers by name since the last call, summed over threads."""
         with self._changed:
-            found = self._changed.wait_for(
-                lambda: self._is_closed or name in self._services, self._timeout
-            )
-            if self._is_closed or not found:
+            taken, self._seconds = self._seconds, defaultdict(float)
+        return taken
+
+    def _answer(self, name: str, arguments: list[AnyArray]) -> list[AnyArray]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or name in self._services, self._timeout)
+            if self._is_closed or name not in self._services:
                 raise TransientError(f"'{name}' is not served.")
-            service = self._services[name]
-            service.num_running += 1
+            answer = self._services[name]
+            self._running[name] += 1
         begin = time.perf_counter()
         try:
-            return service.answer(arguments)
+            return answer(arguments)
         finally:
-            with self._lock:
-                seconds = self._seconds.get(name, 0.0) + time.perf_counter() - begin
-                self._seconds[name] = seconds
             with self._changed:
-                service.num_running -= 1
+                self._seconds[name] += time.perf_counter() - begin
+                self._running[name] -= 1
                 self._changed.notify_all()
 
-    def _start_answering(self, connection: Connection) -> None:
-        thread = threading.Thread(
-            target=self._answer_all, args=(connection,), name="exchange", daemon=True
-        )
-        with self._lock:
-            self._threads = [one for one in self._threads if one.is_alive()]
-            # Inside the lock: `close` joins threads that have started.
-            thread.start()
-            self._open.add(connection)
-            self._threads.append(thread)
+    def _accept(self, listening: socket.socket) -> None:
+        while listening.fileno() >= 0:
+            with contextlib.suppress(OSError):  # nobody has come, or the port is closed
+                self._start(self._answer_all, listening.accept()[0])
 
-    def _answer_all(self, connection: Connection) -> None:
+    def _answer_all(self, connection: socket.socket) -> None:
         try:
-            while True:
-                message = connection.receive(patience=math.inf)
-                answer = self._encoded_answer(message.text, message.arrays)
-                # Counted first: when the caller has the answer, it stands in the counts of both.
-                self._count(message.text, sum(map(len, answer)), message.num_bytes)
-                connection.send(answer)
-        except OSError as error:  # the caller has ended the connection, or fails and tells why
+            with connection:
+                _limit(connection, self._timeout)
+                _prove(connection, self._token, b"owner", b"caller")
+                _limit(connection, 0)  # a caller may ask nothing for hours
+                while True:
+                    name, arguments = _receive(connection)
+                    _send(connection, self._encoded_answer(name, arguments))
+        except Exception as error:  # a stranger; or a caller that ends, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
-        finally:
-            self._discard(connection)
 
-    def _encoded_answer(self, name: str, arguments: list[Array]) -> list[memoryview]:
+    def _encoded_answer(self, name: str, arguments: list[AnyArray]) -> list[memoryview]:
         try:
-            return encode(Kind.ANSWER, "", self._answer(name, arguments))
+            return _encoded(None, self._answer(name, arguments))
         except Exception as error:
             _log.debug("exchange: '%s' failed", name, exc_info=True)
             ours = isinstance(error, RunError)
             text = str(error) if ours else f"{type(error).__name__}: {error}"
-            return encode(Kind.TRANSIENT if may_mend(error) else Kind.ERROR, text, [])
+            return _encoded([text, may_mend(error)], [])
 
     # -- calling
 
-    def call(self, name: str, arguments: Mapping[int, Sequence[Array]]) -> dict[int, list[Array]]:
+    def call(
+        self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
+    ) -> dict[int, list[AnyArray]]:
         """Call `name` at several owners at once and wait for all.
 
         This rank's own part is asked without a connection, while the others work.
@@ -279,124 +318,134 @@ class Exchange:
         Raises:
             RunError: An owner has gone, does not answer within `timeout`, or has failed to answer.
         """
-        asked: dict[int, Connection] = {}
+        answers: dict[int, list[AnyArray]] = {}
+        lane = self._lanes.get()
         try:
-            for owner, arrays in arguments.items():
-                if owner != self.owner:
-                    with self._naming(owner, name):
-                        asked[owner] = self._take(owner)
-                        sent = asked[owner].send(encode(Kind.CALL, name, arrays))
-                        self._count(name, sent, 0)
-            answers = {}
+            others = [owner for owner in arguments if owner != self.owner]
+            for owner in others:
+                with self._naming(owner, name):
+                    _send(lane[owner], _encoded(name, arguments[owner]))
             if self.owner is not None and self.owner in arguments:
                 answers[self.owner] = self._answer(name, list(arguments[self.owner]))
-            for owner in self._in_order_of_arrival(asked, name):
-                answers[owner] = self._receive(owner, asked[owner], name)
+            for owner in others:
+                with self._naming(owner, name):
+                    failure, answers[owner] = _receive(lane[owner])
+                if failure is not None:
+                    text, is_transient = failure
+                    kind = TransientError if is_transient else RunError
+                    raise kind(f"{self._words(owner)} failed to answer '{name}': {text}")
         except BaseException:
-            for connection in asked.values():  # answers may be under way in them
-                self._discard(connection)
+            for connection in lane.values():  # answers may be under way in them
+                connection.close()
             raise
-        for owner, connection in asked.items():
-            self._give_back(owner, connection)
+        finally:
+            self._lanes.put(lane)
         return {owner: answers[owner] for owner in arguments}
 
-    def _in_order_of_arrival(self, asked: Mapping[int, Connection], name: str) -> Iterator[int]:
-        deadline = time.monotonic() + self._timeout
-        with selectors.PollSelector() as selector:
-            for owner, connection in asked.items():
-                selector.register(connection, selectors.EVENT_READ, owner)
-            while selector.get_map():
-                ready = selector.select(_SLICE_SECONDS)
-                for key, _ in ready:
-                    selector.unregister(key.fileobj)
-                    yield key.data
-                if not ready and time.monotonic() > deadline:
-                    late = next(iter(selector.get_map().values())).data
-                    with self._naming(late, name):
-                        raise TimeoutError
-
-    def _receive(self, owner: int, connection: Connection, name: str) -> list[Array]:
-        with self._naming(owner, name):
-            message = connection.receive()
-        self._count(name, 0, message.num_bytes)
-        if message.kind in (Kind.ERROR, Kind.TRANSIENT):
-            kind = TransientError if message.kind == Kind.TRANSIENT else RunError
-            raise kind(f"{self._words(owner)} failed to answer '{name}': {message.text}")
-        return message.arrays
-
-    @contextmanager
+    @contextlib.contextmanager
     def _naming(self, owner: int, name: str) -> Iterator[None]:
         """Raises RankLost with the owner's rank, machine and address for its lost connection."""
-        rank = self._asked(self._context.rank, owner)
+        ranks = [self._asked[owner]]
         try:
             yield
-        except TimeoutError as error:
+        except BlockingIOError as error:  # see `_limit`
             raise RankLost(
                 f"{self._words(owner)} has not answered '{name}' for {self._timeout:g} s.",
                 "If it only needs more time, raise distributed.timeout.",
-                ranks=[rank],
+                ranks=ranks,
             ) from error
         except OSError as error:
             if self._is_closed:
                 raise RunError(f"'{name}' was called while the exchange was closed.") from error
             reason = error.strerror or str(error)
             raise RankLost(
-                f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=[rank]
+                f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=ranks
             ) from error
 
-    def _words(self, owner: int, begin: str = "Rank") -> str:
-        rank = self._asked(self._context.rank, owner)
-        machine = self._context.machines[rank] if self._context.machines else 0
-        host, port = self._addresses[rank]
-        return f"{begin} {rank} on machine {machine} ({host}, port {port})"
 
-    # -- connections
+def _limit(connection: socket.socket, seconds: float) -> None:
+    """Raise BlockingIOError where no byte moves for so long; 0: wait for ever.
 
-    def _take(self, owner: int) -> Connection:
-        """A connection that no other thread uses."""
-        with self._lock:
-            if self._idle[owner]:
-                return self._idle[owner].pop()
-        rank = self._asked(self._context.rank, owner)
-        connection = connect(self._addresses[rank], self._token, self._timeout)
-        with self._lock:
-            self._open.add(connection)
-        if self._is_closed:
-            connection.shut_down()
-        return connection
-
-    def _give_back(self, owner: int, connection: Connection) -> None:
-        with self._lock:
-            self._idle[owner].append(connection)
-        if self._is_closed:
-            self._discard(connection)
-
-    def _discard(self, connection: Connection) -> None:
-        with self._lock:
-            self._open.discard(connection)
-            connection.close()
-
-    def _count(self, name: str, sent: int, received: int) -> None:
-        with self._lock:
-            before = self._bytes.get(name, (0, 0))
-            self._bytes[name] = before[0] + sent, before[1] + received
-
-    def take_bytes(self) -> dict[str, tuple[int, int]]:
-        """Bytes sent and received by name since the last call, as caller and as owner."""
-        with self._lock:
-            taken, self._bytes = self._bytes, {}
-        return taken
-
-    def take_seconds(self) -> dict[str, float]:
-        """Seconds in answers by name since the last call, summed over threads."""
-        with self._lock:
-            taken, self._seconds = self._seconds, {}
-        return taken
+    The limit is the kernel's: one system call, for which Python releases its lock once, moves a
+    whole array.
+    """
+    connection.settimeout(None)
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-@dataclass(slots=True)
-class _Service:
-    """A name that is served, and how many calls of it are being answered."""
+def _prove(connection: socket.socket, token: bytes, side: bytes, other_side: bytes) -> None:
+    """Prove to each other that both ends know the token.
 
-    answer: Answer
-    num_running: int = 0
+    Raises:
+        OSError: The other end does not.
+    """
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(nonce)
+    other = _read(connection, _NONCE_BYTES)
+    connection.sendall(hmac.digest(token, side + nonce + other, "sha256"))
+    expected = hmac.digest(token, other_side + other + nonce, "sha256")
+    if not hmac.compare_digest(_read(connection, len(expected)), expected):
+        raise ConnectionRefusedError("what is there does not know this run's token")
+
+
+def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
+    """A message as buffers: the arrays' own memory where it is contiguous.
+
+    Args:
+        head: Plain data.
+
+    Raises:
+        TypeError: An array is not of bool, integers or floating point.
+    """
+    arrays = [np.asarray(array, order="C") for array in arrays]
+    described = [(_checked(array.dtype).str, array.shape) for array in arrays]
+    text = json.dumps([head, described]).encode()
+    buffers = [memoryview(_HEAD_BYTES.pack(len(text)) + text)]
+    return buffers + [array.reshape(-1).view(np.uint8).data for array in arrays]
+
+
+def _send(connection: socket.socket, buffers: list[memoryview]) -> None:
+    while buffers:
+        sent = connection.sendmsg(buffers)
+        while buffers and sent >= len(buffers[0]):
+            sent -= len(buffers.pop(0))
+        if buffers:
+            buffers[0] = buffers[0][sent:]
+
+
+def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:
+    """The next message: its head and new, writable arrays.
+
+    Raises:
+        OSError: The other end has gone, or sends nothing.
+    """
+    (num_bytes,) = _HEAD_BYTES.unpack(_read(connection, _HEAD_BYTES.size))
+    head, described = json.loads(_read(connection, num_bytes))
+    arrays: list[AnyArray] = []
+    for dtype, shape in described:
+        arrays.append(np.empty(shape, _checked(np.dtype(dtype))))
+        _fill(connection, arrays[-1].reshape(-1).view(np.uint8).data)
+    return head, arrays
+
+
+def _checked(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind not in "biuf":
+        raise TypeError(f"arrays of {dtype} cannot be sent")
+    return dtype
+
+
+def _read(connection: socket.socket, num_bytes: int) -> bytes:
+    buffer = bytearray(num_bytes)
+    _fill(connection, memoryview(buffer))
+    return bytes(buffer)
+
+
+def _fill(connection: socket.socket, buffer: memoryview) -> None:
+    while buffer:
+        received = connection.recv_into(buffer, 0, socket.MSG_WAITALL)
+        if received == 0:
+            raise ConnectionResetError("the connection was closed")
+        buffer = buffer[received:]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gnntrain.limits import why_killed
 from gnntrain.reporting.run_lookup import is_running, run_directories
+from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric
 
 HEADER = ("run", "status", "metric", "val", "test", "best", "time")
@@ -41,44 +41,25 @@ def _begun(folder: Path) -> float:
 
 
 def _row(folder: Path, root: Path) -> list[str]:
-    name = str(folder.relative_to(root))
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return [name, "running" if is_running(folder) else "killed", "-", *_so_far(folder), "-"]
-    except (OSError, ValueError):
-        summary = None
-    if not isinstance(summary, dict):
-        return [name, "unreadable", "-", "-", "-", "-", "-"]
+    name, summary = str(folder.relative_to(root)), RunDirectory(folder).summary()
+    if summary is None and (folder / "summary.json").exists():
+        return [name, "unreadable", *["-"] * 5]
+    if summary is None:  # validation and test are not known; the epochs are
+        summary = {"status": "running" if is_running(folder) else "killed", "epochs": 0}
+        with suppress(OSError):
+            summary["epochs"] = (folder / "metrics.jsonl").read_bytes().count(b"\n")
     metric = summary.get("metric")
-    epochs, best = summary.get("epochs"), summary.get("best_epoch")
     return [
         name,
         str(summary.get("status", "unreadable")),
         "-" if metric is None else shown_metric(str(metric)),
-        *(_figure(summary, split, metric) for split in ("val", "test")),
-        f"{_number(best)}/{_number(epochs)}",
-        format_seconds(_float(summary.get("seconds_total"))),
+        *(format_metric(_number(summary.get(split), metric)) for split in ("val", "test")),
+        f"{summary.get('best_epoch') or '-'}/{summary.get('epochs', '-')}",
+        format_seconds(_number(summary, "seconds_total")),
     ]
 
 
-def _figure(summary: Mapping[str, Any], split: str, metric: object) -> str:
-    metrics = summary.get(split)
-    return format_metric(_float(metrics.get(metric)) if isinstance(metrics, dict) else None)
-
-
-def _so_far(folder: Path) -> list[str]:
-    """Validation and test of a run without a summary are not known; its epochs are."""
-    try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    return ["-", "-", f"-/{len(lines)}"]
-
-
-def _number(value: object) -> str:
-    return str(value) if isinstance(value, int) else "-"
-
-
-def _float(value: object) -> float | None:
+def _number(values: object, name: object) -> float | None:
+    """A number of a summary, which may hold anything."""
+    value = values.get(name) if isinstance(values, dict) else None
     return float(value) if isinstance(value, int | float) else None

@@ -74,7 +74,8 @@ def linear_sums(
         dropout: Of such a single part alone: probability of the dropout after a ReLU; None: neither
             follows.
     """
-    features, tensors = list[LazyFeatures](), list[Tensor | None]()
+    features: list[LazyFeatures] = []
+    tensors: list[Tensor | None] = []
     for one in rows:
         lazy, tensor = one if isinstance(one, tuple) else (one, one)
         features.append(LazyFeatures.of(lazy.detach()) if isinstance(lazy, Tensor) else lazy)
@@ -158,7 +159,8 @@ class _Sums(torch.autograd.Function):
             if has_root:  # contiguous, as DDP requires of gradients
                 weight_grads = [half.contiguous() for half in weight_grad.chunk(2, dim=1)]
             return *[None] * 5, *rows, bias_grad, weight_grads[1], weight_grads[0]
-        saved, found = iter(ctx.saved_tensors), list[Tensor]()
+        saved = iter(ctx.saved_tensors)
+        found: list[Tensor] = []
         owns: list[list[tuple[Tensor, slice]]] = [[] for _ in range(number)]
         aggregates: list[list[tuple[LinearTerm, Tensor]]] = [[] for _ in range(number)]
         for part, grad in zip(ctx.parts, grads, strict=True):

@@ -1,4 +1,4 @@
-"""A dry run: some steps and a part of the evaluation, by the parts that a run is built of.
+"""A dry run: the trainer for some steps, and one evaluation.
 
 Each rank is a process of its own, so that its peak of memory is the dry run's alone.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+import psutil
 from pydantic import TypeAdapter
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
@@ -24,17 +26,14 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
 from gnntrain.paths import nearest_folder
-from gnntrain.planning.partial import EvaluationCost, evaluate_in_part, mapped_bytes
 from gnntrain.selfcheck import kernel_choice
-from gnntrain.training.evaluation import Evaluator, SplitMetrics
-from gnntrain.training.memory import memory_explained, peak_resident_bytes
+from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
 
@@ -42,8 +41,8 @@ _ANSWER = "reports.json"
 _NUM_BATCHES = 8
 _NUM_WARM = 3  # kernels are loaded, the optimiser's state is made, batches are drawn ahead
 _FEWEST, _MOST = 4, 40
-_SECONDS, _MOST_SECONDS = 5.0, 60.0
-_ENDLESS = {"epochs": 1 << 20, "max_steps": None, "patience": 0}
+_SECONDS = 5.0
+_ENDLESS = {"epochs": 1 << 20, "eval_every": 1 << 20, "max_steps": None, "patience": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +86,11 @@ class RankReport:
         num_dense: Those of them that are not in embedding tables.
         batches: Sizes of the first mini-batches.
         steps: Seconds of each step that was timed.
-        evaluation: The cost of one evaluation.
+        evaluation: Seconds of one evaluation.
         training_bytes: Peak of this process's own memory until training ended.
         peak_bytes: The same until evaluation ended.
-        library_bytes: Resident pages of libraries.
+        mapped_bytes: The most resident pages of files and of shared memory.
+        shared_bytes, disk_bytes: Layers that ranks share in memory; layers in files.
         gpu_bytes: The most memory that torch held on the GPU; 0 without one.
         checkpoint_bytes: Size of a checkpoint; 0 but on rank 0.
         placement: Where a GPU reads the graph, and why; empty on a CPU.
@@ -101,10 +101,12 @@ class RankReport:
     num_dense: int
     batches: Sequence[BatchSize]
     steps: Sequence[float]
-    evaluation: EvaluationCost
+    evaluation: float
     training_bytes: int
     peak_bytes: int
-    library_bytes: int
+    mapped_bytes: int
+    shared_bytes: int
+    disk_bytes: int
     gpu_bytes: int
     checkpoint_bytes: int
     placement: Sequence[str]
@@ -114,18 +116,12 @@ class RankReport:
 REPORTS = TypeAdapter(list[RankReport])
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What a rank is given; picklable."""
-
-    config: Config
-    store: Path
-    folder: Path
-    kernels: KernelChoice
+Job = tuple[Config, Path, Path, KernelChoice]
+"""What a rank is given: configuration, the graph's store, a folder for its files, kernels."""
 
 
 def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
-    """Do a few steps as `config` says, on all its ranks; returns their reports, in rank order.
+    """Train and evaluate as `config` says, on all its ranks; returns their reports, in rank order.
 
     Args:
         config: What it asks for is on this machine.
@@ -137,93 +133,84 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     """
     with _temporary_folder(nearest_folder(runs)) as folder:
         plan = LaunchPlan.of(config)
-        job = _Job(config, graph.path, folder, kernel_choice(config, plan.device))
+        job: Job = (config, graph.path, folder, kernel_choice(config, plan.device))
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
         reports = REPORTS.validate_json((folder / _ANSWER).read_bytes())
     if plan.world_size == 1 and not plan.use_gpus:
         # Training will be in the command's process, which has itself imported the libraries that
         # this rank found in the process that it was forked from.
         (report,) = reports
-        return [replace(report, library_bytes=report.library_bytes + mapped_bytes())]
+        return [replace(report, mapped_bytes=report.mapped_bytes + Memory().mapped_bytes)]
     return reports
 
 
-def run_rank(context: DistributedContext, job: _Job) -> None:
+def run_rank(context: DistributedContext, job: Job) -> None:
     """The dry run of one rank; rank 0 writes the reports of all."""
-    library_bytes = mapped_bytes()
-    select(job.kernels, context.device.type)
-    config, graph = job.config, StoredGraph.open(job.store, check=False)
+    config, store, folder, kernels = job
+    select(kernels, context.device.type)
+    graph = StoredGraph.open(store, check=False)
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
     batches = _first_batches(loader, graph, model)
-    timer = StepTimer(context, len(loader))
+    evaluator = build_evaluator(config, task, model, loaders, graph, context, folder)
+    memory = Memory()
+    steps = SomeSteps(context, memory)
     trainer = Trainer(
         model,
         loader,
-        _NoEvaluation(),
+        evaluator,
         task=task,
         config=config.trainer.model_copy(update=_ENDLESS),
         context=context,
-        callbacks=[timer],
-        checkpoints=job.folder if context.is_main else None,
+        callbacks=[steps],
+        checkpoints=folder if context.is_main else None,
         checkpoint_config=config.checkpoint,
     )
-    with suppress(_Enough):
-        trainer.fit()
-    training_bytes = peak_resident_bytes() - mapped_bytes()
-    context.control.enter(Phase.EVALUATING, trainer.step)
-    evaluator = build_evaluator(config, task, model, loaders, graph, context, job.folder)
-    with memory_explained(lambda: "in evaluation", evaluator.memory_hint):
-        cost = evaluate_in_part(evaluator, model, context, job.folder)
+    with memory:
+        evaluation = trainer.fit().records[-1].eval_seconds
+        if context.broadcast(evaluation < _SECONDS):  # again, with kernels and metrics loaded
+            began = time.perf_counter()
+            evaluator.evaluate(model)
+            evaluation = time.perf_counter() - began
+    layers = evaluator.access.buffers if isinstance(evaluator, LayerwiseEvaluator) else None
     report = RankReport(
         num_parameters=trainer.num_parameters,
         num_dense=sum(p.numel() for p in model.parameters() if p.requires_grad),
         batches=batches,
-        steps=timer.seconds,
-        evaluation=cost,
-        training_bytes=training_bytes,
-        peak_bytes=max(training_bytes, peak_resident_bytes() - cost.mapped_bytes),
-        library_bytes=library_bytes,
+        steps=steps.seconds,
+        evaluation=evaluation,
+        training_bytes=steps.training_bytes,
+        peak_bytes=memory.own_bytes,
+        mapped_bytes=memory.mapped_bytes,
+        shared_bytes=0 if layers is None else layers.most_shared,
+        disk_bytes=0 if layers is None else layers.most_on_disk,
         gpu_bytes=peak_memory(context.device),
-        checkpoint_bytes=sum(file.stat().st_size for file in job.folder.glob("last.pt")),
+        checkpoint_bytes=sum(file.stat().st_size for file in folder.glob("last.pt")),
         placement=loaders.why_placed,
-        kernels=str(job.kernels),
+        kernels=str(kernels),
     )
     reports = context.gather_to_main(report)
     if context.is_main:
-        (job.folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
+        (folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
 
 
-class _NoEvaluation(Evaluator):
-    """In the place of an evaluator while steps are timed."""
+class SomeSteps(Callback):
+    """Times training steps, and ends training after enough of them.
 
-    def evaluate(self, _: AnyModel) -> SplitMetrics:
-        return {}
+    A GPU is waited for after each step, so that a step on a GPU takes a little longer than in a
+    run.
 
-
-class _Enough(Exception):
-    """Ends training, after the same step on all ranks."""
-
-
-class StepTimer(Callback):
-    """Times training steps, saves a checkpoint, then ends training by an exception.
-
-    Of an epoch of few steps each is timed equally often, since the last batch may be small, unless
-    that takes more than a minute. A GPU is waited for after each step, so that a step on a GPU
-    takes a little longer than in a run.
-
-    Args:
-        context: This rank.
-        steps_per_epoch: Steps of an epoch.
+    Attributes:
+        training_bytes: The peak of this process's own memory until the last step.
     """
 
-    def __init__(self, context: DistributedContext, steps_per_epoch: int) -> None:
-        self._context = context
-        self._group = steps_per_epoch if steps_per_epoch <= _MOST else 1
+    def __init__(self, context: DistributedContext, memory: Memory) -> None:
+        self._context, self._memory = context, memory
         self._seconds: list[float] = []
         self._began = 0.0
+        self.training_bytes = 0
 
     @property
     def seconds(self) -> list[float]:
@@ -235,18 +222,46 @@ class StepTimer(Callback):
         self._began = time.perf_counter()
 
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
-        """Note the step's time; end training if that was enough. Collective."""
+        """Note the step's time; let training end here if that was enough. Collective."""
         synchronize(self._context.device)
         self._seconds.append(time.perf_counter() - self._began)
-        if self._context.broadcast(self._is_enough()):
-            trainer.save_checkpoint(at_once=True)
-            raise _Enough
+        num_timed, seconds = len(self.seconds), sum(self.seconds)
+        is_enough = num_timed >= _MOST or (num_timed >= _FEWEST and seconds > _SECONDS)
+        if self._context.broadcast(is_enough):
+            self.training_bytes = self._memory.own_bytes
+            trainer.num_steps = trainer.step
         self._began = time.perf_counter()
 
-    def _is_enough(self) -> bool:
-        num_timed, seconds = len(self.seconds), sum(self.seconds)
-        is_whole = num_timed % self._group == 0 or seconds > _MOST_SECONDS
-        return is_whole and num_timed >= _FEWEST and (num_timed >= _MOST or seconds > _SECONDS)
+
+class Memory:
+    """The most resident memory of this process: its own, and pages of files and shared memory."""
+
+    own_bytes = mapped_bytes = 0
+
+    def __init__(self) -> None:
+        self._process, self._is_over = psutil.Process(), threading.Event()
+        self._look()
+
+    def __enter__(self) -> Memory:
+        """Look again and again."""
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look no more."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.005):
+            self._look()
+
+    def _look(self) -> None:
+        info = self._process.memory_info()
+        mapped = getattr(info, "shared", 0)  # 0 where the system does not tell
+        self.own_bytes = max(self.own_bytes, info.rss - mapped)
+        self.mapped_bytes = max(self.mapped_bytes, mapped)
 
 
 def _first_batches(loader: Loader, graph: Graph, model: AnyModel) -> list[BatchSize]:

@@ -10,7 +10,6 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from gnntrain.config import Config, ConfigError, machine_problems, training_device
-from gnntrain.data.build import OpenedStore
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
@@ -19,7 +18,7 @@ from gnntrain.errors import UserError
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
-from gnntrain.planning.size import Unprepared, open_small_or_built
+from gnntrain.planning.size import open_small_or_built
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes
@@ -106,24 +105,18 @@ class Plan:
     @property
     def times(self) -> dict[str, Any]:
         """Seconds of a step, of an epoch's steps, of an evaluation and of the run, without its
-        start; ranges hold the middle 80 % of what was measured."""
+        start; the range holds the middle 80 % of the steps."""
         steps = [seconds for rank in self.ranks for seconds in rank.steps]
-        step, evaluation = fmean(steps), self._evaluation(0)
+        cuts = quantiles(steps, n=10, method="inclusive")
+        step, evaluation = fmean(steps), self.ranks[0].evaluation
         return {
             "num_timed": len(steps) // len(self.ranks),
             "step": step,
-            "step_range": _middle(steps),
+            "step_range": [cuts[0], cuts[-1]],
             "training": step * min(self.num_steps, self.num_steps_in_all),
             "evaluation": evaluation,
-            "evaluation_range": [self._evaluation(1), self._evaluation(2)],
             "run": step * self.num_steps_in_all + evaluation * self.num_evaluations,
         }
-
-    def _evaluation(self, speed: int) -> float:
-        """Ranks wait for each other after each loop; the rest is rank 0's."""
-        loops = zip(*(rank.evaluation.loops for rank in self.ranks), strict=True)
-        slowest = (max(each[speed] for each in loop) for loop in loops)
-        return sum(slowest, self.ranks[0].evaluation.rest)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -132,21 +125,17 @@ class Plan:
         `training` and `evaluation` are the ranks' own memory, until the end of each. `needed` is
         what the system cannot drop; `peak_rss` and `peak_gpu` are what `summary.json` will say.
         """
-        ranks, store = self.ranks, self.graph.num_bytes
+        ranks = self.ranks
         evaluation = sum(rank.peak_bytes for rank in ranks)
-        shared, on_disk = ranks[0].evaluation.shared_bytes, ranks[0].evaluation.disk_bytes
-        # The system drops pages of the store where memory is short.
-        resident = min(store, max(0, total_memory() - evaluation - shared))
-        mapped = sum(resident + shared + on_disk + rank.library_bytes for rank in ranks)
+        shared = ranks[0].shared_bytes
         return {
             "training": sum(rank.training_bytes for rank in ranks),
             "evaluation": evaluation,
             "shared": shared,
-            "on_disk": on_disk,
-            "store": store,
-            "libraries": ranks[0].library_bytes,
+            "on_disk": ranks[0].disk_bytes,
+            "store": self.graph.num_bytes,
             "needed": evaluation + shared,
-            "peak_rss": evaluation + mapped,
+            "peak_rss": evaluation + sum(rank.mapped_bytes for rank in ranks),
             "peak_gpu": max(rank.gpu_bytes for rank in ranks),
         }
 
@@ -195,37 +184,22 @@ class Plan:
 
 
 def plan(config: Config, *, data: object = None) -> Plan:
-    """What a run will need, by a dry run of it, as `gnntrain plan` says.
+    """What a run will need, by a dry run of it, as `gnntrain plan` says. Nothing is left behind.
 
     Args:
-        config: The run's.
+        config: The run's; it may ask for more GPUs than this machine has.
         data: See `gnntrain.run.train`.
 
     Raises:
-        UserError: The graph's store is not built yet, and large; or see `make_plan`.
+        GnntrainError: The graph's store is not built yet, and large; or what training would refuse;
+            or the dry run failed, also for lack of memory.
     """
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
-        opened: OpenedStore | Unprepared = prepare_store(config.dataset, data=data)
+        opened = prepare_store(config.dataset, data=data)
     else:
         opened = open_small_or_built(config.dataset)
-    if isinstance(opened, Unprepared):
-        raise opened.refusal()
     refuse_unguarded_script()  # the dry run has a process of its own
-    with stopping_servers():
-        return make_plan(config, opened)
-
-
-def make_plan(config: Config, opened: OpenedStore) -> Plan:
-    """Plan a run by a dry run of it. Nothing is left behind.
-
-    Args:
-        config: Judged by the schema; it may ask for more GPUs than this machine has.
-        opened: The graph.
-
-    Raises:
-        GnntrainError: What training would refuse; or the dry run failed, also for lack of memory.
-    """
     began, found = time.perf_counter(), gpus_here()
     asked = LaunchPlan.of(config)
     if asked.servers:
@@ -243,7 +217,8 @@ def make_plan(config: Config, opened: OpenedStore) -> Plan:
     problems = machine_problems(here, found)
     if problems:
         raise ConfigError(problems)
-    ranks = dry_run(here, opened.store, runs_folder(config))
+    with stopping_servers():
+        ranks = dry_run(here, opened.store, runs_folder(config))
     return Plan(config, opened.store, opened.reason, asked, LaunchPlan.of(here), ranks, began)
 
 
@@ -271,12 +246,6 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
     )
-
-
-def _middle(values: Sequence[float]) -> list[float]:
-    """The ends of the middle 80 %."""
-    cuts = quantiles(values, n=10, method="inclusive")
-    return [cuts[0], cuts[-1]]
 
 
 def _checks(plan: Plan) -> Iterator[Check]:

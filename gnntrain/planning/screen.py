@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.planning.plan import Plan
@@ -26,7 +26,7 @@ def plan_sections(plan: Plan) -> Iterator[Section]:
     num_timed, num_drawn = counted(plan.times["num_timed"], "step"), plan.batch["num_drawn"]
     yield Section("run", [pairs(_run(plan))])
     yield Section(f"a batch of one rank (mean of {num_drawn})", [pairs(_batch(plan))])
-    yield Section(f"time ({num_timed} and a part of evaluation{of_one})", [pairs(_time(plan))])
+    yield Section(f"time ({num_timed} and one evaluation{of_one})", [pairs(_time(plan))])
     yield Section(f"memory{of_one}", [pairs(_memory(plan))])
     yield Section("does it fit?", [checks(plan.checks)])
     seconds = format_seconds(time.perf_counter() - plan.began)
@@ -69,17 +69,14 @@ def _time(plan: Plan) -> Pairs:
     times = plan.times
     steps = counted(min(plan.num_steps, plan.num_steps_in_all), "step")
     training, evaluation = format_seconds(times["training"]), format_seconds(times["evaluation"])
+    ends = map(format_seconds, times["step_range"])
     run = f"{counted(plan.num_epochs, 'epoch')}, {counted(plan.num_evaluations, 'evaluation')}"
     return [
-        ("step", f"{format_seconds(times['step'])} {_range(times['step_range'])}"),
-        ("evaluation", f"{evaluation} {_range(times['evaluation_range'])}"),
+        ("step", f"{format_seconds(times['step'])} ({' to '.join(ends)})"),
+        ("evaluation", evaluation),
         ("epoch", f"{training} training ({steps}) + {evaluation} evaluation"),
         ("run", f"{format_seconds(times['run'])} ({run})"),
     ]
-
-
-def _range(ends: Sequence[float]) -> str:
-    return f"({' to '.join(map(format_seconds, ends))})"
 
 
 def _memory(plan: Plan) -> Pairs:
@@ -90,7 +87,6 @@ def _memory(plan: Plan) -> Pairs:
         ("evaluation", f"{memory['evaluation']}{together}"),
         *([("shared", f"{memory['shared']} of layers, once")] if plan.memory["shared"] else []),
         ("page cache", f"{memory['store']} of the store; the system can drop it"),
-        ("libraries", f"{memory['libraries']} a rank, mapped"),
         ("peak", f"{memory['peak_rss']} resident (peak_rss_bytes in summary.json)"),
     ]
     if plan.asked.use_gpus:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+from gnntrain.config.problems import as_typed
 from gnntrain.report.runs import ReportedRun
-from gnntrain.reporting.trials import REPEATED, SPLIT, rank_settings
+from gnntrain.reporting.trials import REPEATED, SPLIT, Group, rank
 
 # They change where and how a run is stored, not its result.
 _IMMATERIAL = (
@@ -20,74 +18,6 @@ _MEASURED = (
     *("num_parameters", "seconds_total", "seconds_per_epoch", "edges_per_s", "seeds_per_s"),
     *("peak_rss_bytes", "peak_gpu_bytes"),
 )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The mean of repetitions.
-
-    Attributes:
-        mean: Their mean; None without a value.
-        std: Their sample standard deviation; None for fewer than two.
-    """
-
-    mean: float | None
-    std: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Over the values that are not NaN."""
-        known = [value for value in values if not math.isnan(value)]
-        return cls(
-            statistics.fmean(known) if known else None,
-            statistics.stdev(known) if len(known) > 1 else None,
-        )
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but seed and split.
-
-    Attributes:
-        label: The values of the keys in which the groups differ.
-        runs: Its runs.
-    """
-
-    label: str
-    runs: Sequence[ReportedRun]
-
-    @property
-    def counted(self) -> Sequence[ReportedRun]:
-        """The runs that completed, all where none did; of equal ones the first by name."""
-        completed = [run for run in self.runs if run.status == "completed"] or self.runs
-        distinct = {
-            (*(repr(run.config.get(key)) for key in REPEATED), run.cost, run.score("test")): run
-            for run in sorted(completed, key=lambda run: run.name, reverse=True)
-        }
-        return [run for run in completed if run in distinct.values()]
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits of its runs, where the data set has several."""
-        found = {str(run.config[SPLIT]) for run in self.counted if SPLIT in run.config}
-        return tuple(sorted(found))
-
-    @property
-    def ranked_with(self) -> tuple[str, ...]:
-        """What groups must agree in to be ranked: data set, metric, positive class and splits."""
-        run = self.runs[0]
-        positive = str(run.summary.get("positive_class"))
-        return run.dataset, run.metric or "", positive, *self.splits
-
-    @property
-    def cost(self) -> float:
-        """The mean of the runs' costs; infinite where none has a validation metric."""
-        costs = [run.cost for run in self.counted if run.cost < math.inf]
-        return statistics.fmean(costs) if costs else math.inf
-
-    def spread(self, split: str) -> Spread:
-        """The deciding metric on a split, over the runs that count."""
-        return Spread.of([run.score(split) for run in self.counted])
 
 
 def differences(runs: Sequence[ReportedRun]) -> list[str]:
@@ -111,42 +41,41 @@ def _is_material(key: str) -> bool:
     return not any(key == name or key.startswith(name) for name in _IMMATERIAL)
 
 
-def groups_of(runs: Sequence[ReportedRun]) -> list[Group]:
-    """Groups of repetitions, in the order of the runs."""
+def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
+    """Groups of repetitions, in the order of the runs. Completed runs count, all where none is; of
+    equal ones the first by name."""
     keys = [key for key in differences(runs) if key not in REPEATED]
     members: dict[tuple[str, ...], list[ReportedRun]] = {}
     for run in runs:
         members.setdefault(tuple(repr(run.config.get(key)) for key in keys), []).append(run)
-    return [Group(_label(keys, group), group) for group in members.values()]
+    groups = []
+    for several in members.values():
+        completed = [run for run in several if run.status == "completed"] or several
+        distinct = {
+            (*(repr(run.config.get(key)) for key in REPEATED), run.cost, run.score("test")): run
+            for run in sorted(completed, key=lambda run: run.name, reverse=True)
+        }
+        counted = [run for run in completed if run in distinct.values()]
+        splits = {str(run.config[SPLIT]) for run in counted if SPLIT in run.config}
+        first = several[0]
+        data = (first.dataset, first.metric or "", str(first.summary.get("positive_class")))
+        label = (_label(keys, several),)
+        groups.append(Group(label, several, counted, tuple(sorted(splits)), data))
+    return groups
 
 
 def _label(keys: Sequence[str], runs: Sequence[ReportedRun]) -> str:
     config = runs[0].config
-    named = [f"{_short(key)}={shown_value(config[key])}" for key in keys if key in config]
-    return ", ".join(named) or f"{runs[0].dataset} {runs[0].model}"
-
-
-def _short(key: str) -> str:
-    return key.removesuffix(".name").removeprefix("trainer.").removeprefix("model.")
-
-
-def shown_value(value: Any) -> str:
-    """A value of the configuration in the command line's syntax."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{','.join(map(shown_value, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{shown_value(own)}' for key, own in value.items())}}}"
-    return str(value)
+    short = [key.removesuffix(".name") for key in keys if key in config]
+    short = [key.removeprefix("trainer.").removeprefix("model.") for key in short]
+    values = (as_typed(config[key]) for key in keys if key in config)
+    return ", ".join(map("{}={}".format, short, values)) or f"{runs[0].dataset} {runs[0].model}"
 
 
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:
     """The run with the best validation metric of the best setting; of equally good runs the first
     by name."""
-    return min(rank_settings(groups_of(runs))[0].counted, key=lambda run: (run.cost, run.name))
+    return min(rank(groups_of(runs))[0].counted, key=lambda run: (run.cost, run.name))
 
 
 def run_rows(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:

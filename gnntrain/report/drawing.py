@@ -1,4 +1,4 @@
-"""Figures by matplotlib: one description each, drawn as SVG into a page or as PNG."""
+"""Figures by matplotlib, drawn as SVG into a page, and as files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import colorsys
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -54,7 +55,6 @@ _GOLDEN_ANGLE = 0.381966
 _MARKED_POINTS = 60
 _HOVER_POINTS = 1000
 _LEGEND_LABELS = 12
-_LABEL_LENGTH = 20
 _LARGEST = 1e300
 
 
@@ -112,12 +112,7 @@ class Panel:
         self.add(line, x, values, texts)
 
     def dots(
-        self,
-        x: Iterable[float],
-        y: Iterable[float],
-        texts: Iterable[str],
-        color: str,
-        **style: Any,
+        self, x: Iterable[float], y: Iterable[float], texts: Iterable[str], color: str, **style: Any
     ) -> None:
         """Draw points."""
         xs, ys = finite(x), finite(y)
@@ -170,13 +165,23 @@ Figure = Callable[[Panel], None]
 """Draws a figure; it chooses no size and no title."""
 
 
-def to_svg(figure: Figure, prefix: str, width: int = 540, height: int = 300) -> Drawing:
+def draw(
+    figure: Figure,
+    prefix: str,
+    width: int = 540,
+    height: int = 300,
+    *,
+    title: str = "",
+    folder: Path | None = None,
+) -> Drawing:
     """Draw a figure as an SVG element.
 
     Args:
         figure: The figure.
         prefix: Begins the ids in the element, which are unique in a page.
         width, height: Size in CSS pixels.
+        title: Of the figure's file.
+        folder: Where the figure is written as a PNG file too, if anywhere.
     """
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas(figsize=(width / 72, height / 72), dpi=72)
@@ -185,7 +190,14 @@ def to_svg(figure: Figure, prefix: str, width: int = 540, height: int = 300) -> 
         figure(panel)
         stream = io.StringIO()
         canvas.savefig(stream, format="svg", transparent=True)
-    places = panel.axes.transData.transform([point[:2] for point in panel.points] or [(0, 0)])
+        places = panel.axes.transData.transform([point[:2] for point in panel.points] or [(0, 0)])
+        if folder is not None:
+            panel.axes.set_title(title, loc="left")
+            if 1 < len(panel.colors) <= _LEGEND_LABELS:
+                handles = [Patch(color=color, label=name) for name, color in panel.colors.items()]
+                panel.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
+            name = re.sub(r"\W+", "-", title).strip("-").lower()
+            canvas.savefig(folder / f"{name}.png", dpi=200)
     points = [
         [round(x, 1), round(height - y, 1), text, series]
         for (x, y), (_, _, text, series) in zip(places.tolist(), panel.points, strict=False)
@@ -209,25 +221,3 @@ def _tag_for_page(tag: str, prefix: str) -> str:
     for color, variable in _GROUND_COLORS.items():
         tag = tag.replace(color, variable)
     return re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", tag)
-
-
-def to_png(title: str, figures: Mapping[str, Figure]) -> bytes:
-    """Draw figures with their titles as one picture, two in a row, 1540 pixels wide."""
-    num_rows = math.ceil(len(figures) / 2)
-    with matplotlib.rc_context(_STYLE):
-        canvas = Canvas(figsize=(11, 3.5 * num_rows), dpi=140, layout="constrained")
-        canvas.suptitle(title, fontsize=14, x=0.01, ha="left")
-        # Of subfigures, each has margins of its own.
-        parts = canvas.subfigures(num_rows, 2, squeeze=False).flat
-        for part, (name, figure) in zip(parts, figures.items(), strict=True):
-            panel = Panel(part.subplots())
-            figure(panel)
-            panel.axes.set_title(name, loc="left", fontsize=12)
-            is_short = all(len(label) <= _LABEL_LENGTH for label in panel.colors)
-            if is_short and 1 < len(panel.colors) <= _LEGEND_LABELS:
-                items = panel.colors.items()
-                handles = [Patch(color=color, label=label) for label, color in items]
-                panel.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
-        stream = io.BytesIO()
-        canvas.savefig(stream, format="png")
-    return stream.getvalue()

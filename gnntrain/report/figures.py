@@ -1,7 +1,8 @@
-"""The figures of a report; `drawing` makes SVG and PNG of them."""
+"""The figures of a report."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,20 +10,10 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from gnntrain.data.graph import Graph
-from gnntrain.report.classification import ClassFindings, SplitScores
-from gnntrain.report.comparison import Group
 from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Panel, class_color
-from gnntrain.report.projection import Floats, Ints, Projection, sampled_nodes
-from gnntrain.report.regression import TargetFindings, ValueFindings, histograms
+from gnntrain.report.findings import Floats, Ints, Projection, SplitScores, sampled
 from gnntrain.report.runs import ReportedRun
-from gnntrain.report.timing import (
-    PHASES,
-    Course,
-    loss_course,
-    metric_course,
-    phase_seconds,
-    spans_decades,
-)
+from gnntrain.report.timing import PHASES, phase_seconds
 from gnntrain.reporting.text import (
     format_loss,
     format_metric,
@@ -30,24 +21,28 @@ from gnntrain.reporting.text import (
     format_seconds,
     shown_metric,
 )
+from gnntrain.reporting.trials import Group
 
 _MANY_EPOCHS = 60
 _LABEL_LENGTH = 48
 _BINS_PER_DECADE = 12
+_BINS = 40
+_DECADES = 50
 _GUIDE: Any = {"color": QUIET, "lw": 1, "ls": (0, (2, 3))}
 
 
 def loss(panel: Panel, run: ReportedRun) -> None:
     """The mean training loss of each epoch."""
-    course = loss_course(run)
-    _curve(panel, course, "train", SPLITS["train"], format_loss)
+    losses = [record.train_loss for record in run.records]
+    _curve(panel, _epochs(run), losses, "train", SPLITS["train"], format_loss)
     _best_line(panel, run)
-    _loss_axis(panel, course[1])
+    _loss_axis(panel, losses)
 
 
 def _loss_axis(panel: Panel, losses: Sequence[float]) -> None:
     panel.epochs("loss")
-    if spans_decades(losses):
+    known = [value for value in losses if math.isfinite(value)]
+    if known and min(known) > 0 and max(known) > _DECADES * min(known):
         panel.logarithmic("y")
     else:
         panel.from_zero(losses)
@@ -57,9 +52,16 @@ def metric(panel: Panel, run: ReportedRun) -> None:
     """The deciding metric on each split, and the best epoch."""
     for split, color in SPLITS.items():
         if run.best.get(split):
-            _curve(panel, metric_course(run, split), split, color, format_metric)
+            _curve(panel, *_metrics(run, split), split, color, format_metric)
     _best_line(panel, run)
     panel.epochs(shown_metric(run.metric or "metric"))
+
+
+def _metrics(run: ReportedRun, split: str) -> tuple[Sequence[int], Sequence[float]]:
+    """The evaluated epochs, and the deciding metric of each."""
+    points = [(r.epoch, r.metric(split, run.metric or "")) for r in run.records]
+    known = [(epoch, value) for epoch, value in points if value is not None]
+    return [epoch for epoch, _ in known], [value for _, value in known]
 
 
 def _best_line(panel: Panel, run: ReportedRun) -> None:
@@ -72,13 +74,19 @@ def _epochs(run: ReportedRun) -> list[int]:
 
 
 def _curve(
-    panel: Panel, course: Course, label: str, color: str, shown: Callable[[float], str]
+    panel: Panel,
+    epochs: Sequence[int],
+    values: Sequence[float],
+    label: str,
+    color: str,
+    shown: Callable[[float], str],
 ) -> None:
     """A curve over epochs; the mouse shows the values of all curves in an epoch."""
     panel.by_x = True
     panel.begin_series(label, color)
-    texts = [f"epoch {e}: {label} {shown(value)}" for e, value in zip(*course, strict=True)]
-    panel.curve(*course, texts, color)
+    pairs = zip(epochs, values, strict=True)
+    texts = [f"epoch {epoch}: {label} {shown(value)}" for epoch, value in pairs]
+    panel.curve(epochs, values, texts, color)
 
 
 def throughput(panel: Panel, run: ReportedRun) -> None:
@@ -86,7 +94,7 @@ def throughput(panel: Panel, run: ReportedRun) -> None:
     edges = [record.edges_per_s for record in run.records]
     seeds = [record.seeds_per_s for record in run.records]
     name, values = ("edges/s", edges) if any(edges) else ("seeds/s", seeds)
-    _curve(panel, (_epochs(run), values), name, ACCENT, format_rate)
+    _curve(panel, _epochs(run), values, name, ACCENT, format_rate)
     panel.epochs(name)
     panel.from_zero(values)
     panel.axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -96,9 +104,9 @@ def memory(panel: Panel, run: ReportedRun) -> None:
     """Resident memory of all ranks, and the peak of a GPU."""
     ranks = [record.memory_bytes / 2**30 for record in run.records]
     gpu = [(record.gpu_memory_bytes or 0) / 2**30 for record in run.records]
-    _curve(panel, (_epochs(run), ranks), "all ranks", ACCENT, _gib)
+    _curve(panel, _epochs(run), ranks, "all ranks", ACCENT, _gib)
     if any(gpu):
-        _curve(panel, (_epochs(run), gpu), "GPU, peak of a rank", SPLITS["test"], _gib)
+        _curve(panel, _epochs(run), gpu, "GPU, peak of a rank", SPLITS["test"], _gib)
     panel.epochs("GiB")
     panel.from_zero([*ranks, *gpu])
 
@@ -110,14 +118,13 @@ def _gib(number: float) -> str:
 def time(panel: Panel, run: ReportedRun) -> None:
     """Seconds of each epoch, stacked by phase."""
     panel.by_x = True
-    timed = [record for record in run.records if record.time]
-    seconds = [phase_seconds(record) for record in timed]
-    epochs = [record.epoch for record in timed]
-    half = 0.44 if len(timed) <= _MANY_EPOCHS else 0.5
+    seconds = phase_seconds(run.records)
+    epochs = seconds.index.tolist()
+    half = 0.44 if len(epochs) <= _MANY_EPOCHS else 0.5
     edges = [epoch + end for epoch in epochs for end in (-half, half)]
-    bottom = np.zeros(len(timed))
+    bottom = np.zeros(len(epochs))
     for name, (label, color) in PHASES.items():
-        heights = np.array([phases[name] for phases in seconds])
+        heights = seconds[name].to_numpy()
         if not heights.any():
             continue
         top = bottom + heights
@@ -189,34 +196,30 @@ def roc(panel: Panel, scores: Mapping[str, SplitScores]) -> None:
     panel.axes.set(xlim=(0, 1), ylim=(0, 1.01))
 
 
-def classes_in_the_plane(panel: Panel, found: ClassFindings, projection: Projection) -> None:
+def classes_in_the_plane(panel: Panel, names: Sequence[str], found: Projection) -> None:
     """Nodes in the plane, a colour a class; a node with a wrong prediction is a ring."""
-    names, is_told = found.names, found.predicted is not None
-    predicted = found.predicted if found.predicted is not None else found.classes
-    for number in np.unique(found.classes).tolist():
+    predicted = found.labels if found.predicted is None else found.predicted
+    for number in np.unique(found.labels).tolist():
         panel.begin_series(names[number], class_color(number))
         for is_right in (True, False):
-            chosen = (found.classes == number) & ((predicted == number) == is_right)
+            chosen = (found.labels == number) & ((predicted == number) == is_right)
             nodes = chosen.nonzero()[0]
-            texts = [
-                f"{projection.text(i)}\nclass {names[number]}"
-                + (f"\npredicted {names[predicted[i]]}" if is_told else "")
-                for i in nodes
-            ]
+            texts = [f"{found.texts[i]}\nclass {names[number]}" for i in nodes]
+            if found.predicted is not None:
+                pairs = zip(texts, predicted[nodes], strict=True)
+                texts = [f"{text}\npredicted {names[other]}" for text, other in pairs]
             ring = {} if is_right else {"markerfacecolor": "none", "markeredgewidth": 1.1}
-            x, y = projection.places[nodes].T
+            x, y = found.places[nodes].T
             panel.dots(x, y, texts, class_color(number), **ring)
     _plane(panel)
 
 
-def values_in_the_plane(panel: Panel, found: ValueFindings, projection: Projection) -> None:
-    """Nodes in the plane, coloured by the first target."""
-    x, y = projection.places.T
-    name = found.targets[0].name
-    dots = panel.axes.scatter(x, y, c=found.values, s=20, alpha=0.85, linewidths=0)
-    numbered = enumerate(found.values)
-    texts = [f"{projection.text(i)}\n{name} {value:.6g}" for i, value in numbered]
-    panel.add(dots, x, y, texts)
+def values_in_the_plane(panel: Panel, name: str, found: Projection) -> None:
+    """Nodes in the plane, coloured by a target."""
+    x, y = found.places.T
+    dots = panel.axes.scatter(x, y, c=found.labels, s=20, alpha=0.85, linewidths=0)
+    pairs = zip(found.texts, found.labels, strict=True)
+    panel.add(dots, x, y, [f"{text}\n{name} {value:.6g}" for text, value in pairs])
     bar = panel.axes.figure.colorbar(dots, ax=panel.axes, label=name, aspect=30)
     bar.outline.set_visible(False)
     _plane(panel)
@@ -227,56 +230,68 @@ def _plane(panel: Panel) -> None:
     panel.axes.set_aspect("equal", adjustable="datalim")  # distances mean the same in x and y
 
 
-def predictions(panel: Panel, target: TargetFindings) -> None:
-    """Predicted over true values, a colour a split, and the line where they are equal."""
-    for split, points in target.points.items():
-        drawn = points.take(sampled_nodes(np.arange(len(points.nodes))))
+def predictions(panel: Panel, name: str, points: Mapping[str, Any]) -> None:
+    """Predicted over true values of a target, a colour a split, and the line where they are
+    equal."""
+    for split, frame in points.items():
+        drawn = frame.iloc[sampled(np.arange(len(frame)))]
         panel.begin_series(split, SPLITS[split])
-        texts = [f"{node}\ntrue {x:.6g}\npredicted {y:.6g}" for node, x, y in drawn.rows()]
-        panel.dots(drawn.true, drawn.predicted, texts, SPLITS[split], alpha=0.6)
-        panel.axes.axline((drawn.true[0], drawn.true[0]), slope=1, **_GUIDE)
-    panel.axes.set(xlabel=f"true {target.name}", ylabel=f"predicted {target.name}")
+        texts = [
+            f"{node}\ntrue {x:.6g}\npredicted {y:.6g}"
+            for node, x, y in drawn.itertuples(index=False)
+        ]
+        panel.dots(drawn["true"], drawn["predicted"], texts, SPLITS[split], alpha=0.6)
+        first = drawn["true"].iloc[0]
+        panel.axes.axline((first, first), slope=1, **_GUIDE)
+    panel.axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
 
 
-def errors(panel: Panel, target: TargetFindings) -> None:
-    """The share of a split's nodes in each bin of errors."""
-    found = histograms({split: points.errors for split, points in target.points.items()})
-    for split, (edges, shares) in found.items():
+def errors(panel: Panel, name: str, points: Mapping[str, Any]) -> None:
+    """The share of a split's nodes in each bin of errors; the outermost hundredth of all counts in
+    the bins at the ends."""
+    by_split = {split: (f["predicted"] - f["true"]).to_numpy() for split, f in points.items()}
+    low, high = np.quantile(np.concatenate([*by_split.values()]), [0.005, 0.995])
+    edges = np.linspace(low, high, _BINS + 1) if low < high else np.array([low - 1, low + 1])
+    middles = (edges[:-1] + edges[1:]) / 2
+    for split, error in by_split.items():
+        shares = np.histogram(error.clip(low, high), edges)[0] / len(error)
         panel.begin_series(split, SPLITS[split])
         bars = panel.axes.stairs(shares, edges, fill=True, color=SPLITS[split], alpha=0.6)
-        middles = (edges[:-1] + edges[1:]) / 2
         pairs = zip(middles, shares, strict=True)
         texts = [f"{split}, error {x:.4g}: {share:.1%} of the nodes" for x, share in pairs]
         panel.add(bars, middles, shares, texts)
-    panel.axes.set(xlabel=f"predicted − true {target.name}", ylabel="share of the nodes")
+    panel.axes.set(xlabel=f"predicted − true {name}", ylabel="share of the nodes")
     panel.axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
 
-def group_losses(panel: Panel, groups: Sequence[Group]) -> None:
+def group_losses(panel: Panel, groups: Sequence[Group[ReportedRun]]) -> None:
     """The training loss of many runs, a colour a group."""
-    _curves_of(panel, groups, loss_course)
     runs = [run for group in groups for run in group.runs]
-    _loss_axis(panel, [loss for run in runs for loss in loss_course(run)[1]])
+    losses = {run.name: [record.train_loss for record in run.records] for run in runs}
+    _curves_of(panel, groups, lambda run: (_epochs(run), losses[run.name]))
+    _loss_axis(panel, [loss for values in losses.values() for loss in values])
 
 
-def group_metrics(panel: Panel, groups: Sequence[Group], split: str) -> None:
+def group_metrics(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:
     """The deciding metric of many runs on a split, a colour a group."""
-    _curves_of(panel, groups, lambda run: metric_course(run, split))
+    _curves_of(panel, groups, lambda run: _metrics(run, split))
     panel.epochs(f"{split} {_metric_names(groups)}")
 
 
 def _curves_of(
-    panel: Panel, groups: Sequence[Group], course: Callable[[ReportedRun], Course]
+    panel: Panel,
+    groups: Sequence[Group[ReportedRun]],
+    course: Callable[[ReportedRun], tuple[Sequence[int], Sequence[float]]],
 ) -> None:
     for number, group in enumerate(groups):
         for place, run in enumerate(group.runs):
-            panel.begin_series("" if place else group.label, class_color(number))
+            panel.begin_series("" if place else group.varied[0], class_color(number))
             epochs, values = course(run)
             texts = [f"{run.name}\nepoch {e}: {v:.4f}" for e, v in zip(epochs, values, strict=True)]
             panel.curve(epochs, values, texts, class_color(number), alpha=0.8)
 
 
-def group_spread(panel: Panel, groups: Sequence[Group], split: str) -> None:
+def group_spread(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:
     """The deciding metric of each run, and the mean and standard deviation of its group."""
     for number, group in enumerate(groups):
         color, scores = class_color(number), [run.score(split) for run in group.runs]
@@ -288,15 +303,12 @@ def group_spread(panel: Panel, groups: Sequence[Group], split: str) -> None:
             text = f"mean {format_metric(spread.mean)}"
             panel.dots([spread.mean], [number], [text], color, marker="D", markersize=8)
             panel.axes.errorbar(spread.mean, number, xerr=spread.std, color=color, capsize=4)
-    labels = [_shortened(group.label) for group in groups]
+    labels = [group.varied[0] for group in groups]
+    labels = [t if len(t) <= _LABEL_LENGTH else f"{t[: _LABEL_LENGTH - 1]}…" for t in labels]
     panel.axes.set_yticks(range(len(groups)), labels, fontsize="small")
     panel.axes.set(xlabel=f"{split} {_metric_names(groups)}", ylim=(len(groups) - 0.5, -0.5))
 
 
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LABEL_LENGTH else f"{label[: _LABEL_LENGTH - 1]}…"
-
-
-def _metric_names(groups: Sequence[Group]) -> str:
+def _metric_names(groups: Sequence[Group[ReportedRun]]) -> str:
     names = {shown_metric(run.metric) for group in groups for run in group.runs if run.metric}
     return " / ".join(sorted(names))

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -71,34 +70,25 @@ class ReportedRun:
         """The deciding metric at the best epoch; NaN where there is none."""
         return self.best.get(split, {}).get(self.metric or "", math.nan)
 
-    @cached_property
+    @property
     def dataset(self) -> str:
         """Name of the data set."""
         return str(self.summary.get("dataset") or self.config.get("dataset.name", "?"))
 
-    @cached_property
+    @property
     def model(self) -> str:
         """Name of the model."""
         return str(self.config.get("model.name", "?"))
 
 
-@dataclass(frozen=True)
-class Found:
-    """The runs that a command names.
-
-    Attributes:
-        runs: The runs, in the order of the arguments.
-        home: The folder of the only argument, a run's or a sweep's; None for several arguments.
-        notes: Missing runs, in sentences.
-    """
-
-    runs: list[ReportedRun]
-    home: Path | None
-    notes: list[str]
-
-
-def find_runs(arguments: Sequence[str | Path], root: Path = RUNS) -> Found:
+def find_runs(
+    arguments: Sequence[str | Path], root: Path = RUNS
+) -> tuple[list[ReportedRun], Path | None, list[str]]:
     """The runs of paths, names under `root`, `latest` or folders of runs, each run once.
+
+    Returns:
+        The runs, in the order of the arguments; the folder of the only argument, a run's or a
+        sweep's; missing runs, in sentences.
 
     Raises:
         UserError: There is none of that name, or no run in a folder.
@@ -114,29 +104,15 @@ def find_runs(arguments: Sequence[str | Path], root: Path = RUNS) -> Found:
                 known_runs(argument, root),
             )
         directories |= dict.fromkeys(run.resolve() for run in found)
-        notes += _missing_trials(path, len(found))
+        trials = _trials(path)
+        if len(trials) > len(found):
+            missing = f"{len(trials) - len(found)} of {len(trials)} trials"
+            notes.append(f"{missing} of {shown_path(path)} have no run directory.")
     home = find_run(arguments[0], root).resolve() if len(arguments) == 1 else None
-    names = _names(list(directories))
-    return Found([read_run(path, name) for path, name in names.items()], home, notes)
-
-
-def _missing_trials(folder: Path, num_found: int) -> list[str]:
-    """A note on a sweep's trials without a run directory."""
-    try:
-        num_trials = len(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return []
-    missing = f"{num_trials - num_found} of {num_trials} trials"
-    note = f"{missing} of {shown_path(folder)} have no run directory."
-    return [note] if num_trials > num_found else []
-
-
-def _names(directories: Sequence[Path]) -> dict[Path, str]:
-    """The directories' last parts, or whole paths where two are called the same."""
     lasts = [path.name for path in directories]
-    return {
-        path: path.name if lasts.count(path.name) == 1 else shown_path(path) for path in directories
-    }
+    # two of one name are called by their paths
+    names = [p.name if lasts.count(p.name) == 1 else shown_path(p) for p in directories]
+    return [*map(read_run, directories, names)], home, notes
 
 
 def read_run(path: Path, name: str | None = None) -> ReportedRun:
@@ -152,8 +128,8 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
         run=run,
         name=name or run.name,
         config=flattened(run.config()),
-        overrides=_lines(path / "overrides.txt"),
-        environment=_object(path / "env.json"),
+        overrides=run.overrides(),
+        environment=run.environment(),
         summary=summary,
         status=str(summary.get("status") or ("running" if is_running(path) else "unfinished")),
         metric=metric,
@@ -163,20 +139,13 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
 
 def _first_metric(records: Sequence[EpochRecord]) -> str | None:
     """The data set's own metric: it comes first among an epoch's."""
-    evaluated = (record.metrics for record in records if record.metrics)
-    metrics = next(evaluated, {})
+    metrics = next((record.metrics for record in records if record.metrics), {})
     return next((name for split in ("val", "train") for name in metrics.get(split, {})), None)
 
 
-def _lines(path: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+def _trials(folder: Path) -> list[Any]:
+    """The trials in a sweep's folder; none in another folder."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        return found if isinstance(found, list) else []
     return []
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import SPLITS, Graph
-from gnntrain.report.classification import SCORED_SPLITS, SplitScores, top_mistakes
-from gnntrain.report.comparison import Group, Spread, differences, shown_value
+from gnntrain.report.comparison import differences
 from gnntrain.report.drawing import class_color
-from gnntrain.report.regression import METRICS, Points, TargetFindings
+from gnntrain.report.findings import METRICS, SCORED_SPLITS, SplitScores, regression_scores
 from gnntrain.report.runs import ReportedRun
 from gnntrain.report.timing import PHASES, typical_phases
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
-from gnntrain.reporting.trials import rank_settings
+from gnntrain.reporting.trials import Group, Spread, rank
 
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
@@ -81,7 +81,7 @@ def graph_table(graph: Graph) -> Table:
     }
     if not graph.is_hetero:
         rows["features"] = f"{graph.num_features:,}"
-        rows |= zip(_DEGREE_HEADS, degree_cells(np.diff(graph.indptr)), strict=True)
+        rows |= zip(_DEGREE_HEADS, _degree_cells(graph.indptr), strict=True)
     return Table(["quantity", "value"], list(rows.items()))
 
 
@@ -101,28 +101,30 @@ def node_types_table(graph: Graph) -> Table:
 def edge_types_table(graph: Graph) -> Table:
     """Edges and in-degrees by edge type."""
     rows = [
-        ["/".join(name), f"{len(edges):,}", *degree_cells(np.diff(edges.indptr))]
+        ["/".join(name), f"{len(edges):,}", *_degree_cells(edges.indptr)]
         for name, edges in graph.edges.items()
     ]
     return Table(["edge type", "edges", *_DEGREE_HEADS], rows)
 
 
-def degree_cells(degrees: npt.NDArray[np.int64]) -> list[str]:
+def _degree_cells(indptr: npt.NDArray[np.int64]) -> list[str]:
     """The cells beneath `_DEGREE_HEADS`."""
-    return [
-        f"{np.median(degrees):g}",
-        f"{degrees.mean():.1f}",
-        f"{degrees.max():,}",
-        f"{(degrees == 0).sum():,}",
-    ]
+    degrees = np.diff(indptr)
+    median, mean = f"{np.median(degrees):g}", f"{degrees.mean():.1f}"
+    return [median, mean, f"{degrees.max():,}", f"{(degrees == 0).sum():,}"]
 
 
 def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
     """The most frequent pairs of a true and a wrongly predicted class."""
     assert scored.confusion is not None
+    wrong = scored.confusion.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(wrong, axis=None, kind="stable")[::-1][:_TOP_MISTAKES].tolist()
+    pairs = [pair for pair in (divmod(place, len(wrong)) for place in order) if wrong[pair]]
     rows = [
-        [names[true], names[predicted], f"{number:,}", f"{number / scored.support[true]:.1%}"]
-        for true, predicted, number in top_mistakes(scored.confusion, _TOP_MISTAKES)
+        [names[true], names[other], f"{wrong[true, other]:,}", f"{share:.1%}"]
+        for true, other in pairs
+        for share in (wrong[true, other] / scored.support[true],)
     ]
     return Table(["true", "predicted", "nodes", "of the class"], rows, texts=2)
 
@@ -135,75 +137,59 @@ def classes_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Ta
         row = [name]
         for scored in scores.values():
             numbers = (scored.precision[i], scored.recall[i], scored.f1[i])
-            row += [*(format_metric(float(number)) for number in numbers)]
-            row.append(f"{scored.support[i]:,}")
+            row += [*map(format_metric, map(float, numbers)), f"{scored.support[i]:,}"]
         rows.append(row)
     return Table(["class", *(f"{split} {head}" for split in scores for head in heads)], rows)
 
 
-def targets_table(targets: Sequence[TargetFindings]) -> Table:
+def targets_table(targets: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """The metrics of each target."""
     heads = [*map(shown_metric, METRICS), "nodes"]
     rows = []
-    for target in targets:
-        row = [target.name]
+    for name, points in targets:
+        row = [name]
         for split in SCORED_SPLITS:
-            points = target.points.get(split)
-            scores = [math.nan] * len(METRICS) if points is None else points.scores()
-            number = 0 if points is None else len(points.nodes)
-            row += [*map(format_metric, scores), f"{number:,}"]
+            known = points.get(split)
+            scores = [math.nan] * len(METRICS) if known is None else regression_scores(known)
+            row += [*map(format_metric, scores), f"{0 if known is None else len(known):,}"]
         rows.append(row)
     columns = [f"{split} {head}" for split in SCORED_SPLITS for head in heads]
     return Table(["target", *columns], rows)
 
 
-def worst_table(points: Points) -> Table:
+def worst_table(points: Any) -> Table:
     """The nodes with the largest errors, the largest first."""
-    order = np.argsort(-np.abs(points.errors), kind="stable")
-    found = points.take(order[:_WORST_NODES])
+    errors = (points["predicted"] - points["true"]).abs()
+    worst = points.loc[errors.nlargest(_WORST_NODES).index]
     rows = [
         [node, f"{true:.6g}", f"{predicted:.6g}", f"{predicted - true:+.6g}"]
-        for node, true, predicted in found.rows()
+        for node, true, predicted in worst.itertuples(index=False)
     ]
     return Table(["node", "true", "predicted", "error"], rows)
 
 
-def groups_table(groups: Sequence[Group]) -> Table:
+def groups_table(groups: Sequence[Group[ReportedRun]]) -> Table:
     """Mean and standard deviation of the deciding metric by setting."""
     has_splits = len({group.splits for group in groups}) > 1
-    rows = [
-        [
-            group.label,
-            *[", ".join(group.splits)] * has_splits,
-            shown_metric(group.runs[0].metric or "-"),
-            _number_of(group),
-            *(spread_text(group.spread(split)) for split in ("val", "test")),
-            format_seconds(_seconds_per_epoch(group).mean),
-        ]
-        for group in groups
-    ]
-    leader = rank_settings(groups)[0]
+    rows = []
+    for group in groups:
+        counted, runs = len(group.counted), len(group.runs)
+        seconds = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
+        rows.append(
+            [
+                group.varied[0],
+                *[", ".join(group.splits)] * has_splits,
+                shown_metric(group.runs[0].metric or "-"),
+                str(runs) if counted == runs else f"{counted} of {runs}",
+                *(str(group.spread(split)) for split in ("val", "test")),
+                format_seconds(Spread.of(seconds).mean),
+            ]
+        )
+    leader = rank(groups)[0]
     best = groups.index(leader) if leader.cost < math.inf else None
     heads = ["setting", *["split"] * has_splits, "metric", "runs", "val", "test", "an epoch"]
     colors = [class_color(number) for number in range(len(groups))]
     return Table(heads, rows, texts=2 + has_splits, best=best, colors=colors)
-
-
-def _number_of(group: Group) -> str:
-    counted, runs = len(group.counted), len(group.runs)
-    return str(runs) if counted == runs else f"{counted} of {runs}"
-
-
-def _seconds_per_epoch(group: Group) -> Spread:
-    known = [run.summary.get("seconds_per_epoch") for run in group.counted]
-    return Spread.of([float(seconds) for seconds in known if seconds is not None])
-
-
-def spread_text(spread: Spread) -> str:
-    """Mean ± standard deviation."""
-    if spread.std is None:
-        return format_metric(spread.mean)
-    return f"{format_metric(spread.mean)} ± {format_metric(spread.std, spread.mean)}"
 
 
 def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
@@ -213,7 +199,7 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
     rows = [
         [
             run.name,
-            *(shown_value(run.config[key]) if key in run.config else "-" for key in keys),
+            *(as_typed(run.config[key]) if key in run.config else "-" for key in keys),
             run.status,
             str(run.result.best_epoch or "-"),
             format_metric(run.score("val")),
@@ -229,17 +215,13 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
 
 def configuration(run: ReportedRun) -> dict[str, list[Setting]]:
     """The configuration by section."""
+    typed = {text.lstrip("+~").partition("=")[0] for text in run.overrides}
     groups: dict[str, list[Setting]] = {}
     for key, value in run.config.items():
         section, _, name = key.partition(".")
-        is_typed = any(_names_key(override, key) for override in run.overrides)
-        groups.setdefault(section, []).append((name or key, shown_value(value), is_typed))
+        is_typed = bool({key, key.removesuffix(".name")} & typed)
+        groups.setdefault(section, []).append((name or key, as_typed(value), is_typed))
     return groups
-
-
-def _names_key(override: str, key: str) -> bool:
-    typed = override.lstrip("+~").partition("=")[0]
-    return typed == key or f"{typed}.name" == key
 
 
 def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[str, list[Setting]]:
@@ -249,14 +231,11 @@ def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[st
         found: `env.json`.
         kernels: `kernels` of `summary.json`; empty where it is not known.
     """
-    gpus = found.get("gpus") or []
+    names = {"time": "time", "platform": "platform", "cpu": "cpu", "cores": "cores_available"}
     machine = {
-        "time": found.get("time"),
-        "platform": found.get("platform"),
-        "cpu": found.get("cpu"),
-        "cores": found.get("cores_available"),
+        **{name: found.get(key) for name, key in names.items()},
         "memory": format_bytes(found.get("memory_bytes")),
-        "gpus": ", ".join(str(gpu.get("name")) for gpu in gpus) or "none",
+        "gpus": ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none",
         "cuda": found.get("cuda") or "none",
         "rocm": found.get("rocm"),
     }
@@ -265,8 +244,8 @@ def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[st
     replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
     operators = {"kernels": kernels.get("kernels"), **replaced}
     sections = {"machine": machine, "operators": operators, "software": software}
-    return {name: rows for name, values in sections.items() if (rows := [*_settings(values)])}
-
-
-def _settings(values: Mapping[str, Any]) -> Iterator[Setting]:
-    yield from ((key, str(value), False) for key, value in values.items() if value is not None)
+    shown = {
+        title: [(name, str(value), False) for name, value in values.items() if value is not None]
+        for title, values in sections.items()
+    }
+    return {title: rows for title, rows in shown.items() if rows}

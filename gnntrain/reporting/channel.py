@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -45,7 +46,11 @@ class Channel:
     def on_epoch(self, record: EpochRecord) -> None:
         """Send and wait for the answer; raises `Pruned` if it says so."""
         self._send(("epoch", record))
-        if self._verdict(record.epoch):
+        answered, is_hopeless = 0, False
+        while answered != record.epoch:  # answers to a rank that was killed are skipped
+            with _ending_with_the_parent():
+                answered, is_hopeless = self._connection.recv()
+        if is_hopeless:
             raise Pruned
 
     def on_message(self, text: str) -> None:
@@ -56,17 +61,13 @@ class Channel:
         """Nothing: the process that waits for the end of the run sends it."""
 
     def _send(self, event: Event) -> None:
-        try:
+        with _ending_with_the_parent():
             self._connection.send(event)
-        except OSError as error:
-            raise Interrupted(signal.SIGTERM) from error
 
-    def _verdict(self, epoch: int) -> bool:
-        """The answer to an epoch; answers to a rank that was killed are skipped."""
-        while True:
-            try:
-                answered, is_hopeless = self._connection.recv()
-            except (EOFError, OSError) as error:
-                raise Interrupted(signal.SIGTERM) from error
-            if answered == epoch:
-                return bool(is_hopeless)
+
+@contextlib.contextmanager
+def _ending_with_the_parent() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise Interrupted(signal.SIGTERM) from error

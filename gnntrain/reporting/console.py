@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import accumulate, count
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.reporting.columns import (
+from gnntrain.reporting.display import (
+    BEST,
+    DOT,
     GAP,
+    INDENT,
+    LABEL,
     Column,
-    epoch_columns,
-    epoch_line,
+    Display,
+    Pairs,
     fitting,
-    plain_table,
-    to_table,
 )
-from gnntrain.reporting.progress import Progress, format_speed
-from gnntrain.reporting.screen import DOT, INDENT, LABEL, Screen
+from gnntrain.reporting.tables import rows
 from gnntrain.reporting.text import (
     counted,
     counted_inputs,
@@ -30,120 +26,177 @@ from gnntrain.reporting.text import (
     format_bytes,
     format_loss,
     format_metric,
+    format_rate,
     format_seconds,
     shown_metric,
     shown_path,
     sparkline,
 )
-from gnntrain.training.records import EpochRecord, Metrics, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, FitResult, RunInfo, StepProgress, Summary
 
-Pairs = list[tuple[str, str]]
-
-_BAR = 60
-_FEW_STEPS = 5
-_MANY_EPOCHS = 100
-_MANY_LINES = 50
+_COURSE = 60
+_MOST_ROWS = 100
 
 
-class Console(Screen):
+class Console(Display):
     """Shows a run. Use it as a context manager, so that the terminal is restored in any case.
 
-    On a terminal, a table that grows by a row an epoch, and a live view below it; a run of more
-    than 100 epochs keeps only every 5th, 10th, 20th … row. In a log, one line an epoch, and one a
-    minute inside a longer epoch.
+    On a terminal a run of more than 100 epochs keeps only every second, third … row.
     """
 
-    _run: Progress | None = None
     _columns: Sequence[Column[EpochRecord]] = ()
-    _unshown: Callable[[], None] | None = None
+    _unshown: EpochRecord | None = None
+    _loss: float | None = None
 
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
-        self._run = Progress(info, self._clock)
-        self._print_start(start_pairs(info))
+        self._info = info
+        best = {} if info.best_value is None else {"val": {info.metric: info.best_value}}
+        self._result = FitResult(best_epoch=info.best_epoch, best=best)
+        self._task = self.bars.add_task(
+            "", total=info.epochs, completed=info.first_epoch - 1, state=""
+        )
+        self.start(start_pairs(info))
 
     def on_step(self, progress: StepProgress) -> None:
-        """Refresh the live view."""
-        if self._run is None:
-            return
-        self._run.note_step(progress)
-        if self.is_live:
-            self._draw()
-        elif self._is_quiet():
-            self._print(GAP.join((*self._position(self._run), *self._run.facts())))
+        """Refresh the bar, and the facts below it."""
+        info, step = self._info, progress
+        self._loss = step.loss if step.loss is not None else self._loss  # not read in each step
+        facts = [f"loss {format_loss(self._loss)}"]
+        best = self._result.best.get("val", {}).get(info.metric)
+        if best is not None:
+            facts.append(f"best {format_metric(best)} in epoch {self._result.best_epoch}")
+        facts += [*_speeds(step), format_bytes(step.memory_bytes)]
+        self.bars.facts = GAP.join(facts)
+        self.bars.update(
+            self._task,
+            completed=step.epoch - 1 + step.step / max(1, step.num_steps),
+            description=f"epoch {step.epoch}/{info.epochs}",
+            state=f"step {step.step}/{step.num_steps}",
+        )
+        self.refresh()
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch's row."""
-        run = self._run
-        if run is None:
-            return
-        is_best = run.note_epoch(record)
+        info = self._info
+        self._result.add(record, info.metric)
         if not self._columns:
-            columns = epoch_columns(run.info.epochs, run.info.metric, record)
-            self._columns = fitting(columns, self._rich.width)
-            if self.is_live:
-                self._print_block(to_table(self._columns))
-        is_due = self._is_due(record.epoch, run)
-        if is_due:
-            self._print_epoch(record, is_best=is_best)
-        self._unshown = None if is_due else lambda: self._print_epoch(record, is_best=is_best)
-        if self.is_live:
-            self._draw()
+            self._columns = fitting(self._epoch_columns(record), self.width)
+            self.head(self._columns)
+        interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
+        self._unshown = record
+        if record.epoch in (info.first_epoch, info.epochs) or record.epoch % interval == 0:
+            self._show_row()
+        num_steps, rates = info.steps_per_epoch, (record.seeds_per_s, record.edges_per_s)
+        # A short epoch ends before one of its steps was reported.
+        loss, memory = record.train_loss, record.memory_bytes
+        self.on_step(StepProgress(record.epoch, num_steps, num_steps, loss, *rates, memory))
 
     def on_message(self, text: str) -> None:
         """Show a notice as one line."""
-        self._print_note(text)
+        self.note(text)
 
     def on_finish(self, summary: Summary) -> None:
-        """End the live view and show the results."""
+        """End the bar and show the results."""
         self.close()
-        if self._unshown is not None:
-            self._unshown()
-        info = self._run.info if self._run is not None else None
-        self._print_status(summary.status, _end_sentence(summary, info))
-        if summary.metrics:
-            self._print_block(_metrics_table(summary.metrics), indent=INDENT)
-            self._print()
-        values = self._run.values if self._run is not None else []
-        self._print_pairs(_end_pairs(summary, info, values, self._rich.width - INDENT - LABEL))
+        self._show_row()
+        # A run that is resumed for fewer epochs than it has had keeps those.
+        asked = max(summary.epochs, self._info.epochs)
+        words = f"after {summary.epochs:,} of {counted(asked, 'epoch')}"
+        if summary.best_epoch is not None:
+            words += f", the best was epoch {summary.best_epoch}"
+        if summary.error is not None:
+            words += f": {' '.join(summary.error.split())}"
+        self.ending(summary.status, words)
+        if splits := summary.metrics:
+            names = dict.fromkeys(name for metrics in splits.values() for name in metrics)
+            cells = [
+                [shown_metric(name), *(format_metric(row.get(name)) for row in splits.values())]
+                for name in names
+            ]
+            self.block(rows(["", *splits], cells))
+        self.pairs(self._end_pairs(summary))
 
-    def _print_epoch(self, record: EpochRecord, *, is_best: bool) -> None:
-        if self.is_live:
-            best = record if is_best else None
-            self._print_block(to_table(self._columns, [record], best=best, header=False))
-        else:
-            self._print(epoch_line(self._columns, record, is_best=is_best))
+    def _show_row(self) -> None:
+        """Print the last epoch's row, unless it stands there."""
+        record, self._unshown = self._unshown, None
+        if record is not None:
+            is_best = record.epoch == self._result.best_epoch
+            self.row(self._columns, record, "bold green" if is_best else "")
 
-    def _is_due(self, epoch: int, run: Progress) -> bool:
-        interval = _line_interval(run.info.epochs) if self.is_live else 1
-        return epoch in (run.first_epoch, run.info.epochs) or epoch % interval == 0
+    def _values(self) -> list[float]:
+        """The validation metric of the epochs that were evaluated."""
+        values = (record.metric("val", self._info.metric) for record in self._result.records)
+        return [value for value in values if value is not None]
 
-    def _position(self, run: Progress) -> tuple[str, str]:
-        assert run.step is not None
-        step = f"step {run.step.step}/{run.step.num_steps}"
-        return run.epoch(), f"{step}  ETA {run.eta()}"
+    def _epoch_columns(self, first: EpochRecord) -> list[Column[EpochRecord]]:
+        """The columns of a table of epochs, by the splits and devices of the first record; the most
+        important come first."""
+        metric, epochs = self._info.metric, self._info.epochs
+        name, digits = shown_metric(metric), len(str(epochs))
 
-    def __rich__(self) -> RenderableType:
-        """The state of the epoch, its speed, and the metric so far."""
-        from rich.progress_bar import ProgressBar  # a log does without it
+        def val(record: EpochRecord) -> str:
+            is_best = record.epoch == self._result.best_epoch
+            return f"{BEST} " * is_best + format_metric(record.metric("val", metric))
 
-        run = self._run
-        if run is None or run.step is None:
-            return ""
-        # A bar over a handful of steps would flicker: it then shows the whole run.
-        few = run.step.num_steps < _FEW_STEPS
-        share = run.share() if few else run.step.step / run.step.num_steps
-        epoch, step = self._position(run)
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for width in (None, _BAR, None):
-            grid.add_column(max_width=width, no_wrap=width is None)
-        grid.add_row(epoch, ProgressBar(1.0, share), step)
-        lines: list[RenderableType] = ["", grid, _dim(_fitting(run.facts(), self._rich.width))]
-        if run.best is not None and len(run.known_values) > 1:
-            best = f"best {format_metric(run.best.value)} in epoch {run.best.epoch}"
-            room = min(_BAR, self._rich.width - len(best) - 3)
-            lines.append(_dim(f"{sparkline(run.known_values, max(0, room))}  {best}"))
-        return Group(*lines)
+        def of_split(split: str) -> Column[EpochRecord]:
+            return Column(f"{split} {name}", lambda r: format_metric(r.metric(split, metric)))
+
+        columns = [
+            Column("epoch", lambda r: f"{r.epoch:{digits}}/{epochs}", 2 * digits + 1),
+            Column("loss", lambda r: format_loss(r.train_loss)),
+            Column(f"val {name}", val, 10),
+            Column("time", lambda r: format_seconds(r.seconds)),
+            Column("memory", lambda r: format_bytes(r.memory_bytes)),
+            Column("GPU", lambda r: format_bytes(r.gpu_memory_bytes)),
+            Column("edges/s", lambda r: format_rate(r.edges_per_s)),
+            Column("seeds/s", lambda r: format_rate(r.seeds_per_s)),
+            Column("eval", lambda r: format_seconds(r.eval_seconds)),
+            Column("cache", lambda r: format_metric(r.cache_hit_rate)),
+            *(of_split(split) for split in ("test", "train") if first.metrics.get(split)),
+            Column("lr", lambda r: f"{r.lr:.3g}"),
+        ]
+        absent = {"GPU": first.gpu_memory_bytes, "cache": first.cache_hit_rate}
+        return [column for column in columns if absent.get(column.title, 0) is not None]
+
+    def _end_pairs(self, summary: Summary) -> Pairs:
+        """Courses, speed, time, memory, the run directory and the next command."""
+        run = shown_path(self._info.run_dir)
+        times = [format_seconds(summary.seconds_total)]
+        if summary.seconds_per_epoch is not None:
+            times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
+        memory = [f"{format_bytes(summary.peak_rss_bytes)} peak"]
+        if summary.peak_gpu_bytes:
+            memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
+        constant = ", ".join(summary.extra.get("constant_outputs", ()))
+        # The command itself says at its end how to go on with a run that did not complete.
+        has_next = summary.best_epoch is not None and summary.status == "completed"
+        width = self.width - INDENT - LABEL
+        return [
+            ("estimated", summary.extra.get("estimated", "")),
+            ("constant", f"the same outputs for all nodes of {constant}" if constant else ""),
+            (shown_metric(summary.metric), _course(self._values(), format_metric, width)),
+            ("loss", _course(summary.train_loss, format_loss, width)),
+            ("speed", DOT.join(_speeds(summary))),
+            ("time", DOT.join(times)),
+            ("memory", DOT.join(memory)),
+            ("run", run),
+            ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
+        ]
+
+
+def _speeds(of: StepProgress | Summary) -> list[str]:
+    """The known rates with their units."""
+    rates = {"seeds/s": of.seeds_per_s, "edges/s": of.edges_per_s}
+    return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]
+
+
+def _course(values: Sequence[float], to_text: Callable[[float | None], str], width: int) -> str:
+    """A sparkline with its first and last value; empty where there are not two finite values."""
+    if len(values) < 2 or not any(map(math.isfinite, values)):
+        return ""
+    ends = f"{to_text(values[0])} → {to_text(values[-1])}"
+    return f"{sparkline(values, max(1, min(_COURSE, width - len(ends) - 2)))}  {ends}"
 
 
 def start_pairs(info: RunInfo) -> Pairs:
@@ -179,81 +232,3 @@ def start_pairs(info: RunInfo) -> Pairs:
         ("device", info.device),
         ("run", shown_path(info.run_dir)),
     ]
-
-
-def _end_sentence(summary: Summary, info: RunInfo | None) -> str:
-    # A run that is resumed for fewer epochs than it has had keeps those.
-    asked = max(summary.epochs, info.epochs if info is not None else 0)
-    words = f"after {summary.epochs:,} of {counted(asked, 'epoch')}"
-    if summary.best_epoch is not None:
-        words += f", the best was epoch {summary.best_epoch}"
-    if summary.error is not None:
-        words += f": {' '.join(summary.error.split())}"
-    return words
-
-
-def _metrics_table(metrics: Metrics) -> Table:
-    """Metrics by splits: a binary task has more metrics than a terminal has room for columns."""
-    table = plain_table()
-    table.add_column(min_width=8)
-    for split in metrics:
-        table.add_column(split, justify="right", min_width=8)
-    for name in dict.fromkeys(name for row in metrics.values() for name in row):
-        table.add_row(shown_metric(name), *(format_metric(r.get(name)) for r in metrics.values()))
-    return table
-
-
-def _end_pairs(
-    summary: Summary, info: RunInfo | None, values: Sequence[float | None], width: int
-) -> Pairs:
-    """Courses, speed, time, memory, the run directory and the next command."""
-    run = shown_path(info.run_dir) if info is not None else ""
-    times = [format_seconds(summary.seconds_total)]
-    if summary.seconds_per_epoch is not None:
-        times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
-    memory = [f"{format_bytes(summary.peak_rss_bytes)} peak"]
-    if summary.peak_gpu_bytes:
-        memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
-    constant = ", ".join(summary.extra.get("constant_outputs", ()))
-    # The command itself says at its end how to go on with a run that did not complete.
-    has_next = run and summary.best_epoch is not None and summary.status == "completed"
-    return [
-        ("estimated", summary.extra.get("estimated", "")),
-        ("constant", f"the same outputs for all nodes of {constant}" if constant else ""),
-        (shown_metric(summary.metric), _course(values, format_metric, width)),
-        ("loss", _course(summary.train_loss, format_loss, width)),
-        ("speed", DOT.join(format_speed(summary.seeds_per_s, summary.edges_per_s))),
-        ("time", DOT.join(times)),
-        ("memory", DOT.join(memory)),
-        ("run", run),
-        ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
-    ]
-
-
-def _course(
-    values: Sequence[float | None], to_text: Callable[[float | None], str], width: int
-) -> str:
-    """A sparkline with its first and last value; empty where there are not two finite values."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2 or not any(map(math.isfinite, known)):
-        return ""
-    ends = f"{to_text(known[0])} → {to_text(known[-1])}"
-    return f"{sparkline(known, max(1, min(_BAR, width - len(ends) - 2)))}  {ends}"
-
-
-def _fitting(facts: Sequence[str], width: int) -> str:
-    """The first facts, as many as fit the width whole; at least one."""
-    first, *longer = accumulate(facts, "{}  {}".format)
-    return [first, *(line for line in longer if len(line) <= width)][-1]
-
-
-def _dim(text: str) -> Text:
-    return Text(text, "dim", no_wrap=True, overflow="ellipsis")
-
-
-def _line_interval(epochs: int) -> int:
-    """The interval of epochs whose rows stay: 1, else 5, 10, 20 … so that some 50 rows stay."""
-    if epochs <= _MANY_EPOCHS:
-        return 1
-    intervals = (int(digit * 10**power) for power in count() for digit in (1, 2, 5))
-    return next(interval for interval in intervals if epochs <= _MANY_LINES * interval)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,17 +23,8 @@ import psutil
 from gnntrain.limits import available_cores
 
 PACKAGES = (
-    "gnntrain",
-    "torch",
-    "torch-geometric",
-    "numba",
-    "numpy",
-    "scipy",
-    "pandas",
-    "ogb",
-    "hydra-core",
-    "triton",
-    "pyg-lib",
+    *("gnntrain", "torch", "torch-geometric", "numba", "numpy", "scipy", "pandas", "ogb"),
+    *("hydra-core", "triton", "pyg-lib"),
 )
 _VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
@@ -50,13 +43,16 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         seed: Seed of the run.
         command: The command line; this process's own where ``None``.
     """
+    import torch  # `doctor` uses this module where torch is broken
+
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(command if command is not None else sys.argv),
         "seed": seed,
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := package_version(name))},
-        **_gpu_libraries(),
+        "cuda": torch.version.cuda,
+        **({"rocm": torch.version.hip} if torch.version.hip else {}),
         "git_commit": _git_commit(Path(__file__).resolve().parent),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
@@ -80,16 +76,6 @@ def package_version(package: str) -> str | None:
         return __version__
 
 
-def _gpu_libraries() -> dict[str, str | None]:
-    """The versions of CUDA and ROCm that torch was built for."""
-    try:
-        import torch
-    except ImportError:
-        return {"cuda": None}
-    rocm = {"rocm": torch.version.hip} if torch.version.hip else {}
-    return {"cuda": torch.version.cuda, **rocm}
-
-
 def compiler() -> str | None:
     """The C compiler, as Triton looks for it."""
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
@@ -97,21 +83,15 @@ def compiler() -> str | None:
 
 def cpu_model() -> str:
     """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^model name\s*: (.*)$", text, re.M):
+            return found[1].strip()
     return platform.processor() or platform.machine()
 
 
 def _output(*command: str) -> str | None:
     """The output of a command; ``None`` where it is missing, slow or fails."""
-    if shutil.which(command[0]) is None:
-        return None
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=True

@@ -7,18 +7,16 @@ import errno
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gnntrain.errors import RunError
 from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import (
-    SPLIT_ORDER,
     EpochRecord,
     FitResult,
     RunInfo,
-    StepProgress,
     Summary,
     json_safe,
 )
@@ -46,14 +44,8 @@ class Logger:
     def on_start(self, info: RunInfo) -> None:
         """Open files or connections."""
 
-    def on_step(self, progress: StepProgress) -> None:
-        """Ignored."""
-
     def on_epoch(self, record: EpochRecord) -> None:
         """Record one epoch."""
-
-    def on_message(self, text: str) -> None:
-        """Ignored."""
 
     def on_finish(self, summary: Summary) -> None:
         """Close files or connections."""
@@ -82,6 +74,26 @@ class JsonlLogger(Logger):
         append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
 
 
+class CsvLogger(Logger):
+    """``metrics.csv``: one row an epoch. A record with a new column widens the table, once."""
+
+    catches_up = True
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Append one row, or write the file anew with more columns."""
+        path, row = self.run.path / "metrics.csv", json_safe(record.flat())
+        rows: list[dict[str, Any]] = []
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file)
+                columns = reader.fieldnames or ()
+                if row.keys() <= {*columns}:
+                    append_whole(path, _to_csv([row], columns).encode())
+                    return
+                rows = [*reader]
+        write_atomically(path, _to_csv([*rows, row]))
+
+
 def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
     """Rewrite the metrics files of a resumed run so that they hold exactly ``records``.
 
@@ -96,17 +108,28 @@ def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
             write_atomically(path, "".join(map(_json_line, records)))
         path = run.path / "metrics.csv"
         if path.is_file():
-            rows = [json_safe(record.flat()) for record in records]
-            columns = dict.fromkeys(
-                key for row in sorted(rows, key=len, reverse=True) for key in row
-            )
-            write_atomically(path, _to_csv(list(columns), rows, header=True) if rows else "")
+            write_atomically(path, _to_csv([json_safe(record.flat()) for record in records]))
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _json_line(record: EpochRecord) -> str:
     return json.dumps(json_safe(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
+    """The rows under the columns of a file that has them; else a whole file, whose header has the
+    columns of the longest row first."""
+    text = io.StringIO()
+    if columns is None:
+        longest_first = sorted(rows, key=len, reverse=True)
+        writer = csv.DictWriter(text, [*dict.fromkeys(key for row in longest_first for key in row)])
+        if rows:
+            writer.writeheader()
+    else:
+        writer = csv.DictWriter(text, [*columns])
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def reached(run: RunDirectory, metric: str) -> FitResult:
@@ -128,58 +151,3 @@ def reached(run: RunDirectory, metric: str) -> FitResult:
             break  # the run was killed in the middle of a line
         result.add(record, metric)
     return result
-
-
-class CsvLogger(Logger):
-    """``metrics.csv``: one row an epoch.
-
-    The columns are those of an evaluated epoch, also where the first epoch is not evaluated. A
-    record with a new column widens the table, once.
-    """
-
-    catches_up = True
-
-    def __init__(self, run: RunDirectory, config: Mapping[str, Any]) -> None:
-        super().__init__(run, config)
-        self._path = run.path / "metrics.csv"
-        self._columns: list[str] = []
-
-    def on_start(self, info: RunInfo) -> None:
-        """Write the header, or take over that of a file with rows."""
-        rows = self._rows()
-        self._rewrite(list(rows[0]) if rows else _evaluated_columns(info.metric), rows)
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        """Append one row."""
-        row = json_safe(record.flat())
-        unknown = [name for name in row if name not in self._columns]
-        if unknown:
-            self._rewrite([*self._columns, *unknown], self._rows())
-        append_whole(self._path, _to_csv(self._columns, [row]).encode())
-
-    def _rows(self) -> list[dict[str, Any]]:
-        if not self._path.is_file():
-            return []
-        with self._path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-
-    def _rewrite(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
-        write_atomically(self._path, _to_csv(columns, rows, header=True))
-        self._columns = columns
-
-
-def _to_csv(
-    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, header: bool = False
-) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns)
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _evaluated_columns(metric: str) -> list[str]:
-    """The columns of a record with all splits evaluated."""
-    metrics = {split: {metric: 0.0} for split in SPLIT_ORDER}
-    return list(EpochRecord(0, 0, 0.0, metrics, 0.0, 0.0, 0.0, 0.0, 0.0, 0).flat())

@@ -53,10 +53,10 @@ class Guarded:
         callback: The listener.
     """
 
-    def __init__(self, name: str, callback: Listener) -> None:
+    def __init__(self, name: str, callback: Logger) -> None:
         self.name = name
-        self._callback: Listener | None = callback
-        self._catches_up: bool = getattr(callback, "catches_up", False)
+        self._callback: Logger | None = callback
+        self._catches_up = getattr(callback, "catches_up", False)
         self._missed: deque[tuple[str, object]] = deque()
 
     def on_start(self, info: RunInfo) -> None:
@@ -64,17 +64,14 @@ class Guarded:
         self._pass_on("on_start", info)
 
     def on_step(self, progress: StepProgress) -> None:
-        """Pass on, unless events were missed."""
-        if not self._missed:
-            self._pass_on("on_step", progress)
+        """Nothing: no logger records steps."""
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Pass on."""
         self._pass_on("on_epoch", record)
 
     def on_message(self, text: str) -> None:
-        """Pass on."""
-        self._pass_on("on_message", text)
+        """Nothing: no logger records notices."""
 
     def on_finish(self, summary: Summary) -> None:
         """Pass on."""
@@ -89,19 +86,14 @@ class Guarded:
                 getattr(self._callback, name)(value)
             except Exception as error:
                 if self._catches_up and isinstance(error, OSError):
-                    self._tell_once(was_behind, error)
+                    if not was_behind:
+                        words = "the logger %s cannot write (%s); what it misses follows when it "
+                        _log.warning(f"{words}can again", self.name, error.strerror or error)
                     return
-                self._drop(error)
+                self._callback = None
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                words = "the logger %s failed and is left out from now on: %s"
+                _log.warning(words, self.name, reason)
             else:
                 self._missed.popleft()
         self._missed.clear()
-
-    def _tell_once(self, was_behind: bool, error: OSError) -> None:
-        if not was_behind:
-            words = "the logger %s cannot write (%s); what it misses follows when it can again"
-            _log.warning(words, self.name, error.strerror or error)
-
-    def _drop(self, error: Exception) -> None:
-        self._callback = None
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        _log.warning("the logger %s failed and is left out from now on: %s", self.name, reason)

@@ -6,18 +6,14 @@ import contextlib
 import logging
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from gnntrain.errors import RunError
 
 LOGGER = "gnntrain"
 _WARNINGS = "py.warnings"  # the logger of logging.captureWarnings
 _PLACE = re.compile(r"^.*?:\d+: (?=\w*Warning: )")
-
-
-class _MessageSink(Protocol):
-    def on_message(self, text: str) -> None: ...
 
 
 class RankLog(logging.FileHandler):
@@ -57,17 +53,19 @@ class RankLog(logging.FileHandler):
 class _Messages(logging.Handler):
     """Warnings and errors as one-line messages."""
 
-    def __init__(self, sink: _MessageSink | None) -> None:
+    def __init__(self, tell: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
-        self._sink = sink
+        self._tell = tell
         _attach(self)
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Tell the message, without the place and the source line that Python adds to a warning."""
+        text = record.getMessage()
+        if record.name == _WARNINGS:
+            lines = [line for line in text.splitlines() if not line.startswith("  ")]
+            text = _PLACE.sub("", "\n".join(lines))
         try:
-            if self._sink is None:
-                print(_one_line(record), file=sys.stderr)
-            else:
-                self._sink.on_message(_one_line(record))
+            self._tell(" ".join(text.split()))
         except Exception:
             self.handleError(record)
 
@@ -93,10 +91,9 @@ def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def forward_warnings(sink: _MessageSink | None) -> logging.Handler:
-    """Send this process's warnings to ``sink.on_message``, a line each, until ``close()``; without
-    a sink to standard error."""
-    return _Messages(sink)
+def forward_warnings(tell: Callable[[str], object] | None) -> logging.Handler:
+    """Tell this process's warnings, a line each, until ``close()``; ``None``: standard error."""
+    return _Messages(tell or (lambda text: print(text, file=sys.stderr)))
 
 
 def _attach(handler: logging.Handler) -> None:
@@ -113,12 +110,3 @@ def _detach(handler: logging.Handler) -> None:
         logging.getLogger(name).removeHandler(handler)
     if not any(isinstance(h, RankLog | _Messages) for h in logging.getLogger(_WARNINGS).handlers):
         logging.captureWarnings(False)
-
-
-def _one_line(record: logging.LogRecord) -> str:
-    """The message, without the file name and the source line that Python adds to a warning."""
-    text = record.getMessage()
-    if record.name == _WARNINGS:
-        lines = [line for line in text.splitlines() if not line.startswith("  ")]
-        text = _PLACE.sub("", "\n".join(lines))
-    return " ".join(text.split())

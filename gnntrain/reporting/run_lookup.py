@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -42,9 +42,23 @@ class RunPlace:
 
 
 def planned_run(directory: str | None, name: str | None, dataset: str, model: str) -> str:
-    """The directory of a new run: `run.dir`, `runs/<run.name>`, or a free name with the time."""
-    path = wanted_run(directory, name, RUNS)
-    return str(free_run(RUNS, f"{dataset}-{model}") if path is None else path)
+    """The directory of a new run: `run.dir`, `runs/<run.name>`, or a free name with the time.
+
+    Raises:
+        UserError: The name cannot be that of a run.
+    """
+    if directory is not None:
+        return str(expanded(directory))
+    if name is None:
+        plain = re.sub(r"[^\w.+=,-]+", "_", f"{dataset}-{model}").strip("._-")[:_LONGEST_NAME]
+        return str(free(RUNS / f"{plain}-{datetime.now():%Y%m%d-%H%M%S}"))
+    if not name.strip() or name == LATEST or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise UserError(
+            f"run.name={name!r} cannot name a run",
+            f"Give a plain name: the run goes to {RUNS}/<name> ('{LATEST}' is taken). "
+            "For a directory elsewhere use run.dir=DIR.",
+        )
+    return str(RUNS / name)
 
 
 def planned_sweep(directory: str | None, name: str | None) -> str:
@@ -52,50 +66,31 @@ def planned_sweep(directory: str | None, name: str | None) -> str:
     name with the time."""
     if directory is not None:
         return str(expanded(directory))
-    return str(_free(SWEEPS / f"{datetime.now():%Y%m%d-%H%M%S}") if name is None else SWEEPS / name)
+    return str(free(SWEEPS / f"{datetime.now():%Y%m%d-%H%M%S}") if name is None else SWEEPS / name)
 
 
-def wanted_run(directory: str | Path | None, name: str | None, root: Path) -> Path | None:
-    """The directory that `run.dir` or `run.name` asks for; None where neither does.
-
-    Raises:
-        UserError: The name cannot be that of a run.
-    """
-    if directory is not None:
-        return expanded(directory)
-    if name is None:
-        return None
-    if not name.strip() or name == LATEST or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UserError(
-            f"run.name={name!r} cannot name a run",
-            f"Give a plain name: the run goes to {root}/<name> ('{LATEST}' is taken). "
-            "For a directory elsewhere use run.dir=DIR.",
-        )
-    return root / name
-
-
-def free_run(root: Path, default_name: str) -> Path:
-    """``root/<default_name>-<time>``, or with ``-2``, ``-3`` … what is not there yet."""
-    plain = re.sub(r"[^\w.+=,-]+", "_", default_name).strip("._-")[:_LONGEST_NAME]
-    return _free(root / f"{plain}-{datetime.now():%Y%m%d-%H%M%S}")
-
-
-def _free(path: Path) -> Path:
-    """The path, or with ``-2``, ``-3`` … what is not there yet."""
+def free(path: Path) -> Path:
+    """The path, or with ``-2``, ``-3`` … the first that is not there yet."""
     names = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(free for free in itertools.chain([path], names) if not free.exists())
+    return next(one for one in itertools.chain([path], names) if not one.exists())
 
 
-def find_run(run: str | Path, root: Path) -> Path:
+def find_run(run: str | Path, root: Path = RUNS) -> Path:
     """The directory that a path, a name under ``root`` or ``latest`` means.
 
     Raises:
         UserError: there is none, with the names nearest to it.
     """
-    return _latest(root) if str(run) == LATEST else _existing(Path(run), root)
-
-
-def _existing(run: Path, root: Path) -> Path:
+    if str(run) == LATEST:
+        if (root / LATEST).is_dir():
+            return root / LATEST
+        runs = newest_runs(root)  # a file system that knows no symbolic links
+        if not runs:
+            raise UserError(
+                f"there is no run under {root.absolute()} yet",
+                "Train one with `gnntrain`, or give the path of a run directory.",
+            )
+        return runs[0]
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
     # A folder that is neither run nor sweep hides none; alone, its caller says what it lacks.
     known = [path for path in places if is_run(path) or is_file(path / "sweep.json")]
@@ -104,25 +99,16 @@ def _existing(run: Path, root: Path) -> Path:
     raise UserError(f"there is no run {str(run)!r}", known_runs(run, root))
 
 
-def _latest(root: Path) -> Path:
-    """Where ``latest`` points; the newest run on a file system that knows no symbolic links."""
-    link = root / LATEST
-    if link.is_dir():
-        return link
-    runs = newest_runs(root)
-    if not runs:
-        raise UserError(
-            f"there is no run under {root.absolute()} yet",
-            "Train one with `gnntrain`, or give the path of a run directory.",
-        )
-    return runs[0]
-
-
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory: it has more of one than a file that many programs
     have."""
     names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
     return is_file(folder / "config.yaml") and any((folder / name).exists() for name in names)
+
+
+def has_checkpoint(folder: str | Path) -> bool:
+    """Whether the run in a directory can go on."""
+    return any(is_file(Path(folder, "checkpoints", name)) for name in ("last.pt", "last.prev.pt"))
 
 
 def is_running(folder: Path) -> bool:
@@ -146,31 +132,22 @@ def is_sweep(folder: Path) -> bool:
     return any(is_file(folder / name) for name in ("sweep.json", "multirun.yaml"))
 
 
-def run_directories(folder: Path) -> list[Path]:
+def run_directories(folder: Path, deepest: int = _DEEPEST) -> list[Path]:
     """The run directories below a folder, as a sweep by any sweeper leaves them.
 
     In the order of their names, numbers by their size. Links such as `latest` are not followed.
     """
-    return list(_run_directories(folder, _DEEPEST))
-
-
-def _run_directories(folder: Path, deepest: int) -> Iterator[Path]:
-    for path in sorted(_folders(folder), key=_by_number):
-        if is_run(path):
-            yield path
-        elif deepest > 1:
-            yield from _run_directories(path, deepest - 1)
-
-
-def _folders(folder: Path) -> Iterator[Path]:
+    found: list[Path] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield Path(entry.path)
-
-
-def _by_number(path: Path) -> tuple[float, str]:
-    return (int(path.name) if path.name.isdecimal() else math.inf, path.name)
+        folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+        folders = [path for path in folders if not path.name.startswith(".")]
+        folders.sort(key=lambda p: (int(p.name) if p.name.isdecimal() else math.inf, p.name))
+        for path in folders:
+            if is_run(path):
+                found.append(path)
+            elif deepest > 1:
+                found += run_directories(path, deepest - 1)
+    return found
 
 
 def newest_runs(root: Path) -> list[Path]:
@@ -179,7 +156,7 @@ def newest_runs(root: Path) -> list[Path]:
     return [path.parent for path in sorted(configs, key=lambda p: p.stat().st_mtime, reverse=True)]
 
 
-def known_runs(run: str | Path, root: Path) -> str:
+def known_runs(run: str | Path, root: Path = RUNS) -> str:
     """A hint at the runs there are, the nearest names first."""
     names = [path.name for path in newest_runs(root)]
     if not names:

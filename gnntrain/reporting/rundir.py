@@ -30,10 +30,10 @@ from gnntrain.reporting.run_lookup import (
     RUNS,
     RunPlace,
     find_run,
-    free_run,
+    free,
+    has_checkpoint,
     is_sweep,
     known_runs,
-    wanted_run,
 )
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
@@ -62,6 +62,8 @@ class StoreRecord:
 class RunDirectory:
     """One run's directory: a path with methods, cheap to send to a worker.
 
+    Where a file cannot be written, a method raises a `RunError`.
+
     Attributes:
         path: The directory, absolute.
     """
@@ -71,60 +73,53 @@ class RunDirectory:
     @classmethod
     def create(
         cls,
-        *,
-        directory: str | Path | None,
-        name: str | None,
-        default_name: str,
+        place: RunPlace,
         config: Mapping[str, Any],
+        *,
         overrides: Sequence[str] = (),
         seed: int,
         command: Sequence[str] | None = None,
-        root: Path = RUNS,
-        place: RunPlace | None = None,
         jobs: Mapping[str, str] | None = None,
     ) -> RunDirectory:
         """Make the directory of a new run and write its configuration and environment.
 
-        The path is ``directory``, else ``root/name``, else ``root/<default_name>-<time>``, with
-        ``-2``, ``-3`` … where two runs start in one second. A run claims its directory by creating
-        ``config.yaml`` exclusively: of two runs that start at once on one directory, one gets an
-        error. ``root/latest`` points to the new run, where there is a ``root``.
+        A run claims its directory by creating ``config.yaml`` exclusively: of two runs that start
+        at once on one directory, one gets an error, or ``-2``, ``-3`` … behind a name that is made
+        up. ``runs/latest`` points to the new run, where there is a folder ``runs``.
 
         Args:
-            directory: The run directory itself (``run.dir``); must be empty where it exists.
-            name: Name of the run (``run.name``).
-            default_name: First part of a generated name; characters unfit for a folder become
-                ``_``.
+            place: The directory; must be empty where it exists.
             config: The resolved configuration, plain values.
             overrides: The overrides as typed, for ``overrides.txt``.
             seed: Seed of the run, for ``env.json``.
             command: The command line, for ``env.json``; this process's own where ``None``.
-            root: Folder of named runs.
-            place: The directory as Hydra made it, instead of ``directory`` and ``name``.
             jobs: Names of the job, by launcher, for ``env.json``.
 
         Raises:
-            UserError: the directory is not empty, cannot be written, or is misnamed.
+            UserError: the directory is not empty, or cannot be written.
             RunError: the disk is full.
         """
-        wanted = wanted_run(directory, name, root) if place is None else place.path
-        besides = () if place is None else place.hydras
-        with explained(wanted or root):
-            try:
-                path = wanted and _make_empty(wanted, besides)
-                run = cls((path or _make_unique(root, default_name)).absolute())
-                run._claim(config)
-            except UserError:
-                if place is None or not place.is_made_up:
-                    raise
-                run = cls(_make_unique(root, default_name).absolute())
-                run._claim(config)
+        run = cls(place.path.absolute())
+        with explained(place.path):
+            while True:
+                try:
+                    run._claim(config, place.hydras)
+                    break
+                except UserError:
+                    if not place.is_made_up:
+                        raise
+                    run = cls(free(place.path.absolute()))
             (run.path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
             environment = describe_environment(seed=seed, command=command)
-            if jobs:
-                environment["jobs"] = dict(jobs)
+            environment |= {"jobs": dict(jobs)} if jobs else {}
             (run.path / "env.json").write_text(_to_json(environment), encoding="utf-8")
-        run._become_latest(root)
+        with contextlib.suppress(OSError):  # a file system without links
+            link = RUNS / f".{LATEST}-{secrets.token_hex(8)}"
+            link.symlink_to(os.path.relpath(run.path, RUNS.absolute()), target_is_directory=True)
+            try:
+                link.replace(RUNS / LATEST)
+            except OSError:
+                link.unlink()
         return run
 
     @classmethod
@@ -163,14 +158,9 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
-    def logs(self) -> Path:
-        """Directory of ``rank_N.log``."""
-        return self.path / "logs"
-
-    @property
     def has_checkpoint(self) -> bool:
-        """Whether a checkpoint was written, damaged or not."""
-        return any(self.checkpoints.glob("*.pt"))
+        """Whether a checkpoint to go on from was written, damaged or not."""
+        return has_checkpoint(self.path)
 
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch.
@@ -201,27 +191,21 @@ class RunDirectory:
             raise UserError(f"{path} holds no configuration, but a {type(config).__name__}")
         return config
 
+    def overrides(self) -> list[str]:
+        """The overrides as typed; none where ``overrides.txt`` cannot be read."""
+        with contextlib.suppress(OSError):
+            path = self.path / "overrides.txt"
+            return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return []
+
     def note_changes(self, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-        """Replace the configuration of a run that is resumed with changed keys.
-
-        Args:
-            config: The resolved configuration, plain values.
-            overrides: The overrides as typed, added to ``overrides.txt``.
-
-        Raises:
-            RunError: a file cannot be written.
-        """
+        """Replace the configuration of a run that is resumed with changed keys, and add the
+        overrides as typed."""
         self._write("config.yaml", _to_yaml(config))
-        path = self.path / "overrides.txt"
-        typed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        self._write("overrides.txt", typed + _lines(overrides))
+        self._write("overrides.txt", _lines([*self.overrides(), *overrides]))
 
     def write_store_record(self, record: StoreRecord) -> None:
-        """Write the graph of the run to ``store.json``.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Write the graph of the run to ``store.json``."""
         self._write("store.json", _to_json(asdict(record)))
 
     def store_record(self) -> StoreRecord | None:
@@ -239,29 +223,33 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
-    def write_summary(self, summary: Summary) -> None:
-        """Write ``summary.json`` atomically.
-
-        Raises:
-            RunError: it cannot be written.
-        """
-        self.rewrite_summary(summary.to_dict())
-
-    def rewrite_summary(self, content: Mapping[str, Any]) -> None:
-        """Write ``summary.json`` from plain values."""
+    def write_summary(self, summary: Summary | Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        content = summary.to_dict() if isinstance(summary, Summary) else summary
         self._write("summary.json", _to_json(content))
 
     def forget_summary(self) -> None:
         """Remove ``summary.json`` of a run that is resumed."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
+    def summary(self) -> dict[str, Any] | None:
+        """The content of ``summary.json``; ``None`` where there is none, or no valid one."""
+        return self._read("summary.json")
+
+    def environment(self) -> dict[str, Any]:
+        """The content of ``env.json``; empty where there is none, or no valid one."""
+        return self._read("env.json") or {}
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else None
+        return None
+
     def jobs(self) -> dict[str, str]:
         """The names of the job that began the run, by launcher; none where it was no job."""
-        try:
-            found = json.loads((self.path / "env.json").read_text(encoding="utf-8"))
-            return {str(launcher): str(job) for launcher, job in found.get("jobs", {}).items()}
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return {}
+        found = self.environment().get("jobs")
+        return found if isinstance(found, dict) else {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -292,23 +280,21 @@ class RunDirectory:
         try:
             write_atomically(path, text)
         except OSError as error:
-            raise RunError(
-                f"{path} cannot be written: {error.strerror or error}", _hint(error)
-            ) from error
+            words = f"{path} cannot be written: {error.strerror or error}"
+            raise RunError(words, _hint(error)) from error
 
-    def summary(self) -> dict[str, Any] | None:
-        """The content of ``summary.json``; ``None`` where there is none, or no valid one."""
-        try:
-            found = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) else None
-
-    def _claim(self, config: Mapping[str, Any]) -> None:
-        path, text = self.path / "config.yaml", _to_yaml(config)
+    def _claim(self, config: Mapping[str, Any], besides: Sequence[str]) -> None:
+        """Make the directory, unless it has more than the names ``besides`` and the empty folders
+        of a run that was killed as it began; and write ``config.yaml``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for entry in self.path.iterdir():
+            is_left = entry.name in ("checkpoints", "logs") and is_folder(entry)
+            if entry.name not in besides and not (is_left and not any(entry.iterdir())):
+                raise occupied(self.path)
         # First, so that one that is killed at any moment can be begun anew.
-        self.checkpoints.mkdir(exist_ok=True)
-        self.logs.mkdir(exist_ok=True)
+        for name in ("checkpoints", "logs"):
+            (self.path / name).mkdir(exist_ok=True)
+        path, text = self.path / "config.yaml", _to_yaml(config)
         try:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
@@ -317,39 +303,6 @@ class RunDirectory:
         except OSError:
             path.unlink(missing_ok=True)  # the next try would take it for a run
             raise
-
-    def _become_latest(self, root: Path) -> None:
-        """Point ``root/latest`` to this run, on file systems with symbolic links."""
-        with contextlib.suppress(OSError):
-            if not root.is_dir():
-                return
-            target = os.path.relpath(self.path, root.absolute())
-            link = root / f".{LATEST}-{secrets.token_hex(8)}"
-            link.symlink_to(target, target_is_directory=True)
-            try:
-                link.replace(root / LATEST)
-            except OSError:
-                link.unlink()
-
-
-def _make_empty(path: Path, besides: Sequence[str] = ()) -> Path:
-    """Make ``path``, unless it is a directory that has more than the names ``besides`` and the
-    empty folders of a run that was killed as it began."""
-    path.mkdir(parents=True, exist_ok=True)
-    for entry in path.iterdir():
-        is_left = entry.name in ("checkpoints", "logs") and is_folder(entry)
-        if entry.name not in besides and not (is_left and not any(entry.iterdir())):
-            raise occupied(path)
-    return path
-
-
-def _make_unique(root: Path, default_name: str) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    while True:
-        path = free_run(root, default_name)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            return path
 
 
 def link_out(folder: Path) -> Path | None:

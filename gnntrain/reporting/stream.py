@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import io
 import os
 import sys
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
 
-_ASCII = str.maketrans(dict(zip("▁▂▃▄▅▆▇█·…", "_.-~=+*#|~", strict=True)) | {"→": "->", "±": "+-"})
-_SHOW_CURSOR = "\x1b[?25h"
+_ASCII = {ord(sign): text for sign, text in zip("▁▂▃▄▅▆▇█·…━", "_.-~=+*#|~-", strict=True)}
+_ASCII |= {ord("→"): "->", ord("±"): "+-"}
 
 
 class TolerantStream:
@@ -25,62 +25,43 @@ class TolerantStream:
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream if stream is not None else io.StringIO()
-        self._is_gone = stream is None
+        self._stream = Path(os.devnull).open("w") if stream is None else stream  # noqa: SIM115
 
-    @property
-    def encoding(self) -> str:
-        """The stream's encoding."""
-        return getattr(self._stream, "encoding", None) or "utf-8"
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether a write failed; nothing is written after that."""
-        return self._is_gone
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write ``text``, with ASCII in place of characters that the encoding lacks."""
-        if not self._is_gone:
-            encoded = text.encode(self.encoding, errors="gnntrain.ascii")
-            with self._muted_when_gone():
-                self._stream.write(encoded.decode(self.encoding))
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        encoded = text.encode(encoding, errors="gnntrain.ascii")
+        self._attempt(lambda: self._stream.write(encoded.decode(encoding)))
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream."""
-        if not self._is_gone:
-            with self._muted_when_gone():
-                self._stream.flush()
+        self._attempt(lambda: self._stream.flush())
 
     def isatty(self) -> bool:
         """Whether the output is a terminal."""
-        return not self._is_gone and self._stream.isatty()
+        with contextlib.suppress(ValueError):
+            return self._stream.isatty()
+        return False
 
-    def fileno(self) -> int:
-        """The stream's file descriptor."""
-        return self._stream.fileno()
-
-    @contextlib.contextmanager
-    def _muted_when_gone(self) -> Iterator[None]:
+    def _attempt(self, call: Callable[[], object]) -> None:
         try:
-            yield
+            call()
         except (OSError, ValueError):  # ValueError: this process closed the stream
-            self._mute()
-
-    def _mute(self) -> None:
-        self._is_gone = True
-        # The interpreter flushes the buffer at exit, which would fail again.
-        with contextlib.suppress(OSError, ValueError):
-            devnull = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(devnull, self._stream.fileno())
-            os.close(devnull)
+            lost, self._stream = self._stream, Path(os.devnull).open("w")  # noqa: SIM115
+            # The interpreter flushes the buffer at exit, which would fail again.
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(self._stream.fileno(), lost.fileno())
 
 
 def restore_terminal(stream: TextIO | None = None) -> None:
     """Show the cursor again, for a parent whose rank 0 was killed while its live view was on."""
     output = TolerantStream(stream if stream is not None else sys.stdout)
     if output.isatty():
-        output.write(_SHOW_CURSOR)
+        output.write("\x1b[?25h")
         output.flush()
 
 

@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gnntrain.reporting.columns import plain_table
-from gnntrain.reporting.screen import UNBROKEN, plain_console
+from gnntrain.reporting.display import WHOLE, plain_console
 from gnntrain.reporting.stream import TolerantStream
 
 Judgement = Literal["ok", "note", "problem"]
@@ -52,7 +51,7 @@ def print_sections(sections: Iterable[Section], stream: TextIO | None = None) ->
     Lines are broken at the width of a terminal, else not at all. `NO_COLOR` is honoured.
     """
     output = TolerantStream(stream if stream is not None else sys.stdout)
-    console = plain_console(output, width=None if output.isatty() else UNBROKEN)
+    console = plain_console(output, width=None if output.isatty() else WHOLE)
     for number, section in enumerate(sections):
         with console.capture() as captured:
             console.print(Text(section.title, style="bold"))
@@ -63,30 +62,30 @@ def print_sections(sections: Iterable[Section], stream: TextIO | None = None) ->
         output.flush()
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> Table:
+def pairs(cells: Iterable[tuple[str, str]]) -> Table:
     """Labels and their values."""
-    table = plain_table("", "", show_header=False)
+    table = rows(("", ""), cells, left=2)
     table.columns[0].style = "dim"
-    for row in rows:
-        table.add_row(*row)
     return table
 
 
-def checks(rows: Iterable[Check]) -> Table:
+def checks(found: Iterable[Check]) -> Table:
     """Results, each with its hint below it."""
-    table = plain_table("", "", "", show_header=False)
+    table = rows(("", "", ""), (), left=3)
     table.columns[0].min_width = len("problem")
-    for row in rows:
-        table.add_row(Text(row.judgement, _STYLES[row.judgement]), row.name, row.text)
-        if row.hint:
-            table.add_row("", "", f"→ {row.hint}")
+    for check in found:
+        table.add_row(Text(check.judgement, _STYLES[check.judgement]), check.name, check.text)
+        if check.hint:
+            table.add_row("", "", f"→ {check.hint}")
     return table
 
 
 def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     """Rows of cells; the first `left` columns stand to the left, the others to the right."""
-    table = plain_table(*header)
+    table = Table(*header, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.show_header, table.header_style = any(header), "dim"
     for number, column in enumerate(table.columns):
+        column.overflow = "fold"
         column.justify = "left" if number < left else "right"
         column.no_wrap = number >= left
     for row in cells:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from gnntrain.metrics import LabelKind
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -59,12 +61,8 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_loss(loss: float | None) -> str:
-    """A loss in four decimals, or in powers of ten where those would not show it."""
-    if loss is None:
-        return "-"
-    if not math.isfinite(loss) or loss == 0 or 1e-3 <= abs(loss) < 1000:
-        return f"{loss:.4f}"
-    return f"{loss:.1e}"
+    """A loss as a metric; but one that is not finite is worth a word."""
+    return format_metric(loss) if loss is None or math.isfinite(loss) else str(loss)
 
 
 def format_metric(value: float | None, beside: float | None = None) -> str:
@@ -91,28 +89,16 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     More values than characters are averaged in equal groups. Values that are missing or not finite
     count for nothing; a group of only such is a blank.
     """
-    groups = _groups([v if v is not None and math.isfinite(v) else None for v in values], width)
-    known = [value for value in groups if value is not None]
-    if not known:
+    array = np.array(values, dtype=np.float64)  # None is NaN
+    array[~np.isfinite(array)] = np.nan
+    if np.isnan(array).all():
         return ""
-    steps = len(_BARS) - 1
-    halved = [None if value is None else value / 2 for value in groups]  # a range may overflow
-    low = min(known) / 2
-    span = max(known) / 2 - low or 1.0
-    return "".join(
-        " " if value is None else _BARS[round((value - low) / span * steps)] for value in halved
-    )
-
-
-def _groups(values: Sequence[float | None], width: int) -> list[float | None]:
-    """The means of ``min(width, len(values))`` runs of neighbouring values."""
-    count = min(width, len(values))
-    means: list[float | None] = []
-    for index in range(count):
-        group = values[index * len(values) // count : (index + 1) * len(values) // count]
-        known = [value for value in group if value is not None]
-        means.append(sum(known) / len(known) if known else None)
-    return means
+    array /= np.nanmax(np.abs(array)) or 1.0  # sums and differences do not overflow
+    groups = [part[~np.isnan(part)] for part in np.array_split(array, min(width, len(array)))]
+    means = [part.mean() if len(part) else math.nan for part in groups]
+    low, high = np.nanmin(means), np.nanmax(means)
+    heights = (np.array(means) - low) / (high - low or 1.0) * (len(_BARS) - 1)
+    return "".join(" " if math.isnan(height) else _BARS[round(height)] for height in heights)
 
 
 def _scaled(number: float, base: int, units: Sequence[str]) -> tuple[float, str]:
@@ -129,6 +115,14 @@ def _three_digits(number: float) -> str:
     if abs(number) < 9.995:
         return f"{number:.2f}"
     return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
+
+
+def short_number(text: str) -> str:
+    """A value as typed; a number in at most four digits, where that is shorter."""
+    try:
+        return min(text, f"{float(text):.4g}", key=len) if set(text) & set(".eE") else text
+    except ValueError:
+        return text
 
 
 def shown_path(path: str | Path) -> str:

@@ -22,7 +22,6 @@ from gnntrain.reporting.logfiles import Logger, append_whole
 from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import EpochRecord, RunInfo, Summary, json_safe
 
-_IDS = "trackers.json"
 _MLFLOW_BATCH = 100
 _MLFLOW_STATUS = {
     "completed": "FINISHED",
@@ -101,7 +100,7 @@ class WandbLogger(Logger):
     def on_start(self, info: RunInfo) -> None:
         """Start a run of W&B, or resume the one of this run directory."""
         config = {**self.config, "run_info": dataclasses.asdict(info)}
-        kept = kept_id(self.run, "wandb")
+        kept = kept_ids(self.run).get("wandb")
         self._run = importlib.import_module("wandb").init(
             **self.options,
             **({} if kept is None else {"id": kept, "resume": "allow"}),
@@ -132,7 +131,7 @@ class MlflowLogger(Logger):
         self._mlflow = mlflow = importlib.import_module("mlflow")
         if self.options.get("tracking_uri") is not None:
             mlflow.set_tracking_uri(self.options["tracking_uri"])
-        kept = kept_id(self.run, "mlflow")
+        kept = kept_ids(self.run).get("mlflow")
         if kept is not None:
             mlflow.start_run(run_id=kept)
             return  # it has its parameters, and MLflow refuses to change one
@@ -158,20 +157,16 @@ class MlflowLogger(Logger):
         self._mlflow.log_metrics(named, **options)
 
 
-def kept_id(run: RunDirectory, service: str) -> str | None:
-    """The run's id at a service; ``None`` before the service has one."""
-    return _kept_ids(run).get(service)
+def kept_ids(run: RunDirectory) -> dict[str, str]:
+    """The run's ids by service."""
+    path = run.path / "trackers.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def keep_id(run: RunDirectory, service: str, run_id: str) -> None:
     """Write the run's id at a service to the run directory."""
-    ids = _kept_ids(run) | {service: run_id}
-    write_atomically(run.path / _IDS, json.dumps(ids, indent=2) + "\n")
-
-
-def _kept_ids(run: RunDirectory) -> dict[str, str]:
-    path = run.path / _IDS
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    ids = kept_ids(run) | {service: run_id}
+    write_atomically(run.path / "trackers.json", json.dumps(ids, indent=2) + "\n")
 
 
 def _scalars(record: EpochRecord) -> Iterator[tuple[str, int | float]]:

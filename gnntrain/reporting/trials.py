@@ -1,20 +1,19 @@
-"""The trials of a sweep, their order by the validation metric, and what they say together."""
+"""Trials of a sweep, and groups of runs that differ in seed or split alone, in their order."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from gnntrain.metrics import get_metric
+from gnntrain.reporting.text import format_metric
 
 # Keys that repeat a training rather than change it: over them stand mean and deviation.
 SPLIT = "dataset.split"
 REPEATED = ("trainer.seed", SPLIT)
-_COUNTED = ("completed", "pruned")
 
 
 @dataclass
@@ -60,91 +59,93 @@ class Trial:
         pairs = (text.partition("=") for text in self.varied)
         return {key: value for key, _, value in pairs}
 
+    @property
+    def cost(self) -> float:
+        """The validation metric, negated where more is better; infinite where there is none."""
+        if self.val is None or self.metric is None:
+            return math.inf
+        return get_metric(self.metric).cost(self.val)
+
+    def score(self, split: str) -> float:
+        """The metric on `val` or `test`; NaN where there is none."""
+        value = self.val if split == "val" else self.test
+        return math.nan if value is None else value
+
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation; the latter None for a single value."""
+    """Mean and sample standard deviation; None for no value, and for a single one."""
 
-    mean: float
+    mean: float | None
     std: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """None for no values."""
-        if not values:
-            return None
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Over the values that are not NaN."""
+        known = [value for value in values if not math.isnan(value)]
+        return cls(
+            statistics.fmean(known) if known else None,
+            statistics.stdev(known) if len(known) > 1 else None,
+        )
+
+    def __str__(self) -> str:
+        mean = format_metric(self.mean)
+        return mean if self.std is None else f"{mean} ± {format_metric(self.std, self.mean)}"
 
 
-@dataclass(frozen=True)
-class Group:
-    """Completed trials that differ in their seed or split alone.
-
-    Attributes:
-        varied: What distinguishes the group from the others.
-        trials: The best first, of equal ones the first.
-        pruned: Those that were ended early, and do not count.
-    """
-
-    varied: tuple[str, ...]
-    trials: tuple[Trial, ...]
-    pruned: tuple[Trial, ...] = ()
-
-    @property
-    def runs(self) -> tuple[Trial, ...]:
-        """As `trials`."""
-        return self.trials
-
-    @cached_property
-    def ranked_with(self) -> tuple[str, ...]:
-        """Its splits: groups over other splits had other data."""
-        return tuple(sorted({trial.values.get(SPLIT, "") for trial in self.trials} - {""}))
-
-    @cached_property
-    def val(self) -> Spread | None:
-        """Of the validation metric."""
-        return Spread.of([trial.val for trial in self.trials if trial.val is not None])
-
-    @cached_property
-    def test(self) -> Spread | None:
-        """Of the test metric."""
-        return Spread.of([trial.test for trial in self.trials if trial.test is not None])
-
-    @property
-    def cost(self) -> float:
-        """The mean of the trials' costs, see `Metric.cost`; infinite where none has a value."""
-        costs = [_cost(trial) for trial in self.trials if trial.val is not None]
-        return statistics.fmean(costs) if costs else math.inf
-
-
-class Setting(Protocol):
-    """Runs that differ in seed and split alone, of a sweep or of a report."""
-
-    @property
-    def runs(self) -> Sequence[object]: ...
+class Scored(Protocol):
+    """A run of a sweep or of a report."""
 
     @property
     def cost(self) -> float: ...
 
+    def score(self, split: str) -> float: ...
+
+
+_Run = TypeVar("_Run", bound=Scored)
+
+
+@dataclass(frozen=True)
+class Group(Generic[_Run]):
+    """Runs that differ in their seed or split alone.
+
+    Attributes:
+        varied: What distinguishes the group from the others.
+        runs: All its runs.
+        counted: Those over which the means are taken.
+        splits: Theirs, where the data set has several.
+        data: What groups must agree in besides their splits to be ranked.
+    """
+
+    varied: tuple[str, ...]
+    runs: Sequence[_Run]
+    counted: Sequence[_Run]
+    splits: tuple[str, ...]
+    data: tuple[str, ...] = ()
+
     @property
-    def ranked_with(self) -> tuple[str, ...]: ...
+    def cost(self) -> float:
+        """The mean of the costs that are finite; infinite where none is."""
+        costs = [run.cost for run in self.counted if run.cost < math.inf]
+        return statistics.fmean(costs) if costs else math.inf
+
+    def spread(self, split: str) -> Spread:
+        """The deciding metric on a split, over the runs that count."""
+        return Spread.of(run.score(split) for run in self.counted)
 
 
-_Setting = TypeVar("_Setting", bound=Setting)
+def rank(groups: Sequence[Group[_Run]]) -> list[Group[_Run]]:
+    """The groups that can be ranked against each other, the best mean first.
 
-
-def rank_settings(settings: Sequence[_Setting]) -> list[_Setting]:
-    """The settings that can be ranked against each other, the best mean first.
-
-    They agree in `ranked_with`; of several such sets the one with the most runs, of equally large
+    They agree in data and splits; of several such sets the one with the most runs, of equally large
     ones the first by name.
     """
-    alike: dict[tuple[str, ...], list[_Setting]] = {}
-    known = [one for one in settings if one.cost < math.inf]
-    for setting in known or [one for one in settings if one.runs]:
-        alike.setdefault(setting.ranked_with, []).append(setting)
-    sets = sorted(alike, key=lambda key: (-sum(len(one.runs) for one in alike[key]), key))
-    return sorted(alike[sets[0]], key=lambda setting: setting.cost) if sets else []
+    alike: dict[tuple[str, ...], list[Group[_Run]]] = {}
+    known = [group for group in groups if group.cost < math.inf]
+    for group in known or [group for group in groups if group.counted]:
+        alike.setdefault((*group.data, *group.splits), []).append(group)
+    sets = sorted(alike, key=lambda key: (-sum(len(one.counted) for one in alike[key]), key))
+    return sorted(alike[sets[0]], key=lambda group: group.cost) if sets else []
 
 
 @dataclass(frozen=True)
@@ -153,40 +154,37 @@ class SweepResults:
 
     Attributes:
         trials: All, by number.
-        ranked: The completed ones, the best validation metric first.
-        groups: Those by what they differ in besides seed and split: the ones that can be ranked
-            against each other, the best mean first, then the others.
-        num_ranked: How many groups are ranked.
+        groups: Those that completed or were pruned, by what they differ in besides seed and split:
+            the ones that can be ranked against each other, the best mean first, then the others.
+            Completed ones count.
         repeated: The keys over which the groups' means are taken; none where no group has several.
     """
 
     trials: tuple[Trial, ...]
-    ranked: tuple[Trial, ...]
-    groups: tuple[Group, ...]
-    num_ranked: int
+    groups: tuple[Group[Trial], ...]
     repeated: tuple[str, ...]
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> SweepResults:
         """The order of the trials as they stand."""
-        completed = [trial for trial in trials if trial.status == "completed"]
-        ranked = tuple(sorted(completed, key=_cost))
-        ended = [t for word in _COUNTED for t in trials if t.status == word]
+        ended = [t for status in ("completed", "pruned") for t in trials if t.status == status]
         distinct = {tuple(sorted(trial.varied)): trial for trial in reversed(ended)}
         members: dict[tuple[str, ...], list[Trial]] = {}
-        for trial in sorted(distinct.values(), key=lambda trial: (_cost(trial), trial.number)):
-            members.setdefault(_own_values(trial), []).append(trial)
-        found = [
-            Group(varied, *(tuple(t for t in several if t.status == word) for word in _COUNTED))
-            for varied, several in members.items()
-        ]
-        best = rank_settings(found)
-        others = [group for group in found if group not in best]
-        others.sort(key=lambda group: (not group.trials, group.ranked_with, group.cost))
-        varied = {key for trial in completed for key in trial.values}
-        has_several = any(len(group.trials) > 1 for group in found)
-        repeated = tuple(key for key in REPEATED if key in varied) if has_several else ()
-        return cls(tuple(trials), ranked, (*best, *others), len(best), repeated)
+        for trial in sorted(distinct.values(), key=lambda trial: (trial.cost, trial.number)):
+            own = (t for t in trial.varied if t.partition("=")[0] not in REPEATED)
+            members.setdefault(tuple(own), []).append(trial)
+        groups: list[Group[Trial]] = []
+        for varied, runs in members.items():
+            counted = [trial for trial in runs if trial.status == "completed"]
+            splits = {trial.values.get(SPLIT, "") for trial in counted} - {""}
+            groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
+        best = rank(groups)
+        others = [group for group in groups if group not in best]
+        others.sort(key=lambda group: (not group.counted, group.splits, group.cost))
+        keys = {key for trial in trials if trial.status == "completed" for key in trial.values}
+        has_several = any(len(group.counted) > 1 for group in groups)
+        repeated = tuple(key for key in REPEATED if key in keys) if has_several else ()
+        return cls(tuple(trials), (*best, *others), repeated)
 
     @property
     def metric(self) -> str:
@@ -196,33 +194,20 @@ class SweepResults:
     @property
     def best(self) -> Trial | None:
         """The best trial of the best group."""
-        return next((trial for group in self.groups[:1] for trial in group.trials), None)
+        return next((trial for group in self.groups[:1] for trial in group.counted), None)
 
     @property
     def unranked(self) -> str:
         """A sentence where some groups are not ranked against the first; else empty."""
-        over = {group.ranked_with for group in self.groups if group.trials}
-        if len(over) < 2:
+        if len({group.splits for group in self.groups if group.counted}) < 2:
             return ""
-        splits = ", ".join(self.groups[0].ranked_with)
+        splits = ", ".join(self.groups[0].splits)
         return f"settings over other splits are not ranked against those over split {splits}"
 
-    @property
-    def pruned(self) -> tuple[Trial, ...]:
-        """The trials that were ended early, the best validation metric first."""
-        return tuple(sorted((t for t in self.trials if t.status == "pruned"), key=_cost))
+    def ranked(self, status: str) -> list[Trial]:
+        """The trials in this state, the best validation metric first."""
+        return sorted((t for t in self.trials if t.status == status), key=lambda t: t.cost)
 
     def count(self, status: str) -> int:
         """How many trials are in this state."""
         return sum(trial.status == status for trial in self.trials)
-
-
-def _cost(trial: Trial) -> float:
-    """The validation metric turned such that less is better; infinite where there is none."""
-    if trial.val is None or trial.metric is None:
-        return math.inf
-    return get_metric(trial.metric).cost(trial.val)
-
-
-def _own_values(trial: Trial) -> tuple[str, ...]:
-    return tuple(text for text in trial.varied if text.partition("=")[0] not in REPEATED)

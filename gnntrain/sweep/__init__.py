@@ -19,19 +19,19 @@ from gnntrain.distributed.processes import (
     stopping_servers,
 )
 from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.display import DOT
 from gnntrain.reporting.run_lookup import planned_sweep
-from gnntrain.reporting.sweep_console import SweepConsole, SweepInfo
-from gnntrain.reporting.text import shown_path
+from gnntrain.reporting.sweep_console import SweepConsole, shown_overrides
+from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
-from gnntrain.sweep.overrides import SweepOverrides
-from gnntrain.sweep.plan import SweepPlan, check_sweep, is_search, sweep_keys
+from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
+from gnntrain.sweep.queue import TrialQueue
+from gnntrain.sweep.runner import TrialRunner
 from gnntrain.sweep.slots import Slots, plan_slots
-from gnntrain.sweep.trial_runner import TrialRunner
 
 if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
-    from gnntrain.sweep.study import Study
 
 __all__ = ["HydraOptions", "SweepFolder", "changed_command", "resume_sweep", "run_sweep", "sweep"]
 
@@ -89,7 +89,8 @@ def run_sweep(
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
-    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher, data)
+    trials = _listed(plan, folder)
+    return _conduct(plan, slots, folder, composer, trials, launcher, data)
 
 
 def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
@@ -154,12 +155,11 @@ def resume_sweep(
         UserError: For other keys; and as for `run_sweep`.
     """
     command = changed_command(folder.command(), overrides)
-    trials = folder.trials()
     composer = Composer(command.sources)
-    plan = _plan_again(command, composer, trials)
+    plan = check_sweep(command.overrides, composer)
     slots = _slots(plan, by_launcher=launcher is not None)
     folder.write_command(command)
-    trials = trials or _listed(plan, folder)
+    trials = folder.trials() or _listed(plan, folder)
     return _conduct(plan, slots, folder, composer, trials, launcher)
 
 
@@ -186,17 +186,6 @@ def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCom
     return replace(command, overrides=[*kept, *changes])
 
 
-def _plan_again(command: SweepCommand, composer: Composer, trials: Sequence[Trial]) -> SweepPlan:
-    """The plan of a sweep that was begun; the trials of a grid were checked then."""
-    keys = sweep_keys(command.overrides)
-    typed = SweepOverrides.parse(command.overrides, composer.groups, [])
-    if not trials or is_search(typed, composer):
-        return check_sweep(command.overrides, composer)
-    fixed = [text for text in trials[0].overrides if text not in trials[0].varied]
-    first = composer.compose([*trials[0].overrides, *keys]).config
-    return SweepPlan(first, fixed, [trial.varied for trial in trials])
-
-
 def _listed(plan: SweepPlan, folder: SweepFolder) -> list[Trial]:
     """The trials of a grid."""
     trials: list[Trial] = []
@@ -218,27 +207,29 @@ def _conduct(
 ) -> SweepResults:
     if launcher is None and slots.devices[0] is None:
         start_server()  # it imports what workers need, while this process imports Optuna
-    from gnntrain.sweep.study import Study
+    if plan.search is None:
+        queue = TrialQueue(trials)
+    else:
+        from gnntrain.sweep.study import Study
 
-    study = Study(trials, folder, composer, plan.search, plan.space, plan.fixed)
+        queue = Study(trials, folder, plan, graph_metric(plan.config, data))
     start = time.monotonic()
     status = "interrupted"
     with SweepConsole() as view:
         jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
-        view.on_start(_info(plan, folder, study, jobs))
+        view.on_start(queue.num_trials, queue.ended, folder.shown, _facts(plan, queue, jobs))
+        runner = TrialRunner(folder, queue, composer, view)
         try:
             if launcher is not None:
-                from gnntrain.sweep.launching import BatchRunner
-
-                BatchRunner(folder, study, launcher, launcher.batch_size(plan), view).run()
+                runner.run_by(launcher, launcher.batch_size(plan))
             else:
-                TrialRunner(folder, study, slots, view, data=data).run()
+                runner.run_here(slots, data)
             status = "completed"
         except BaseException as error:
             error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it
             raise
         finally:
-            results = SweepResults.of(study.trials)
+            results = SweepResults.of(queue.trials)
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
             _write_best(folder, results, slots, composer)
@@ -247,25 +238,38 @@ def _conduct(
     return results
 
 
-def _info(plan: SweepPlan, folder: SweepFolder, study: Study, jobs: int) -> SweepInfo:
-    kind, space, examples = "all combinations", {}, study.trials
+def graph_metric(config: Config, data: object) -> str:
+    """The metric that a search improves: that of its graph, which is prepared for it."""
+    if config.distributed.graph == "partitioned":
+        from gnntrain.run_graph import prepare_graph
+
+        return prepare_graph(config).store.metric
+    from gnntrain.run_store import prepare_store  # a grid does without it
+
+    return prepare_store(config.dataset, data=data).store.metric
+
+
+def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> list[tuple[str, str]]:
+    """The facts at the sweep's start, each with its label."""
+    kind, space = "all combinations", {}
     if plan.search is not None and plan.space is not None:
-        from gnntrain.sweep.search_space import boundary_values, described
+        from gnntrain.sweep.search_space import described
 
         search = plan.search
         kind = f"optuna ({search.sampler}, pruner {search.pruner}, seed {search.seed})"
         space = {key: described(distribution) for key, distribution in plan.space.items()}
-        examples = [Trial(0, [], "", varied=varied) for varied in boundary_values(plan.space)]
-    return SweepInfo(
-        num_trials=study.num_trials,
-        ended=study.ended,
-        kind=kind,
-        jobs=jobs,
-        shared=tuple(text for text in plan.fixed if not _OWN_KEY.match(text)),
-        space=tuple(space.items()),
-        examples=tuple(examples),
-        folder=folder.shown,
-    )
+    words = [counted(queue.num_trials, "trial"), kind, f"{jobs} at a time"]
+    if queue.ended:
+        words.insert(1, f"{len(queue.ended)} of them ended before")
+    width = max(map(len, space), default=0)
+    searched = [f"{key:{width}}  {values}" for key, values in space.items()]
+    shared = shown_overrides([text for text in plan.fixed if not _OWN_KEY.match(text)])
+    labels = ["search", *[""] * len(searched)]
+    return [
+        ("sweep", DOT.join(words)),
+        ("all", shared),
+        *zip(labels, searched, strict=False),
+    ]
 
 
 def _write_best(

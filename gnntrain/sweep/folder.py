@@ -1,12 +1,11 @@
 """The folder of a sweep: the command, the trials, and their results.
 
-Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.db  workers.log`, and a run
+Layout: `command.yaml  sweep.json  summary.json  best.yaml  optuna.journal  workers.log`, and a run
 directory a trial.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from pydantic import TypeAdapter
 
 from gnntrain.app import Sources
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded, is_file
 from gnntrain.reporting.run_lookup import SWEEPS, is_run
 from gnntrain.reporting.rundir import occupied, write_atomically
-from gnntrain.reporting.text import shown_path
+from gnntrain.reporting.text import short_number, shown_path
 from gnntrain.reporting.trials import Group, SweepResults, Trial
 
 _LONGEST_NAME = 100
@@ -152,13 +152,13 @@ class SweepFolder:
             UserError: They cannot be read.
         """
         path = self.path / "sweep.json"
-        known = {item.name for item in dataclasses.fields(Trial)}
         try:
-            rows = json.loads(path.read_text(encoding="utf-8") or "[]")
-            trials = [Trial(**{k: row[k] for k in row if k in known}) for row in rows]
-            return self._placed(trials)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            trials = TypeAdapter(list[Trial]).validate_json(path.read_bytes() or b"[]")
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
+        for trial in trials:
+            trial.run_dir = str(self.path / trial.run_dir)
+        return trials
 
     def write_trials(self, trials: Iterable[Trial]) -> None:
         """Write a JSON list with a line a trial; a reader sees the old one or this one."""
@@ -172,26 +172,6 @@ class SweepFolder:
 
     def _plain(self, trial: Trial) -> dict[str, Any]:
         return asdict(trial) | {"run_dir": self.relative(trial.run_dir)}
-
-    def _placed(self, trials: list[Trial]) -> list[Trial]:
-        """The trials with absolute run directories in this folder.
-
-        Older versions wrote absolute ones: where the folder was moved or copied since, they are
-        those of the place that it had when it was begun.
-        """
-        paths = [Path(trial.run_dir) for trial in trials]
-        elsewhere = [p for p in paths if p.is_absolute() and not p.is_relative_to(self.path)]
-        old = (
-            parent
-            for path in elsewhere
-            for parent in path.parents
-            if (self.path / path.relative_to(parent) / "config.yaml").is_file()
-        )
-        root = next(old, None)
-        for trial, path in zip(trials, paths, strict=True):
-            is_moved = root is not None and path.is_relative_to(root)
-            trial.run_dir = str(self.path / (path.relative_to(root) if is_moved and root else path))
-        return trials
 
     def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
         """Write the results: `summary.json`."""
@@ -220,31 +200,18 @@ class SweepFolder:
 def run_name(number: int, num_trials: int, varied: Sequence[str]) -> str:
     """A folder name for a trial: its number, and its varied overrides with short numbers."""
     width = len(str(num_trials - 1))
-    short = ",".join(f"{key}={_short(text)}" for key, _, text in (v.partition("=") for v in varied))
+    pairs = (text.partition("=") for text in varied)
+    short = ",".join(f"{key}={short_number(value)}" for key, _, value in pairs)
     plain = re.sub(r"[^\w=.,+-]+", "_", short, flags=re.ASCII)[:_LONGEST_NAME]
     return f"{number:0{width}}_{plain}".rstrip("_")
 
 
-def _short(text: str) -> str:
-    """A number that was drawn in four digits."""
-    try:
-        return min(text, f"{float(text):.4g}", key=len) if "." in text else text
-    except ValueError:
-        return text
-
-
-def has_checkpoint(run_dir: str | Path) -> bool:
-    """Whether a run can go on."""
-    checkpoints = Path(run_dir) / "checkpoints"
-    return any((checkpoints / name).is_file() for name in ("last.pt", "last.prev.pt"))
-
-
-def _plain_group(group: Group) -> dict[str, Any]:
+def _plain_group(group: Group[Trial]) -> dict[str, Any]:
+    spreads = {split: group.spread(split) for split in ("val", "test")}
     return {
         "varied": list(group.varied),
-        "trials": [trial.number for trial in group.trials],
-        "pruned": [trial.number for trial in group.pruned],
-        "splits": list(group.ranked_with),
-        "val": None if group.val is None else asdict(group.val),
-        "test": None if group.test is None else asdict(group.test),
+        "trials": [trial.number for trial in group.counted],
+        "pruned": [trial.number for trial in group.runs if trial not in group.counted],
+        "splits": list(group.splits),
+        **{name: None if one.mean is None else asdict(one) for name, one in spreads.items()},
     }

@@ -1,25 +1,82 @@
-"""What a sweep will train, checked before the first trial starts."""
+"""What a sweep will train, from overrides in Hydra's own syntax; checked before its first trial."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
+import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hydra.core.override_parser.types import IntervalSweep
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    IntervalSweep,
+    Override,
+    RangeSweep,
+    Sweep,
+)
 
-from gnntrain.app import Composer
+from gnntrain.app import Composer, parse_overrides, sides_of
+from gnntrain.app.overrides import is_hydras
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
-from gnntrain.reporting.run_lookup import LATEST, RUNS, find_run
-from gnntrain.sweep.overrides import SweepOverrides, grid, swept_values
+from gnntrain.config.whole import is_config_file
+from gnntrain.reporting.run_lookup import LATEST, find_run
 
 if TYPE_CHECKING:
     from gnntrain.sweep.search_space import Space
 
 _SWEEP_KEY = re.compile(r"[+~]*sweep[.=]")
+_INCOMPLETE = ("plugin", "files")
+_MOST_TRIALS = 10_000
+
+
+@dataclass(frozen=True)
+class SweepOverrides:
+    """The overrides of a sweep.
+
+    Attributes:
+        fixed: Overrides that all trials share, as typed; a configuration file comes first.
+        swept: Overrides with several values by key; the last one of each key, as in Hydra.
+        groups: The options of every group.
+    """
+
+    fixed: Sequence[str]
+    swept: Mapping[str, Override]
+    groups: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def parse(
+        cls, overrides: Sequence[str], groups: Mapping[str, Sequence[str]], problems: list[Problem]
+    ) -> SweepOverrides:
+        """Parse what was typed; an override that cannot be parsed is added to `problems`.
+
+        Hydra's own keys are left out.
+        """
+        files = [text for text in overrides if is_config_file(text)]
+        texts = [_without_latest(text) for text in overrides if text not in files]
+        parsed = parse_overrides(texts, groups, problems, sweep=True)
+        ours = [one for one in parsed if not is_hydras(one)]
+        fixed = [str(one.input_line) for one in ours if not one.is_sweep_override()]
+        swept = {one.get_key_element(): one for one in ours if one.is_sweep_override()}
+        return cls([*files, *fixed], swept, groups)
+
+    def first_config(self, composer: Composer) -> Config:
+        """The first trial's configuration; where it has mistakes, one with its `sweep` keys."""
+        first = []
+        for key, override in self.swept.items():
+            value = override.value()
+            if isinstance(value, IntervalSweep):
+                first.append(f"{key}={value.start:g}")
+            else:
+                first += [f"{key}={text}" for text in swept_values(override, self.groups, [])[:1]]
+        for overrides in ([*self.fixed, *first], sweep_keys(self.fixed)):
+            with suppress(ConfigError):  # the mistakes are told with those of all trials
+                return composer.compose(overrides).config
+        return Config()
 
 
 @dataclass(frozen=True)
@@ -36,7 +93,7 @@ class SweepPlan:
     config: Config
     fixed: Sequence[str]
     grid: Sequence[Sequence[str]] = ()
-    space: Space | None = field(default=None)
+    space: Space | None = None
 
     @property
     def search(self) -> OptunaSweepConfig | None:
@@ -60,14 +117,14 @@ def check_sweep(overrides: Sequence[str], composer: Composer) -> SweepPlan:
     Raises:
         ConfigError: With every mistake of every trial.
     """
-    overrides = [without_latest(text) for text in overrides]
     problems: list[Problem] = []
     sweep = SweepOverrides.parse(overrides, composer.groups, problems)
-    if is_search(sweep, composer):
-        return _check_search(sweep, composer, problems)
+    first = sweep.first_config(composer)
+    if isinstance(first.sweep, OptunaSweepConfig):
+        return _check_space(sweep, first, composer, problems, is_search=True)
     trials = grid(sweep, problems)
-    asked = ([*sweep.fixed, *varied] for varied in trials)
-    return SweepPlan(_check_all(asked, composer), sweep.fixed, trials)
+    config = _check_all(([*sweep.fixed, *varied] for varied in trials), composer)
+    return SweepPlan(config, sweep.fixed, trials)
 
 
 def check_examples(overrides: Sequence[str], composer: Composer) -> None:
@@ -79,61 +136,30 @@ def check_examples(overrides: Sequence[str], composer: Composer) -> None:
     """
     problems: list[Problem] = []
     sweep = SweepOverrides.parse(overrides, composer.groups, problems)
-    if sweep.swept:
-        _check_search(sweep, composer, problems)
-    else:
-        _check_all([sweep.fixed], composer, problems)
+    _check_space(sweep, sweep.first_config(composer), composer, problems)
 
 
-def sweep_keys(overrides: Iterable[str]) -> list[str]:
-    """The overrides of the section `sweep`."""
-    return [text for text in overrides if _SWEEP_KEY.match(text)]
-
-
-def without_latest(override: str) -> str:
-    """The override, but `latest` in `trainer.init_from` becomes the path of the run that it means
-    now: each trial becomes the latest run."""
-    key, _, value = override.partition("=")
-    if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
-        return override
-    path = json.dumps(str(find_run(LATEST, RUNS).resolve()), ensure_ascii=False)
-    words = [path if word == LATEST else word for word in value.split(",")]
-    return f"{key}={','.join(words)}"
-
-
-def is_search(sweep: SweepOverrides, composer: Composer) -> bool:
-    """Whether the command line or its file asks for a search."""
-    for texts in ([*sweep.fixed, *_first_values(sweep)], sweep_keys(sweep.fixed)):
-        with contextlib.suppress(ConfigError):  # its mistakes are told with all others
-            return isinstance(composer.compose(texts).config.sweep, OptunaSweepConfig)
-    return False
-
-
-def _check_search(sweep: SweepOverrides, composer: Composer, problems: list[Problem]) -> SweepPlan:
+def _check_space(
+    sweep: SweepOverrides,
+    first: Config,
+    composer: Composer,
+    problems: list[Problem],
+    *,
+    is_search: bool = False,
+) -> SweepPlan:
     from gnntrain.sweep.search_space import boundary_values, search_space
 
-    try:
-        config = composer.compose([*sweep.fixed, *_first_values(sweep)]).config
-    except ConfigError:
-        config = Config()  # the mistakes are told with those of the boundaries
-    space = search_space(sweep, config, problems)
-    asked = ([*sweep.fixed, *varied] for varied in boundary_values(space))
-    return SweepPlan(_check_all(asked, composer, problems), sweep.fixed, space=space)
-
-
-def _first_values(sweep: SweepOverrides) -> list[str]:
-    first = []
-    for key, override in sweep.swept.items():
-        value = override.value()
-        if isinstance(value, IntervalSweep):
-            first.append(f"{key}={value.start:g}")
-        else:
-            first += [f"{key}={text}" for text in swept_values(override, sweep.groups, [])[:1]]
-    return first
+    if is_search and not sweep.swept and not problems:
+        expects = "at least one key with values to search"
+        hint = "as in 'trainer.lr=tag(log,interval(1e-4,1e-1))' or model.hidden_channels=64,128"
+        problems.append(Problem("sweep", "optuna", expects, hint))
+    space = search_space(sweep, first, problems)
+    examples = ([*sweep.fixed, *varied] for varied in boundary_values(space))
+    return SweepPlan(_check_all(examples, composer, problems), sweep.fixed, space=space)
 
 
 def _check_all(
-    asked: Iterable[Sequence[str]], composer: Composer, found: Sequence[Problem] = ()
+    trials: Iterable[Sequence[str]], composer: Composer, found: Sequence[Problem] = ()
 ) -> Config:
     """The first trial's configuration.
 
@@ -143,7 +169,7 @@ def _check_all(
     first: Config | None = None
     problems = list(found)
     run_dirs = set()
-    for overrides in asked:
+    for overrides in trials:
         try:
             config = composer.compose(overrides).config
         except ConfigError as error:
@@ -160,3 +186,71 @@ def _check_all(
     if problems or first is None:
         raise ConfigError(problems)
     return first
+
+
+def sweep_keys(overrides: Iterable[str]) -> list[str]:
+    """The overrides of the section `sweep`."""
+    return [text for text in overrides if _SWEEP_KEY.match(text)]
+
+
+def _without_latest(override: str) -> str:
+    """The override, but `latest` in `trainer.init_from` becomes the path of the run that it means
+    now: each trial becomes the latest run."""
+    key, _, value = override.partition("=")
+    if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
+        return override
+    path = json.dumps(str(find_run(LATEST).resolve()), ensure_ascii=False)
+    words = [path if word == LATEST else word for word in value.split(",")]
+    return f"{key}={','.join(words)}"
+
+
+def grid(sweep: SweepOverrides, problems: Sequence[Problem] = ()) -> list[list[str]]:
+    """The varied overrides of each trial: all combinations, the last key varying fastest.
+
+    Args:
+        sweep: Values are `key=a,b`, `key=range(1,4)`, `key=choice(a,b)` and `group=glob(*)`.
+        problems: Problems that were found before.
+
+    Raises:
+        ConfigError: With these problems and every override without a finite list of values.
+    """
+    found = list(problems)
+    lists = []
+    for key, override in sweep.swept.items():
+        if not override.is_discrete_sweep():
+            expects = "values to go through, as in a,b or range(1,4) or choice(a,b)"
+            hint = "or search them with sweep=optuna"
+            found.append(Problem(*sides_of(override), expects, hint))
+            continue
+        lists.append([f"{key}={text}" for text in swept_values(override, sweep.groups, found)])
+    if math.prod(map(len, lists)) > _MOST_TRIALS:
+        typed = " ".join(str(one.input_line) for one in sweep.swept.values())
+        found.append(Problem("", typed, f"at most {_MOST_TRIALS:,} trials"))
+    if found:
+        raise ConfigError(found)
+    return [list(varied) for varied in itertools.product(*lists)]
+
+
+def swept_values(
+    override: Override, groups: Mapping[str, Sequence[str]], problems: list[Problem]
+) -> list[str]:
+    """The values of a discrete sweep; none where there is a problem, which is added."""
+    sweep, expects = override.value(), None
+    if isinstance(sweep, Glob):
+        options = groups.get(override.key_or_group, ())
+        # An option that needs further keys is not matched; it can be named.
+        names: list[str] = sweep.filter([name for name in options if name not in _INCOMPLETE])
+        if names:
+            return names
+        what = "one of" if options else "options, and only a group has some:"
+        expects = f"a pattern that matches {what} {', '.join(options or groups)}"
+    elif isinstance(sweep, RangeSweep):
+        start, stop, step = (float(number or 0) for number in (sweep.start, sweep.stop, sweep.step))
+        if not step or not 0 < (stop - start) / step <= _MOST_TRIALS:
+            expects = f"a range of 1 to {_MOST_TRIALS:,} values"
+    elif isinstance(sweep, ChoiceSweep) and any(isinstance(part, Sweep) for part in sweep.list):
+        expects = "plain values: none of them may be a sweep of its own"
+    if expects is None:
+        return list(override.sweep_string_iterator())
+    problems.append(Problem(*sides_of(override), expects))
+    return []

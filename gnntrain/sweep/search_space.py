@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from optuna.distributions import (
@@ -14,8 +14,7 @@ from optuna.distributions import (
 
 from gnntrain.app import sides_of
 from gnntrain.config import Config, Problem, takes_integers
-from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.overrides import SweepOverrides, swept_values
+from gnntrain.sweep.plan import SweepOverrides, swept_values
 
 Space = Mapping[str, BaseDistribution]
 """Distributions by key."""
@@ -30,24 +29,11 @@ def search_space(sweep: SweepOverrides, config: Config, problems: list[Problem])
         config: The configuration of the first trial; its schema says which keys take integers.
         problems: Every override that says nothing to draw from is added.
     """
-    if not sweep.swept and not problems:
-        expects = "at least one key with values to search"
-        hint = "as in 'trainer.lr=tag(log,interval(1e-4,1e-1))' or model.hidden_channels=64,128"
-        problems.append(Problem("sweep", "optuna", expects, hint))
     space = {
         key: _distribution(override, config, sweep, problems)
         for key, override in sweep.swept.items()
     }
     return {key: distribution for key, distribution in space.items() if distribution is not None}
-
-
-def grid_space(trials: Iterable[Trial]) -> Space:
-    """The values that the trials of a grid have."""
-    values: dict[str, dict[str, None]] = {}
-    for trial in trials:
-        for key, text in trial.values.items():
-            values.setdefault(key, {})[text] = None
-    return {key: CategoricalDistribution([*texts]) for key, texts in values.items()}
 
 
 def value_text(distribution: BaseDistribution, value: object) -> str:
@@ -93,12 +79,25 @@ def _boundaries(distribution: BaseDistribution) -> list[str]:
 def _distribution(
     override: Override, config: Config, sweep: SweepOverrides, problems: list[Problem]
 ) -> BaseDistribution | None:
-    value = override.value()
+    value, (key, text), expects = override.value(), sides_of(override), None
+    log = "log" in getattr(value, "tags", ())
     if isinstance(value, IntervalSweep):
-        return _interval(override, value, config, problems)
-    if "log" in getattr(value, "tags", ()):
+        low, high = float(value.start or 0), float(value.end or 0)
+        is_integer = isinstance(value.start, int) or takes_integers(config, key)
+        if not low < high:
+            expects = "an interval from a lower to a higher number"
+        elif log and low <= 0:
+            expects = "an interval above 0: it is drawn over the logarithm"
+        elif is_integer and not (low.is_integer() and high.is_integer()):
+            expects = "an interval between whole numbers"
+        elif is_integer:
+            return IntDistribution(int(low), int(high), log=log)
+        else:
+            return FloatDistribution(low, high, log=log)
+    elif log:
         expects = "log with an interval, as in tag(log,interval(1e-4,1e-1))"
-        problems.append(Problem(*sides_of(override), expects))
+    if expects is not None:
+        problems.append(Problem(key, text, expects))
         return None
     texts = swept_values(override, sweep.groups, problems)
     if isinstance(value, RangeSweep) and not value.shuffle and len(texts) > 1:
@@ -108,24 +107,3 @@ def _distribution(
         if low < high:
             return FloatDistribution(low, high, step=step)
     return CategoricalDistribution(list(dict.fromkeys(texts))) if texts else None
-
-
-def _interval(
-    override: Override, sweep: IntervalSweep, config: Config, problems: list[Problem]
-) -> BaseDistribution | None:
-    key, text = sides_of(override)
-    low, high, log = float(sweep.start or 0), float(sweep.end or 0), "log" in sweep.tags
-    is_integer = isinstance(sweep.start, int) or takes_integers(config, key)
-    expects = None
-    if not low < high:
-        expects = "an interval from a lower to a higher number"
-    elif log and low <= 0:
-        expects = "an interval above 0: it is drawn over the logarithm"
-    elif is_integer and not (low.is_integer() and high.is_integer()):
-        expects = "an interval between whole numbers"
-    if expects is not None:
-        problems.append(Problem(key, text, expects))
-        return None
-    if is_integer:
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(low, high, log=log)

@@ -35,7 +35,12 @@ class SharedBuffers:
     which the size of /dev/shm does not limit). Beyond `memory_limit` (bytes) the file is in
     `directory`, also for a single rank. On Linux the file has no name and is freed with the
     processes, however they end; elsewhere it is unlinked as soon as every rank has mapped it.
+
+    Attributes:
+        most_shared, most_on_disk: The most bytes that ranks shared in memory, and that files had.
     """
+
+    most_shared = most_on_disk = 0
 
     def __init__(self, context: DistributedContext, directory: Path, memory_limit: int) -> None:
         self.context, self._directory, self.memory_limit = context, directory, memory_limit
@@ -56,6 +61,11 @@ class SharedBuffers:
         key = (name, num_rows, num_columns)
         if key not in self._matrices:
             self._matrices[key] = self._allocate(num_rows, num_columns)
+            sizes = [matrix.nbytes for matrix in self._matrices.values() if matrix.is_cpu]
+            on_disk = sum(size for size in sizes if size > self.memory_limit)
+            in_memory = sum(sizes) - on_disk if len(self.context.machine_ranks) > 1 else 0
+            self.most_shared = max(self.most_shared, in_memory)
+            self.most_on_disk = max(self.most_on_disk, on_disk)
         return self._matrices[key]
 
     def sync(self, matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> None:

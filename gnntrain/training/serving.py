@@ -29,7 +29,7 @@ from gnntrain.training.trainer import Callback, Trainer
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
-    from gnntrain.distributed.messages import Array
+    from gnntrain.distributed.owners import AnyArray
 
 _EVALUATE, _OUTCOME, _SECONDS, _LEAVE = "evaluate", "outcome", "seconds", "leave"
 _POLL_SECONDS = 2.0
@@ -109,21 +109,21 @@ def serve_evaluations(
     servers. Raises `Interrupted` if a signal ended training.
     """
     control, outcome = context.control, Future[dict[str, Any]]()
-    received: SimpleQueue[tuple[str, Array]] = SimpleQueue()
+    received: SimpleQueue[tuple[str, AnyArray]] = SimpleQueue()
 
-    def on_evaluate(arguments: list[Array]) -> list[Array]:
+    def on_evaluate(arguments: list[AnyArray]) -> list[AnyArray]:
         nonlocal outcome
         outcome = Future()
         received.put((_EVALUATE, arguments[0]))
         return []
 
-    def on_outcome(_: list[Array]) -> list[Array]:
+    def on_outcome(_: list[AnyArray]) -> list[AnyArray]:
         try:
             return [_packed(outcome.result(_POLL_SECONDS))]
         except TimeoutError:
             return []
 
-    def on_leave(arguments: list[Array]) -> list[Array]:
+    def on_leave(arguments: list[AnyArray]) -> list[AnyArray]:
         received.put((_LEAVE, arguments[0]))
         return []
 
@@ -163,30 +163,30 @@ def serve_evaluations(
         raise Interrupted(stop)
 
 
-def _ask_all(exchange: Exchange, name: str, *arguments: Array) -> Sequence[list[Array]]:
+def _ask_all(exchange: Exchange, name: str, *arguments: AnyArray) -> Sequence[list[AnyArray]]:
     """The answers of all servers."""
     questions = dict.fromkeys(range(exchange.num_owners), arguments)
     return list(exchange.call(name, questions).values())
 
 
-def _packed(value: Any) -> Array:
+def _packed(value: Any) -> AnyArray:
     """Plain data as bytes: uint8 `[n]`."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def _unpacked(packed: Array) -> Any:
+def _unpacked(packed: AnyArray) -> Any:
     return json.loads(packed.tobytes())
 
 
-def packed_weights(model: torch.nn.Module) -> Array:
+def packed_weights(model: torch.nn.Module) -> AnyArray:
     """All weights and buffers as bytes: uint8 `[n]`."""
     state = model.state_dict().values()
     parts = [weight.cpu().reshape(-1).view(torch.uint8) for weight in state]
-    packed: Array = torch.cat(parts).numpy()
+    packed: AnyArray = torch.cat(parts).numpy()
     return packed
 
 
-def unpack_weights(model: torch.nn.Module, packed: Array) -> None:
+def unpack_weights(model: torch.nn.Module, packed: AnyArray) -> None:
     """Set all weights and buffers to those of an equal model, see `packed_weights`."""
     state = list(model.state_dict().values())
     parts = torch.split(torch.from_numpy(packed), [weight.nbytes for weight in state])

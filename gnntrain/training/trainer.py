@@ -87,6 +87,7 @@ class Trainer:
     Attributes:
         result: The result so far.
         step: Optimiser steps since the run began, the present one included.
+        num_steps: Steps of the run; a callback may lower it, on all ranks after the same step.
         totals: Sums over the steps of the present epoch; None between epochs.
     """
 
@@ -117,9 +118,9 @@ class Trainer:
         self.result = FitResult()
         self.step = 0
         self.totals: EpochTotals | None = None
-        self._num_steps = config.epochs * len(loader)
+        self.num_steps = config.epochs * len(loader)
         if config.max_steps is not None:
-            self._num_steps = min(self._num_steps, config.max_steps)
+            self.num_steps = min(self.num_steps, config.max_steps)
         self._identity = identity or {}
         self._checkpoint_config = checkpoint_config or CheckpointConfig()
         self._writer = None if checkpoints is None else CheckpointWriter(checkpoints)
@@ -134,7 +135,7 @@ class Trainer:
             config,
             context,
             steps_per_epoch=len(loader),
-            num_steps=self._num_steps,
+            num_steps=self.num_steps,
             phases=self._phases,
         )
         self._recorded: CUDAGraphStep | None = None
@@ -159,7 +160,7 @@ class Trainer:
         """Whether training is complete; equal on all ranks."""
         if self.totals is not None:  # an epoch was broken off
             return False
-        is_done = self.epoch > self.config.epochs or self.step >= self._num_steps
+        is_done = self.epoch > self.config.epochs or self.step >= self.num_steps
         return is_done or self.result.is_pruned or self.result.has_stalled(self.config.patience)
 
     def fit(self) -> FitResult:
@@ -304,13 +305,13 @@ class Trainer:
 
     def _batches(self) -> Iterator[Any]:
         """The rest of the epoch's batches, at most as many as steps are left."""
-        if self.step >= self._num_steps:
+        if self.step >= self.num_steps:
             return
         batches = self.loader if self._recorded is None else self._recorded.batches
         for batch in self._phases.each("wait", batches):
             yield batch
             del batch  # or it would live on while the next is waited for
-            if self.step >= self._num_steps:
+            if self.step >= self.num_steps:
                 return
 
     def _progress(self, totals: EpochTotals, *, reads_loss: bool) -> StepProgress:
@@ -342,7 +343,7 @@ class Trainer:
 
     def _evaluate(self) -> SplitMetrics:
         """The metrics of all splits; empty if no evaluation is due."""
-        is_last = self.epoch == self.config.epochs or self.step >= self._num_steps
+        is_last = self.epoch == self.config.epochs or self.step >= self.num_steps
         if not is_last and self.epoch % self.config.eval_every:
             return {}
         # Batch-norm statistics differ between ranks; the checkpoint holds rank 0's.

@@ -40,7 +40,6 @@ from gnntrain.build import (
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
-from gnntrain.config.types import same_fan_outs
 from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -296,7 +295,8 @@ def _gathering(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
 
 def _wholegraph(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     """What `_gathering` does, by WholeGraph."""
-    fan_outs, store = same_fan_outs(bench.config.sampler.fan_outs), bench.store
+    fan_outs, store = bench.config.sampler.fan_outs, bench.store
+    assert isinstance(fan_outs, tuple)  # the same of all edge types
     memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), rows_of(store.nodes[NODE])
     peer = wholegraph.WholeGraph(memory_type, *arrays)

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from gnntrain.__main__ import run
 from gnntrain.distributed.exchange import Exchange
-from gnntrain.distributed.messages import Array
+from gnntrain.distributed.owners import AnyArray
 from gnntrain.reporting import loggers
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 
@@ -48,7 +48,9 @@ class Stopwatch:
 class CountingExchange(Exchange):
     """Counts calls, and their arrays' bytes to and from other ranks; writes them when it closes."""
 
-    def call(self, name: str, arguments: Mapping[int, Sequence[Array]]) -> dict[int, list[Array]]:
+    def call(
+        self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
+    ) -> dict[int, list[AnyArray]]:
         answers = super().call(name, arguments)
         _counts[f"{name} calls"] += 1
         for owner, answer in answers.items():

@@ -243,7 +243,7 @@ def measure_round(
             measured.sent = (run["sent"] - shorter["sent"]) / counted
             more, less = run["calls"], shorter["calls"]
             # A batch asks for its rows once. Loaders are ahead of the last step by one or two.
-            batches = more["rows calls"] - less["rows calls"] or counted
+            batches = more["rows/node calls"] - less["rows/node calls"] or counted
             measured.batches = batches / counted
             measured.arrays = {name: (more[name] - less[name]) / batches for name in sorted(more)}
     except Failed as error:
@@ -339,7 +339,7 @@ def _cells(result: Measured, one: Measured, gradients: float) -> Iterator[str]:
         return
     ids = sum(size for name, size in result.arrays.items() if name.endswith(" sent"))
     edges = result.arrays.get("draw received", 0.0)
-    yield from _megabytes(ids, edges, result.arrays.get("rows received", 0.0))
+    yield from _megabytes(ids, edges, result.arrays.get("rows/node received", 0.0))
     yield " + ".join(_megabytes(*must.bytes))
     yield f"{(result.sent - gradients) / (result.batches * sum(must.bytes)):.3f}"
     told = "" if result.hit_rate is None else f" ({result.hit_rate:.3f})"

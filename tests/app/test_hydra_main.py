@@ -212,10 +212,10 @@ def test_mistakes_beside_a_primary_configuration_of_the_users_own(
     flags = [f"--config-dir={place}" for place in places]
     assert main([*flags, "--config-name", "own"]) == 0
     assert run.asked[0][0].model.name == "mlp"
-    typed = ["trainer.lr=0", "trainer.epoch=3", "hydra.vrebose=1"]
+    typed = ["trainer.lr=0", "trainer.epoch=3"]
     assert main([*flags, "--config-name", "own", *typed]) == 2
     err = capsys.readouterr().err
-    assert "3 mistakes" in err
+    assert "2 mistakes" in err
     assert [text for text in typed if text not in err] == []
 
 
@@ -269,23 +269,20 @@ def test_config_path_takes_the_place_of_conf(
 @pytest.mark.parametrize(
     ("typed", "keys"),
     [
-        (["hydra.vrebose=true"], ["hydra.vrebose=true"]),
-        (["hydra/launcher=jobib"], ["hydra/launcher=jobib"]),
-        (["hydra/launcher=joblib", "hydra.launcher.n_job=2"], ["hydra.launcher.n_jobs?"]),
-        (
-            ["hydra.run.dri=x", "model=gta", "trainer.lr=0", "hydra.vrebose=1"],
-            ["hydra.run.dri=x", "model=gta", "trainer.lr=0", "hydra.vrebose=1"],
-        ),
+        (["hydra.vrebose=true"], ["hydra.vrebose"]),
+        (["hydra/launcher=jobib"], ["hydra/launcher/jobib", "joblib"]),
+        (["hydra/launcher=joblib", "hydra.launcher.n_job=2"], ["hydra.launcher.n_job"]),
+        (["hydra.run.dri=x", "model=gta", "trainer.lr=0"], ["model=gta", "trainer.lr=0"]),
         (["trainer.lr=0", "trainer.epoch=3"], ["trainer.lr=0", "trainer.epoch=3"]),
         (["-m", "hydra/sweeper=basic", "trainer.lr=1,0", "model=sage,gta"], ["lr=0", "=gta"]),
-        (["-m", "hydra.vrebose=1", "trainer.lr=1,0"], ["hydra.vrebose=1", "trainer.lr=0"]),
+        (["-m", "hydra.vrebose=1", "trainer.lr=1,0"], ["trainer.lr=0"]),
         (["run.name=../x"], ["run.name='../x'"]),
         (["run.dir=/proc/nowhere/x"], ["/proc/nowhere"]),
         (["hydra.run.dir=/proc/nowhere/x"], ["/proc/nowhere"]),
         (["-m", "--cfg", "job"], ["--multirun"]),
         (["--resolve"], ["--resolve"]),
         (["--info", "--run"], ["--run"]),
-        (["--info", "nope"], ["--info nope"]),
+        (["--info", "nope"], ["'nope'"]),
         (["hydra.searchpath=[nowhere]", "model=gta"], ["nowhere", "model=gta"]),
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=two"], ["'two'"]),
         (["~trainer.lrr"], ["mean lr?"]),

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -9,8 +16,13 @@ from torch_geometric.data import Data
 from gnntrain.data.graph import EDGE, NODE
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
+from scripts.bench.__main__ import Graph, spec_of
 from scripts.bench.peers.floor import Work, work_of
-from scripts.bench.peers.pyg import SAGE, hops_of
+from scripts.bench.peers.pyg import SAGE, hops_of, run
+from scripts.bench.peers.turns import Turns
+from tests.graphs import random_graph, stored
+from tests.hetero_graphs import random_hetero_data
+from tests.pyg_backends import use_backend
 from tests.sampling.graphs import cpu_sampler, csc, seeds_of
 
 
@@ -31,7 +43,7 @@ def sampled(seed: int, num_hops: int) -> Data:
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("num_hops", [1, 2, 3])
 def test_hops_are_found_in_the_order_of_nodes_and_edges(seed: int, num_hops: int) -> None:
     batch = sampled(seed, num_hops)
@@ -44,6 +56,33 @@ def test_a_trimmed_forward_gives_the_seeds_what_the_whole_one_gives() -> None:
     whole = model(batch.x, batch.edge_index, None)[: batch.batch_size]
     trimmed = model(batch.x, batch.edge_index, hops_of(batch, 2))[: batch.batch_size]
     torch.testing.assert_close(trimmed, whole)
+
+
+@pytest.mark.parametrize(
+    ("stage", "is_typed"),
+    [
+        *((stage, False) for stage in ("sampling", "gather", "step", "inference")),
+        *((stage, True) for stage in ("sampling", "step")),
+    ],
+)
+def test_stock_pyg_takes_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, is_typed: bool
+) -> None:
+    use_backend("torch_sparse", monkeypatch)
+    monkeypatch.setitem(sys.modules, "torch_sparse", SimpleNamespace(__version__="0"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("run 2\nquit\n"))
+    data = random_graph()
+    if is_typed:
+        data = random_hetero_data()
+        data.nodes["author"].features = None
+    graph = Graph("random", (3, 2), (), hidden=4, is_typed=is_typed)
+    spec = replace(spec_of(graph, stage, stored(tmp_path / "store", data)), batch_size=8)
+    answers = io.StringIO()
+    run(Turns(spec, answers))
+    hello, turn = map(json.loads, answers.getvalue().splitlines())
+    assert hello["ready"]
+    assert turn["edges"] > 0
+    assert turn["seconds"] > 0
 
 
 def test_the_floor_counts_products_of_destinations_and_reads_of_rows() -> None:

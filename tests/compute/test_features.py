@@ -93,6 +93,8 @@ def test_rows_are_gathered_from_wherever_they_lie_and_converted(
     assert len(table) == NUM_NODES
     got = table.read(start, NUM_NODES, made).cpu()
     torch.testing.assert_close(got, spread.expected[start:].to(made))
+    columns = gathered(table.columns(slice(1, None)), start, NUM_NODES)
+    assert torch.equal(columns, spread.expected[start:, 1:])
 
 
 @each_registration

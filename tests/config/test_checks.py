@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from gnntrain.config import (
     idle_keys,
     machine_problems,
     needs_gpu_count,
+    read,
     training_device,
 )
-from gnntrain.errors import UserError
 from tests.config.problems import only_problem, problems_of
 
 
@@ -81,49 +80,94 @@ def test_all_relations_of_a_node_share_one_fan_out() -> None:
     from_dict(raw | {"sampler": {"fan_outs": [10, 5], "fan_out_scope": "node"}})
 
 
-@pytest.mark.parametrize("name", ["gat", "gatv2"])
-def test_heads_must_divide_the_hidden_channels(name: str) -> None:
-    problem = only_problem({"model": {"name": name, "heads": 3, "hidden_channels": 64}})
-    assert problem.expected == "a divisor of model.hidden_channels=64"
-    assert problem.hint == "write model.heads=2 or model.hidden_channels=66"
+TYPED_MODEL: dict[str, Any] = {"model": {"name": "rgcn"}}
+RECORDED: dict[str, Any] = {"trainer": {"cuda_graph": True}}
+REGRESSION = {"task": {"type": "node_regression"}, "dataset": {"name": "files", "data": "x"}}
+PARTITIONED = {"distributed": {"graph": "partitioned", "parts": "parts"}}
+SHARDED = {"distributed": {"graph": "sharded"}}
+SERVED = {"distributed": {"servers": 1}}
+PYG, NUMBA, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "numba", "triton"))
 
 
 @pytest.mark.parametrize(
-    ("model", "key"),
+    ("beside", "sections", "key"),
     [
-        ({"name": "gin", "hidden_channels": 2}, "model.norm"),  # by default
-        ({"name": "hgt", "heads": 1, "norm": "layer", "hidden_channels": 1}, "model.norm"),
-        ({"name": "sage", "normalize": True, "hidden_channels": 1}, "model.normalize"),
+        ({}, {"model": {"name": "gat", "heads": 3, "hidden_channels": 64}}, "model.heads"),
+        ({}, {"model": {"name": "rgcn", "num_blocks": 3}}, "model.num_blocks"),
+        ({}, {"model": {"name": "gin", "hidden_channels": 2}}, "model.norm"),  # by default
+        (
+            {},
+            {"model": {"normalize": True, "hidden_channels": 1}},
+            "model.normalize",
+        ),
+        ({}, {"model": {"name": "rgcn", "embedding_channels": 16}}, "model.embedding_channels"),
+        ({}, {"dataset": {"num_nodes": 7, "avg_degree": 2}}, "dataset.num_classes"),
+        ({}, {"dataset": {"num_nodes": 100, "num_train": 50, "num_val": 51}}, "dataset.num_train"),
+        ({}, {"dataset": {"num_edges": 11}}, "dataset.num_edges"),
+        ({}, {"dataset": {"num_nodes": 10, "num_edges": 92}}, "dataset.num_edges"),
+        ({}, {"dataset": {"num_nodes": 10, "avg_degree": 9.5}}, "dataset.avg_degree"),
+        ({}, {"trainer": {"gpus": 0, "precision": "fp16"}}, "trainer.precision"),
+        ({}, {"trainer": {"device": "cpu", "precision": "fp16"}}, "trainer.precision"),
+        ({}, {"trainer": {"device": "cpu", "gpus": 2}}, "trainer.gpus"),
+        ({}, {"trainer": {"device": "mps", "gpus": 0}}, "trainer.gpus"),
+        ({}, {"trainer": {"epochs": 3, "warmup_epochs": 4}}, "trainer.warmup_epochs"),
+        ({}, {"trainer": {"scheduler": "plateau", "warmup_epochs": 4}}, "trainer.warmup_epochs"),
+        (
+            {"trainer": {"gpus": 2}},
+            {"distributed": {"num_processes": 4}},
+            "distributed.num_processes",
+        ),
+        ({}, {"task": {"loss": "huber"}}, "task.loss"),
+        (REGRESSION, {"trainer": {"class_weights": "balanced"}}, "trainer.class_weights"),
+        (REGRESSION, {"trainer": {"label_smoothing": 0.1}}, "trainer.label_smoothing"),
+        ({}, {"task": {"type": "node_regression"}, "dataset": {"name": "cora"}}, "task.type"),
+        (PYG, {"sampler": {"threads": 2}}, "sampler.threads"),
+        (
+            {"sampler": {"backend": "pyg"}},
+            {"sampler": {"fan_out_scope": "node"}},
+            "sampler.fan_out_scope",
+        ),
+        (TRITON, {"sampler": {"topology": "host"}}, "sampler.topology"),
+        (
+            {"sampler": {"backend": "numba"}},
+            {"sampler": {"topology": "pinned"}},
+            "sampler.topology",
+        ),
+        (RECORDED, {"sampler": {"fan_outs": [-1, 2]}}, "trainer.cuda_graph"),
+        (RECORDED, {"model": {"norm": "batch"}}, "trainer.cuda_graph"),
+        (RECORDED, {"features": {"placement": "memmap"}}, "trainer.cuda_graph"),
+        (RECORDED, SHARDED, "trainer.cuda_graph"),
+        (RECORDED, {"trainer": {"gpus": 2}}, "trainer.cuda_graph"),
+        (RECORDED, {"trainer": {"on_nonfinite": "skip"}}, "trainer.cuda_graph"),
+        ({"sampler": {"name": "full"}}, SHARDED, "distributed.graph"),
+        (SHARDED, {"features": {"placement": "pinned"}}, "features.placement"),
+        ({"features": {"placement": "wholegraph"}}, SERVED, "distributed.servers"),
+        (PARTITIONED, {"sampler": {"backend": "triton"}}, "sampler.backend"),
+        (PARTITIONED, {"sampler": {"topology": "resident"}}, "sampler.topology"),
+        (PARTITIONED, {"sampler": {"name": "full"}}, "sampler.name"),
+        (PARTITIONED, {"features": {"placement": "resident"}}, "features.placement"),
+        (PARTITIONED, RECORDED, "trainer.cuda_graph"),
+        (PARTITIONED, {"evaluation": {"ranks": "0"}}, "evaluation.ranks"),
+        ({}, {"distributed": {"graph": "partitioned"}}, "distributed.parts"),
+        (SHARDED, {"distributed": {"parts": "parts"}}, "distributed.parts"),
+        (SERVED, {"sampler": {"name": "full"}}, "sampler.name"),
+        (SERVED, {"sampler": {"backend": "pyg"}}, "sampler.backend"),
+        (SERVED, {"features": {"placement": "pinned"}}, "features.placement"),
+        (TYPED_MODEL, {"sampler": {"backend": "triton"}}, "sampler.backend"),
+        (TYPED_MODEL, {"sampler": {"topology": "pinned"}}, "sampler.topology"),
+        (TYPED_MODEL, {"features": {"placement": "cached"}}, "features.placement"),
+        (TYPED_MODEL, {"features": {"cache_ratio": 0.1}}, "features.cache_ratio"),
+        (TYPED_MODEL, {"features": {"cache_bytes": 1000}}, "features.cache_bytes"),
+        (TYPED_MODEL, RECORDED, "trainer.cuda_graph"),
     ],
+    ids=str,
 )
-def test_rows_of_one_or_two_numbers_are_not_normalised(model: dict[str, Any], key: str) -> None:
-    assert only_problem({"model": model}).key == key
-    from_dict({"model": {"name": "gin", "hidden_channels": 2, "norm": "batch"}})
-
-
-def test_one_hot_input_has_no_width() -> None:
-    keys = {"name": "rgcn", "embedding_channels": 16}
-    assert only_problem({"model": keys}).hint == "write model.featureless=embedding"
-    from_dict({"model": keys | {"featureless": "embedding"}})
-
-
-def test_blocks_must_divide_the_hidden_channels() -> None:
-    problem = only_problem({"model": {"name": "rgcn", "num_blocks": 3, "hidden_channels": 64}})
-    assert problem.key == "model.num_blocks"
-
-
-@pytest.mark.parametrize(
-    ("keys", "wrong"),
-    [
-        ({"num_nodes": 7, "avg_degree": 2}, "num_classes"),
-        ({"num_nodes": 100, "num_train": 50, "num_val": 30, "num_test": 21}, "num_train"),
-        ({"num_edges": 11}, "num_edges"),
-        ({"num_nodes": 10, "num_edges": 92}, "num_edges"),
-        ({"num_nodes": 10, "avg_degree": 9.5}, "avg_degree"),
-    ],
-)
-def test_a_synthetic_graph_must_be_possible(keys: dict[str, Any], wrong: str) -> None:
-    assert only_problem({"dataset": keys}).key == f"dataset.{wrong}"
+def test_keys_that_contradict_each_other_are_told(
+    beside: dict[str, dict[str, Any]], sections: dict[str, dict[str, Any]], key: str
+) -> None:
+    raw = {name: beside.get(name, {}) | sections.get(name, {}) for name in {**beside, **sections}}
+    assert problems_of(raw)[key].expected
+    assert key not in {problem.key for problem in read(beside).problems}
 
 
 def test_missing_files_are_named_with_the_nearest_one(tmp_path: Path) -> None:
@@ -165,33 +209,6 @@ def test_a_whole_graph_takes_no_other_file(tmp_path: Path, whole: str) -> None:
     assert sorted(found) == expected
 
 
-def test_fp16_is_refused_on_the_cpu_and_bf16_is_not() -> None:
-    problem = only_problem({"trainer": {"gpus": 0, "precision": "fp16"}})
-    assert problem.hint == "write trainer.precision=bf16"
-    from_dict({"trainer": {"gpus": 0, "precision": "bf16"}})
-
-
-def test_gpus_and_cpu_ranks_contradict_each_other() -> None:
-    problem = only_problem({"trainer": {"gpus": 2}, "distributed": {"num_processes": 4}})
-    assert problem.key == "distributed.num_processes"
-    from_dict({"trainer": {"gpus": 0}, "distributed": {"num_processes": 4}})
-
-
-def test_class_weights_want_classes(tmp_path: Path) -> None:
-    weighted = {"trainer": {"class_weights": "balanced"}}
-    from_dict(weighted)
-    (tmp_path / "x.csv").touch()
-    files = {"name": "files", "edges": str(tmp_path / "x.csv"), "features": str(tmp_path / "x.csv")}
-    regression = {"task": {"type": "node_regression"}, "dataset": files}
-    assert only_problem(weighted | regression).key == "trainer.class_weights"
-
-
-def test_warm_up_may_not_outlast_the_training() -> None:
-    assert only_problem({"trainer": {"epochs": 3, "warmup_epochs": 4}}).expected == (
-        "at most trainer.epochs=3"
-    )
-
-
 @pytest.mark.parametrize(
     ("trainer", "num_gpus", "wrong"),
     [
@@ -221,27 +238,16 @@ def test_cpu_ranks_contradict_gpus_that_auto_would_take() -> None:
     assert [p.key for p in machine_problems(config, {"cuda": 1})] == ["distributed.num_processes"]
 
 
-@pytest.mark.parametrize(
-    ("cores", "gibibytes", "ranks", "said"),
-    [
-        (2, 24, 8, None),
-        (2, 24, 9, "at most 8 ranks on this machine: 4 times its 2 cores"),
-        (64, 512, 256, None),
-        (64, 512, 100_000, "at most 256 ranks on this machine: 4 times its 64 cores"),
-        (64, 16, 65, "at most 64 ranks on this machine: its 16 GiB of memory hold no more"),
-    ],
-)
+@pytest.mark.parametrize(("cores", "gibibytes", "most"), [(2, 24, 8), (64, 512, 256), (64, 16, 64)])
 def test_more_ranks_than_the_machine_can_bear_are_refused(
-    cores: int, gibibytes: int, ranks: int, said: str | None, monkeypatch: pytest.MonkeyPatch
+    cores: int, gibibytes: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "available_cores", lambda: cores)
     monkeypatch.setattr(checks, "total_memory", lambda: gibibytes << 30)
-    config = Config(
-        distributed=DistributedConfig(num_processes=ranks), trainer=TrainerConfig(gpus=0)
-    )
-    assert [problem.expected for problem in machine_problems(config, {})] == (
-        [said] if said else []
-    )
+    for ranks in (most, most + 1):
+        keys = DistributedConfig(num_processes=ranks)
+        found = machine_problems(Config(distributed=keys, trainer=TrainerConfig(gpus=0)), {})
+        assert [f"at most {most} ranks" in one.expected for one in found] == [True] * (ranks > most)
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -252,11 +258,8 @@ def test_the_triton_backend_needs_a_gpu_and_its_package(
     config = Config(sampler=SamplerConfig(backend="triton"))
     (problem,) = machine_problems(config, {})
     assert problem.key == "sampler.backend"
-    assert "triton samples on a GPU" in problem.expected
     found = machine_problems(config, {"cuda": 1})
-    assert [problem.expected.partition(": ")[2] for problem in found] == (
-        [] if installed else ["the package triton is not installed"]
-    )
+    assert [problem.key for problem in found] == ([] if installed else ["sampler.backend"])
 
 
 @pytest.mark.parametrize("installed", [[], ["pyg_lib"], ["torch_sparse"]])
@@ -266,96 +269,12 @@ def test_the_pyg_backend_needs_one_of_two_libraries(
     monkeypatch.setattr(checks, "find_spec", lambda name: name if name in installed else None)
     found = machine_problems(Config(sampler=SamplerConfig(backend="pyg")), {})
     assert len(found) == (0 if installed else 1)
-    if found:
-        assert "the built-in sampler needs nothing" in str(found[0].hint)
-
-
-def test_the_pyg_backend_makes_its_batches_in_no_thread() -> None:
-    with pytest.raises(UserError, match=r"sampler\.threads.*draws from dropout's generator"):
-        from_dict({"sampler": {"backend": "pyg", "threads": 2}})
-    assert from_dict({"sampler": {"backend": "pyg", "threads": 0}}).sampler.threads == 0
 
 
 def test_a_logger_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda _: None)
     (problem,) = machine_problems(from_dict({"logger": {"csv": {}, "wandb": {}}}), {})
     assert problem.hint == "`pip install wandb`, or write logger=[csv]"
-
-
-def test_torch_is_asked_only_where_the_answer_matters() -> None:
-    assert not needs_gpu_count(Config())
-    assert not needs_gpu_count(Config(trainer=TrainerConfig(gpus=0, precision="fp16")))
-    assert needs_gpu_count(Config(trainer=TrainerConfig(gpus=1)))
-    assert needs_gpu_count(Config(trainer=TrainerConfig(precision="fp16")))
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"sampler": {"backend": "triton", "topology": "host"}}, "write sampler.backend=numba"),
-        ({"sampler": {"backend": "numba", "topology": "pinned"}}, "write sampler.backend=triton"),
-        ({"sampler": {"fan_outs": [-1, 2]}}, "sampler.fan_outs is numbers >= 1"),
-        ({"model": {"norm": "batch"}}, "model.norm is layer or none"),
-        ({"features": {"placement": "memmap"}}, "features.placement is auto"),
-        ({"distributed": {"graph": "sharded"}}, "distributed.graph is replicated"),
-        ({"trainer": {"cuda_graph": True, "gpus": 2}}, "trainer.gpus is 1"),
-        ({"trainer": {"cuda_graph": True, "on_nonfinite": "skip"}}, "on_nonfinite is stop"),
-    ],
-    ids=str,
-)
-def test_what_a_recorded_step_or_the_topology_cannot_be_is_said(
-    sections: dict[str, dict[str, Any]], said: str
-) -> None:
-    if "topology" not in sections.get("sampler", {}):
-        sections = {"trainer": {"cuda_graph": True}, **sections}
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        from_dict(sections)
-
-
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        ({"sampler": {"name": "full"}}, "distributed.graph"),
-        ({"features": {"placement": "pinned"}}, "features.placement"),
-    ],
-    ids=str,
-)
-def test_what_needs_all_rows_is_refused_where_machines_have_parts(
-    sections: dict[str, dict[str, Any]], key: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        from_dict({"distributed": {"graph": "sharded"}, **sections})
-    assert [problem.key for problem in caught.value.problems] == [key]
-
-
-def test_wholegraph_has_no_servers() -> None:
-    keys = {"features": {"placement": "wholegraph"}, "distributed": {"servers": 1}}
-    with pytest.raises(ConfigError) as caught:
-        from_dict(keys)
-    assert "distributed.servers" in [problem.key for problem in caught.value.problems]
-
-
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        ({"sampler": {"backend": "triton"}}, "sampler.backend"),
-        ({"sampler": {"topology": "resident"}}, "sampler.topology"),
-        ({"sampler": {"name": "full"}}, "sampler.name"),
-        ({"features": {"placement": "resident"}}, "features.placement"),
-        ({"trainer": {"cuda_graph": True}}, "trainer.cuda_graph"),
-        ({"evaluation": {"ranks": "0"}}, "evaluation.ranks"),
-        ({"distributed": {"graph": "partitioned"}}, "distributed.parts"),
-        ({"distributed": {"graph": "sharded", "parts": "parts"}}, "distributed.parts"),
-    ],
-    ids=str,
-)
-def test_what_a_graph_in_parts_cannot_do_is_refused(
-    sections: dict[str, dict[str, Any]], key: str
-) -> None:
-    parts = {"distributed": {"graph": "partitioned", "parts": "parts"}}
-    with pytest.raises(ConfigError) as caught:
-        from_dict(parts | sections)
-    assert key in [problem.key for problem in caught.value.problems]
 
 
 def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
@@ -367,43 +286,25 @@ def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "section",
+    ("sections", "num_gpus"),
     [
-        {"sampler": {"name": "full"}},
-        {"sampler": {"backend": "pyg"}},
-        {"features": {"placement": "pinned"}},
-    ],
-    ids=str,
-)
-def test_what_ranks_do_with_a_graph_of_their_own_is_refused_with_servers(
-    section: dict[str, dict[str, str]],
-) -> None:
-    from_dict(section)
-    problem = only_problem({"distributed": {"servers": 1}, **section})
-    [(name, keys)] = section.items()
-    assert problem.key == f"{name}.{next(iter(keys))}"
-
-
-@pytest.mark.parametrize(
-    ("sections", "num_gpus", "said"),
-    [
-        ({"features": {"placement": "cached"}}, 0, "auto or memmap on the CPU"),
-        ({"features": {"placement": "sharded"}}, 1, "on one GPU"),
-        ({"features": {"placement": "wholegraph"}}, 0, "auto or memmap on the CPU"),
-        ({"sampler": {"topology": "resident"}}, 0, "auto or host on the CPU"),
-        ({"trainer": {"cuda_graph": True}}, 0, "false without a GPU"),
-        ({"trainer": {"cuda_graph": True}}, 4, "false on several GPUs"),
+        ({"features": {"placement": "cached"}}, 0),
+        ({"features": {"placement": "sharded"}}, 1),
+        ({"features": {"placement": "wholegraph"}}, 0),
+        ({"sampler": {"topology": "resident"}}, 0),
+        ({"trainer": {"cuda_graph": True}}, 0),
+        ({"trainer": {"cuda_graph": True}}, 4),
     ],
     ids=str,
 )
 def test_what_is_asked_of_gpus_that_are_not_there_is_said(
-    sections: dict[str, dict[str, Any]], num_gpus: int, said: str
+    sections: dict[str, dict[str, Any]], num_gpus: int
 ) -> None:
     config = from_dict(sections)
     assert needs_gpu_count(config)
-    assert said in " ".join(
-        problem.expected for problem in machine_problems(config, found_gpus(num_gpus))
-    )
+    [(name, keys)] = sections.items()
+    found = machine_problems(config, found_gpus(num_gpus))
+    assert f"{name}.{next(iter(keys))}" in [problem.key for problem in found]
     assert machine_problems(Config(), found_gpus(num_gpus)) == []
 
 
@@ -426,21 +327,6 @@ def test_auto_trains_on_all_gpus_of_the_machine(
     trainer: dict[str, Any], found: dict[str, int], device: tuple[str, int]
 ) -> None:
     assert training_device(TrainerConfig(**trainer), found) == device
-
-
-@pytest.mark.parametrize(
-    ("trainer", "key"),
-    [
-        ({"device": "cpu", "gpus": 2}, "trainer.gpus"),
-        ({"device": "mps", "gpus": 0}, "trainer.gpus"),
-        ({"device": "cpu", "precision": "fp16"}, "trainer.precision"),
-    ],
-    ids=str,
-)
-def test_the_kind_of_device_and_what_is_asked_of_it_contradict_each_other(
-    trainer: dict[str, Any], key: str
-) -> None:
-    assert only_problem({"trainer": trainer}).key == key
 
 
 TRITON_ONLY = [
@@ -486,26 +372,6 @@ def test_tritons_kernels_need_a_gpu_that_triton_knows_or_its_interpreter(
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     problems = machine_problems(from_dict({"compute": {"kernels": "triton"}}), found)
     assert [problem.key for problem in problems] == ["compute.kernels"] * is_refused
-
-
-@pytest.mark.parametrize(
-    ("section", "key", "value"),
-    [
-        ("sampler", "backend", "triton"),
-        ("sampler", "topology", "pinned"),
-        ("features", "placement", "cached"),
-        ("features", "placement", "sharded"),
-        ("features", "cache_ratio", 0.1),
-        ("features", "cache_bytes", 1000),
-        ("trainer", "cuda_graph", True),
-    ],
-)
-def test_what_a_model_of_typed_graphs_cannot_do_is_refused(
-    section: str, key: str, value: object
-) -> None:
-    keys = {section: {key: value}}
-    assert f"{section}.{key}" in problems_of({"model": {"name": "rgcn"}} | keys)
-    from_dict(keys)  # a model of one type can
 
 
 FULL, EXACT = ["sampler=full"], ["evaluation=layerwise"]

@@ -73,28 +73,6 @@ def is_accepted(section: str, key: str, value: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"type": "integer", "minimum": 2}, "an integer >= 2"),
-        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "a number > 0 and <= 1"),
-        ({"anyOf": [{"const": "auto"}, {"type": "boolean"}]}, "auto or true or false"),
-        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, "one of a, b or null"),
-        ({"type": "string", "description": "a path"}, "a path"),
-    ],
-)
-def test_a_json_schema_in_words(schema: dict[str, Any], words: str) -> None:
-    assert in_words(schema) == words
-
-
-def test_an_unknown_key_of_a_tag_s_name_is_told_as_any_other() -> None:
-    problems = read({"dataset": {"SyntheticConfig": 3, "num_nodes": 0}}).problems
-    assert {problem.key for problem in problems} == {
-        "dataset.SyntheticConfig",
-        "dataset.num_nodes",
-    }
-
-
-@pytest.mark.parametrize(
     ("kind", "expects"),
     [
         (list[int], "a list"),

@@ -13,7 +13,10 @@ TOKEN = b"t" * 32
 
 @contextmanager
 def exchanges(
-    machines: Sequence[int], owners: Sequence[Sequence[int]], timeout: float = 30.0
+    machines: Sequence[int],
+    owners: Sequence[Sequence[int]],
+    timeout: float = 30.0,
+    num_lanes: int = 3,
 ) -> Iterator[list[Exchange]]:
     """The exchange of each rank; `machines` has the machine of each."""
     with ExitStack() as stack:
@@ -23,7 +26,9 @@ def exchanges(
         ]
         addresses = [exchange.listen("127.0.0.1") for exchange in made]
         for exchange in made:
-            exchange.meet(addresses)
+            exchange.connect(addresses, num_lanes)
+        for exchange in made:
+            exchange.close_port()
         yield made
 
 

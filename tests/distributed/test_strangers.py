@@ -1,4 +1,4 @@
-"""Strangers at every port of a run: the stores, gloo's and the exchange's."""
+"""Strangers at every port of a run: the stores and gloo's. The exchange's are closed by then."""
 
 from __future__ import annotations
 
@@ -92,5 +92,5 @@ def test_strangers_at_every_port_neither_stop_the_ranks_nor_change_their_numbers
     launch(work_among_strangers, str(tmp_path), plan, tmp_path)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["done"] * 2
     ports: dict[str, str] = json.loads((tmp_path / "ports").read_text())
-    assert len(ports) >= 5  # two stores, gloo's of each rank, the exchange's of each rank
+    assert len(ports) >= 3  # two stores, gloo's of each rank
     assert set(ports.values()) == {HOST}

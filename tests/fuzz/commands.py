@@ -16,7 +16,7 @@ from gnntrain.config import Config, Problem, from_dict
 from gnntrain.groups import GROUPS, config_groups
 from gnntrain.paths import is_folder
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.sweep.overrides import SweepOverrides, grid
+from gnntrain.sweep.plan import SweepOverrides, grid
 from tests.fuzz.surface import Surface
 
 _DATASETS = ({"name": "synthetic"}, {"name": "files"}, {"name": "cora"})

@@ -24,6 +24,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
 from gnntrain.tasks import NodeClassification
@@ -241,9 +242,7 @@ def surfaces() -> list[Surface]:
     right = {file.name: file.read_bytes() for file in (folder / "arrays").glob("*.npy")}
     dataset = {"num_nodes": 20, "num_edges": 40, "store_dir": str(folder / "stores")}
     config = from_dict({"dataset": dataset})
-    run = RunDirectory.create(
-        directory=folder / "run", name=None, default_name="x", config=config.to_dict(), seed=0
-    )
+    run = RunDirectory.create(RunPlace(folder / "run"), config.to_dict(), seed=0)
     _trainer(store, run.checkpoints).fit()
     learnt = asdict(ModelSignature.of(store)) | {"class_names": ["a", "b", "c"]}
     record = {"path": str(store.path), "digest": "0" * 40, "learnt": learnt}

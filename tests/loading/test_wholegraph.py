@@ -11,6 +11,7 @@ from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -100,12 +101,11 @@ def _compare_batches(context: DistributedContext, path: str) -> None:
     with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
         made = builder(store, context=context, plan=plan, options={"exchange": exchange}, **keys)
         loader = made.training_loader()
-        exchange.take_bytes()
         expected = cpu_loader(store, plan, threads=0)
-        for batch, same in zip(loader, expected, strict=True):
-            assert_same(batch, same)
+        with patch.object(exchange, "call", side_effect=AssertionError("WholeGraph reads alone")):
+            for batch, same in zip(loader, expected, strict=True):
+                assert_same(batch, same)
         assert loader.take_reads() == (0, 0)
-        assert exchange.take_bytes() == {}
         # One rank evaluates: without the others' gathers.
         val = SeedPlan(store.split("val"), 7)
         loader, expected = made.loader(val, (3, 2)), cpu_loader(store, val, threads=0)

@@ -12,7 +12,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.planning import dry_run
 from gnntrain.planning.dry_run import BatchSize, RankReport
-from gnntrain.planning.partial import EvaluationCost
 from gnntrain.planning.plan import Plan
 from gnntrain.run_store import prepare_store
 
@@ -27,7 +26,7 @@ def opened(overrides: list[str]) -> tuple[Config, StoredGraph]:
 def report_of(overrides: list[str], folder: Path) -> RankReport:
     """The dry run of a single rank, in this process."""
     config, graph = opened(overrides)
-    dry_run.run_rank(DistributedContext(), dry_run._Job(config, graph.path, folder, CPU_KERNELS))
+    dry_run.run_rank(DistributedContext(), (config, graph.path, folder, CPU_KERNELS))
     (report,) = dry_run.REPORTS.validate_json((folder / dry_run._ANSWER).read_bytes())
     return report
 
@@ -40,10 +39,12 @@ def plan_of(overrides: list[str], *, ranks: int = 1, shared: int = 0, **changes:
         "num_dense": 1000,
         "batches": [BatchSize(40, 200, [100, 300], 128_000), BatchSize(20, 100, [50, 150], 64_000)],
         "steps": [0.1, 0.2, 0.3],
-        "evaluation": EvaluationCost([(1.0, 0.9, 1.2), (2.0, 1.5, 3.0)], 0.5, 0, shared, 0),
+        "evaluation": 3.5,
         "training_bytes": 400 * MIB,
         "peak_bytes": 500 * MIB,
-        "library_bytes": 100 * MIB,
+        "mapped_bytes": 100 * MIB,
+        "shared_bytes": shared,
+        "disk_bytes": 0,
         "gpu_bytes": 0,
         "checkpoint_bytes": MIB,
         "placement": [],

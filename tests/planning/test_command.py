@@ -24,7 +24,6 @@ def test_the_command_writes_json_and_leaves_nothing_behind(
     told: dict[str, Any] = json.loads(Path("plan.json").read_text())
     assert told["num_nodes"] == 400
     assert told["memory"]["peak_rss"] > told["memory"]["needed"] > 0
-    assert told["memory"]["libraries"] > 60 * 2**20  # torch's alone are more
     assert told["times"]["step_range"][0] <= told["times"]["step"]
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
@@ -58,7 +57,7 @@ def test_of_a_large_graph_that_is_not_prepared_its_published_size_is_told(
 ) -> None:
     keys = ["dataset=ogbn-papers100M", f"dataset.store_dir={tmp_path}/none/yet"]
     assert main(["plan", *keys]) == 2
-    out, err = capsys.readouterr()
-    assert "111,059,956" in out
+    err = " ".join(capsys.readouterr().err.split())
+    assert "111,059,956 nodes" in err
     assert "gnntrain prepare" in err or "dataset.store_dir" in err
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
 from gnntrain.planning.dry_run import BatchSize, RankReport
-from gnntrain.planning.plan import Plan, make_plan
-from gnntrain.run_store import prepare_store
+from gnntrain.planning.plan import Plan
 from tests.planning.plans import GIB, MIB, opened, plan_of
 from tests.trainers import loaders_of
 
@@ -32,7 +31,6 @@ def test_steps_epochs_and_evaluations_are_those_of_the_run(small: list[str]) -> 
     assert planned.times["step"] == pytest.approx(0.2)
     assert planned.times["training"] == pytest.approx(0.6)
     assert planned.times["evaluation"] == pytest.approx(3.5)
-    assert planned.times["evaluation_range"] == pytest.approx([2.9, 4.7])
     assert planned.times["run"] == pytest.approx(7 * 0.6 + 3 * 3.5)
     capped = plan_of([*small, "trainer.epochs=7", "trainer.max_steps=4"])
     assert (capped.num_epochs, capped.num_evaluations, capped.num_steps_in_all) == (2, 2, 4)
@@ -101,12 +99,11 @@ def test_a_disk_that_is_too_small_names_the_run_directory(
     assert not Path("not").exists()
 
 
-def test_what_ranks_share_counts_once_but_in_each_ranks_peak(small: list[str]) -> None:
+def test_layers_that_ranks_share_count_once(small: list[str]) -> None:
     keys = [*small, "distributed.num_processes=2"]
     memory = plan_of(keys, ranks=2, shared=64 * MIB).memory
     assert memory["needed"] == (2 * 500 + 64) * MIB
-    store = opened(keys)[1].num_bytes
-    assert memory["peak_rss"] == 2 * ((500 + 64 + 100) * MIB + store)
+    assert memory["peak_rss"] == 2 * (500 + 100) * MIB
 
 
 def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
@@ -121,7 +118,7 @@ def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
     keys = ["trainer.gpus=4", "trainer.precision=fp16", "sampler.backend=triton"]
     keys += ["trainer.device=cuda", "compute.kernels=triton"]
     config = compose_config([*small, *keys], for_here=False).config
-    planned = make_plan(config, prepare_store(config.dataset))
+    planned = plan.plan(config)
     assert (planned.asked.world_size, planned.measured_on) == (4, "1 CPU rank")
     assert (planned.num_steps, planned.fits) == (1, True)
     assert measured[0].trainer.gpus == 0
@@ -136,13 +133,13 @@ def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
     keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
     config = compose_config([*small, *keys], for_here=False).config
     with pytest.raises(UserError, match="partitioned"):
-        make_plan(config, prepare_store(config.dataset))
+        plan.plan(config)
 
 
 @pytest.mark.slow
 def test_several_ranks_are_measured_together(small: list[str]) -> None:
     config, _ = opened([*small, "distributed.num_processes=2"])
-    planned = make_plan(config, prepare_store(config.dataset))
+    planned = plan.plan(config)
     assert len(planned.ranks) == 2
     assert planned.measured_on == ""
     assert planned.memory["shared"] > 0

@@ -57,9 +57,9 @@ a batch of one rank (mean of 2)
   edges  75 + 225 (the hop of the seeds first)
   bytes  0.09 MiB of features read
 
-time (3 steps and a part of evaluation)
+time (3 steps and one evaluation)
   step        200 ms (120 ms to 280 ms)
-  evaluation  3.50 s (2.90 s to 4.70 s)
+  evaluation  3.50 s
   epoch       600 ms training (3 steps) + 3.50 s evaluation
   run         1:22 (20 epochs, 20 evaluations)
 
@@ -67,7 +67,6 @@ memory
   training    400 MiB
   evaluation  500 MiB
   page cache  0.13 MiB of the store; the system can drop it
-  libraries   100 MiB a rank, mapped
   peak        600 MiB resident (peak_rss_bytes in summary.json)
   disk        3.00 MiB of checkpoints
 

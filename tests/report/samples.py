@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.config import Config
+from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, json_safe
 from tests.reporting.samples import SUMMARY, record
@@ -50,10 +51,8 @@ def write_run(
     # a data set whose files are nowhere: nothing can be built again
     config["dataset"] = {"name": "files", "edges": "gone.csv", "features": "gone.npy"}
     run = RunDirectory.create(
-        directory=path,
-        name=None,
-        default_name="",
-        config=config,
+        RunPlace(path),
+        config,
         overrides=overrides,
         seed=0,
         command=["gnntrain", *overrides],
@@ -61,5 +60,5 @@ def write_run(
     lines = [json.dumps(json_safe(record.to_dict())) + "\n" for record in records]
     (path / "metrics.jsonl").write_text("".join(lines))
     if summary is not None:
-        run.rewrite_summary(dataclasses.replace(SUMMARY).to_dict() | summary)
+        run.write_summary(dataclasses.replace(SUMMARY).to_dict() | summary)
     return path

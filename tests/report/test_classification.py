@@ -9,7 +9,8 @@ from sklearn.metrics import (
 )
 
 from gnntrain.metrics import LabelKind
-from gnntrain.report.classification import score_split, top_mistakes
+from gnntrain.report.findings import SplitScores, score_split
+from gnntrain.report.tables import mistakes_table
 
 
 @pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
@@ -63,7 +64,14 @@ def test_one_class_alone_has_no_curve() -> None:
 
 
 def test_the_most_frequent_mistakes_come_first() -> None:
-    confusion = np.array([[8, 2, 0], [5, 5, 0], [0, 1, 9]])
-    mistakes = top_mistakes(confusion, 2)
-    assert mistakes == [(1, 0, 5), (0, 1, 2)]
-    assert top_mistakes(np.diag([3, 4]), 5) == []
+    def rows(confusion: np.ndarray) -> list[list[str]]:
+        none = np.zeros(0)
+        scores = SplitScores(0, none, none, none, confusion.sum(1), confusion)
+        return [list(row) for row in mistakes_table(scores, "abc").rows]
+
+    assert rows(np.array([[8, 2, 0], [5, 5, 0], [0, 1, 9]])) == [
+        ["b", "a", "5", "50.0%"],
+        ["a", "b", "2", "20.0%"],
+        ["c", "b", "1", "10.0%"],
+    ]
+    assert rows(np.diag([3, 4])) == []

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnntrain.report.best_model import Outcome
-from gnntrain.report.comparison import Spread, best_of, differences, groups_of, run_rows
-from gnntrain.report.pages import comparison_of
+from gnntrain.report.comparison import best_of, differences, groups_of, run_rows
+from gnntrain.report.findings import Findings
+from gnntrain.report.page import comparison_of
 from gnntrain.report.runs import ReportedRun, read_run
 from gnntrain.report.tables import groups_table, runs_table
+from gnntrain.reporting.trials import Spread
 from tests.report.samples import records_of, write_run
 
 
@@ -32,7 +32,7 @@ def test_runs_that_differ_in_seed_alone_are_one_setting(make: Any) -> None:
     ]
     slow, fast = groups_of(runs)
     assert [run.name for run in slow.runs] == ["a", "c"]
-    assert (slow.label, fast.label) == ("lr=0.1", "lr=0.2")
+    assert (slow.varied, fast.varied) == (("lr=0.1",), ("lr=0.2",))
     assert slow.spread("val").mean == pytest.approx(0.6)
     assert slow.spread("val").std == pytest.approx(0.1 * math.sqrt(2))
     assert fast.spread("val") == Spread(0.9, None)
@@ -53,13 +53,6 @@ def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     assert groups_table([group]).rows[0][2] == "1 of 2"
 
 
-def test_a_spread_is_over_the_values_that_are_numbers() -> None:
-    values = [0.25, 0.5, 1.0]
-    spread = Spread.of([*values, math.nan])
-    assert spread == Spread(statistics.fmean(values), statistics.stdev(values))
-    assert Spread.of([math.nan]) == Spread(None, None)
-
-
 def test_the_best_run_is_chosen_by_validation_and_needs_a_number(make: Any) -> None:
     runs = [make("a", math.nan), make("b", 0.6), make("c", 0.7)]
     assert best_of(runs).name == "c"
@@ -78,13 +71,13 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     ]
     for runs in ([*accuracies, *others], [*others[::-1], *accuracies[::-1]]):
         assert best_of(runs).name == "a"
-        page = comparison_of(runs, best_of(runs), Outcome())
+        page = comparison_of(runs, best_of(runs), Findings())
         assert any("not ranked" in note for note in page["notes"])
-        assert page["keys"][0].label == "test accuracy"
+        assert page["keys"][0][0] == "test accuracy"
         table = groups_table(page["comparison"]["groups"])
         assert table.best is not None
         assert best_of(runs) in page["comparison"]["groups"][table.best].runs
-    page = comparison_of(accuracies, best_of(accuracies), Outcome())
+    page = comparison_of(accuracies, best_of(accuracies), Findings())
     assert not any("not ranked" in note for note in page["notes"])
 
 
@@ -112,7 +105,7 @@ def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any)
     other = make("c", 0.9, lr=0.2)
     runs.append(dataclasses.replace(other, config={**other.config, "dataset.split": 2}))
     assert best_of(runs).name == "b"
-    page = comparison_of(runs, best_of(runs), Outcome())
+    page = comparison_of(runs, best_of(runs), Findings())
     assert any("splits" in note and "split 0, 1" in note for note in page["notes"])
     table = groups_table(page["comparison"]["groups"])
     assert [row[1] for row in table.rows] == ["0, 1", "2"]
@@ -141,7 +134,7 @@ def test_keys_that_the_other_model_does_not_have_are_no_differences(make: Any) -
     wide = with_model(make("c", 0.7), name="gat", num_layers=2, heads=8)
     assert differences([gcn, gat]) == ["model.name"]
     assert differences([gcn, gat, wide]) == ["model.name", "model.heads"]
-    assert [group.label for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
+    assert [group.varied[0] for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
     assert len(groups_of([gcn, gat, wide])) == 3
 
 

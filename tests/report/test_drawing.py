@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure as Canvas
 
 from gnntrain.report import figures
-from gnntrain.report.drawing import Figure, Panel, class_color, to_svg
+from gnntrain.report.drawing import Figure, Panel, class_color, draw
 from gnntrain.report.runs import read_run
 from tests.report.samples import records_of, write_run
 
 
 def line(*values: float, color: str = "#5d6880", **style: str) -> Figure:
-    def draw(panel: Panel) -> None:
+    def drawing(panel: Panel) -> None:
         panel.begin_series("a $b$ <c>", color)
         texts = [f"value {value}" for value in values]
         panel.curve(list(range(len(values))), values, texts, color, **style)
         panel.axes.set_xlabel("x $1 <&>")
 
-    return draw
+    return drawing
 
 
 def test_a_point_answers_where_it_is_drawn() -> None:
-    drawing = to_svg(line(1.0, 3.0, 2.0), "f")
+    drawing = draw(line(1.0, 3.0, 2.0), "f")
     svg = ElementTree.fromstring(drawing.svg)
     drawn = [
         (float(use.get("x", "nan")), float(use.get("y", "nan")))
@@ -46,7 +46,7 @@ def test_a_point_answers_where_it_is_drawn() -> None:
 
 
 def test_ids_have_the_prefix_and_ground_colors_are_the_pages() -> None:
-    svg = to_svg(line(1.0, 2.0), "f7").svg
+    svg = draw(line(1.0, 2.0), "f7").svg
     elements = [*ElementTree.fromstring(svg).iter()]
     ids = [element.get("id", "f7-") for element in elements]
     assert all(name.startswith("f7-") for name in ids)
@@ -59,7 +59,7 @@ def test_ids_have_the_prefix_and_ground_colors_are_the_pages() -> None:
 @given(st.lists(st.floats(width=64), min_size=1, max_size=4))
 @settings(max_examples=15, deadline=None)
 def test_any_numbers_can_be_drawn(values: list[float]) -> None:
-    drawing = to_svg(line(*values), "f")
+    drawing = draw(line(*values), "f")
     ElementTree.fromstring(drawing.svg)
     points = drawing.hover["points"]
     assert len(points) == sum(abs(value) < 1e300 for value in values)
@@ -68,15 +68,15 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
 @pytest.mark.parametrize("num_epochs", [1, 2, 5, 12])
 def test_few_epochs_have_no_ticks_between_them(tmp_path: Path, num_epochs: int) -> None:
     run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * num_epochs), {}))
-    for draw in (figures.loss, figures.metric, figures.memory):
+    for figure in (figures.loss, figures.metric, figures.memory):
         panel = Panel(Canvas().subplots())
-        draw(panel, run)
+        figure(panel, run)
         assert all(tick == round(tick) for tick in panel.axes.get_xticks())
 
 
 def test_a_figure_of_many_epochs_stays_small(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * 3000), {}))
-    drawings = [to_svg(partial(draw, run=run), "f") for draw in (figures.loss, figures.metric)]
+    drawings = [draw(partial(f, run=run), "f") for f in (figures.loss, figures.metric)]
     assert all(len(drawing.svg) < 100_000 for drawing in drawings)
     assert all(len(drawing.hover["points"]) <= 2000 for drawing in drawings)
 

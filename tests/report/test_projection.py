@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnntrain.report.projection import SHOWN_NODES, project, sampled_nodes
+from gnntrain.report.findings import SHOWN_NODES, project, sampled
 
 
 def test_a_sample_is_the_same_every_time() -> None:
     nodes = np.arange(10_000) * 3
-    sample = sampled_nodes(nodes)
+    sample = sampled(nodes)
     assert len(np.unique(sample)) == SHOWN_NODES
     assert np.isin(sample, nodes).all()
-    np.testing.assert_array_equal(sample, sampled_nodes(nodes))
-    np.testing.assert_array_equal(sampled_nodes(nodes[:7]), nodes[:7])
+    np.testing.assert_array_equal(sample, sampled(nodes))
+    np.testing.assert_array_equal(sampled(nodes[:7]), nodes[:7])
 
 
 def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:

@@ -54,17 +54,17 @@ def test_a_sweep_is_its_trials_and_their_missing_directories(tmp_path: Path) -> 
     for name in ("1_b", "0_a"):
         write_run(tmp_path / "sweep" / name, records_of(0.5), {})
     (tmp_path / "sweep" / "sweep.json").write_text(json.dumps([{}, {}, {}]))
-    found = find_runs([tmp_path / "sweep"])
-    assert [run.name for run in found.runs] == ["0_a", "1_b"]
-    assert found.home == tmp_path / "sweep"
-    assert ["1 of 3" in note for note in found.notes] == [True]
+    runs, home, notes = find_runs([tmp_path / "sweep"])
+    assert [run.name for run in runs] == ["0_a", "1_b"]
+    assert home == tmp_path / "sweep"
+    assert ["1 of 3" in note for note in notes] == [True]
 
 
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / folder / "run") for folder in ("a", "b")]
-    found = find_runs([*paths, paths[0]])
-    assert [run.name for run in found.runs] == [str(path) for path in paths]
-    assert found.home is None
+    runs, home, _ = find_runs([*paths, paths[0]])
+    assert [run.name for run in runs] == [str(path) for path in paths]
+    assert home is None
 
 
 def test_an_argument_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -1,38 +1,41 @@
-"""A run on a terminal and in a log."""
+"""A run on a terminal, in a log and in a notebook."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gnntrain.data.summary import DataSummary
 from gnntrain.reporting.console import Console, start_pairs
+from gnntrain.reporting.stream import restore_terminal
 from gnntrain.training.records import Summary
-from tests.reporting.samples import (
-    INFO,
-    RECORD,
-    SUMMARY,
-    info,
-    record,
-    record_with_val,
-    step,
-    summary,
-)
-from tests.reporting.terminals import Clock, drawn_lines, final_lines, golden
+from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
+from tests.reporting.terminals import ESCAPES, HIDE, SHOW, Clock, drawn_lines, final_lines, golden
 
 READ = DataSummary(
     labels="3 classes", features="2 a node", edges="6 given", split="4 train, 1 val, 2 test"
 )
+COLOURS = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38;[0-9;]*)m")
 
 
-def shown_live(width: int, end: Summary = SUMMARY) -> str:
-    file = io.StringIO()
-    with Console(file, width=width, live=True, clock=Clock()) as console:
+def shown_live(width: int = 80, end: Summary = SUMMARY) -> str:
+    file, clock = io.StringIO(), Clock()
+    with Console(file, width=width, live=True, clock=clock) as console:
         console.on_start(INFO)
         for epoch, value in enumerate([0.5, 0.7, 0.6], 1):
+            clock.now += 1
             console.on_step(step(epoch=epoch))
+            clock.now += 1
             console.on_epoch(record_with_val(epoch, value))
         console.on_finish(end)
     return file.getvalue()
@@ -49,7 +52,7 @@ def logged(end: Summary, *epochs: int, **changes: object) -> str:
 
 
 def test_a_run_leaves_a_table_on_a_terminal_of_80_columns() -> None:
-    assert final_lines(shown_live(80))[2:-1] == golden("run")[2:]
+    assert final_lines(shown_live())[2:-1] == golden("run")[2:]
 
 
 def test_a_resumed_run_that_fails_leaves_plain_lines_in_a_log() -> None:
@@ -57,19 +60,28 @@ def test_a_resumed_run_that_fails_leaves_plain_lines_in_a_log() -> None:
     assert logged(end, 3, epochs=4, first_epoch=3).splitlines()[2:] == golden("failed_run")[2:]
 
 
+def test_a_resumed_run_keeps_the_best_of_the_epochs_before() -> None:
+    text = logged(SUMMARY, 7, 9, epochs=9, first_epoch=7, best_epoch=2, best_value=0.8)
+    assert re.findall(r"^epoch (\d)/9 .*val accuracy (\*?)", text, re.M) == [("7", ""), ("9", "*")]
+
+
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_the_live_view_keeps_to_the_width(width: int) -> None:
+def test_the_bar_keeps_to_the_width(width: int) -> None:
     lines = drawn_lines(shown_live(width))
     assert max(map(len, lines)) <= width
-    assert any("━" in line and "step 20/20  ETA" in line for line in lines)
-    assert any(line.startswith("loss 1.9375") and "12.3k" in line for line in lines)
-    assert any("best 0.7000 in epoch 2" in line for line in lines)
-    facts = [line for line in lines if line.startswith("loss 1.9375")]
-    assert not any("…" in line for line in facts)
+    assert any("━" in line and "step 20/20 ETA" in line for line in lines)
+    assert any(line.startswith("loss 1.9375  best 0.7000 in epoch 2") for line in lines)
 
 
-def test_a_run_resumed_for_fewer_epochs_counts_those_that_it_has() -> None:
-    assert "completed after 2,000 of 2,000 epochs" in logged(summary(epochs=2000), 1, epochs=400)
+def test_the_time_left_is_that_of_the_epochs_of_this_process() -> None:
+    file, clock = io.StringIO(), Clock()
+    with Console(file, width=80, live=True, clock=clock) as console:
+        console.on_start(info(epochs=10, first_epoch=9))
+        for number in (0, 10, 20):
+            console.on_step(step(epoch=9, step=number))
+            clock.now += 5
+        text = file.getvalue()
+    assert re.findall(r"ETA (\S+)", ESCAPES.sub("", text))[-2:] == ["-", "10.0"]
 
 
 def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
@@ -79,7 +91,8 @@ def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
         for number in range(1, 21):
             clock.now += 7
             console.on_step(step(step=number))
-    assert re.findall(r"step (\d+)/20  ETA", file.getvalue()) == ["9", "18"]
+    found = re.findall(r"step (\d+)/20  ETA .*  loss 2.0000 .* edges/s", file.getvalue())
+    assert found == ["9", "18"]
 
 
 def test_a_long_run_keeps_some_of_its_rows_on_a_terminal_and_all_in_a_log() -> None:
@@ -87,12 +100,12 @@ def test_a_long_run_keeps_some_of_its_rows_on_a_terminal_and_all_in_a_log() -> N
     for live in (True, False):
         file = io.StringIO()
         with Console(file, width=80, live=live) as console:
-            console.on_start(info(epochs=200))
+            console.on_start(info(epochs=500))
             for epoch in range(1, 193):
                 console.on_epoch(record(epoch))
             console.on_finish(SUMMARY)
         lines = "\n".join(final_lines(file.getvalue()))
-        kept[live] = [int(number) for number in re.findall(r"(\d+)/200 ", lines)]
+        kept[live] = [int(number) for number in re.findall(r"(\d+)/500 ", lines)]
     assert kept[True] == [1, *range(5, 191, 5), 192]
     assert kept[False] == list(range(1, 193))
 
@@ -111,15 +124,6 @@ def test_only_a_run_that_completed_offers_its_evaluation() -> None:
         assert "gnntrain evaluate" not in logged(end)
 
 
-def test_a_run_that_ends_before_it_began_is_shown_too() -> None:
-    file = io.StringIO()
-    with Console(file) as console:
-        console.on_step(step())
-        console.on_epoch(RECORD)
-        console.on_finish(summary(status="interrupted", error=None))
-    assert "interrupted after 3 of 3 epochs" in file.getvalue()
-
-
 def test_numbers_that_are_not_finite_are_shown() -> None:
     file, nan = io.StringIO(), float("nan")
     with Console(file, width=80, live=True) as console:
@@ -133,6 +137,16 @@ def test_numbers_that_are_not_finite_are_shown() -> None:
     assert not re.search("^  accuracy .*→", "\n".join(final_lines(file.getvalue())), re.MULTILINE)
 
 
+def test_a_gpu_and_its_cache_have_columns() -> None:
+    file = io.StringIO()
+    with Console(file) as console:
+        console.on_start(INFO)
+        console.on_epoch(record(gpu_memory_bytes=2**30, cache_hit_rate=0.25))
+    assert "GPU 1.00 GiB" in file.getvalue()
+    assert "cache 0.2500" in file.getvalue()
+    assert not re.search(r"GPU|cache", logged(SUMMARY, 1))
+
+
 def labels_of(data: DataSummary | None) -> list[str]:
     return [label for label, text in start_pairs(info(data=data)) if text and label]
 
@@ -144,22 +158,180 @@ def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:
     assert set(labels_of(READ)) - set(labels_of(None)) == {"split"}
 
 
-def test_the_start_tells_features_or_types() -> None:
+def test_the_start_tells_features_or_types_and_outputs() -> None:
     assert "1 feature ·" in dict(start_pairs(info(num_features=1)))["graph"]
     typed = dict(start_pairs(info(num_features=0, num_edge_types=90)))["graph"]
     assert "1 node type, 90 edge types" in typed
     assert "feature" not in typed
-
-
-@pytest.mark.parametrize(
-    ("task", "number", "words"),
-    [
-        ("multiclass", 3, "3 classes"),
-        ("binary", 2, "2 classes"),
-        ("multilabel", 12, "12 labels"),
+    for task, number, words in (
+        *(("binary", 2, "2 classes"), ("multilabel", 12, "12 labels")),
         ("continuous", 1, "1 target"),
-    ],
+    ):
+        facts = dict(start_pairs(info(label_kind=task, num_classes=number)))
+        assert facts["graph"].endswith(words)
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+    updated: list[dict[str, str]] = []
+
+    def display(bundle: dict[str, str], **_: object) -> object:
+        shown.append(bundle)
+        return SimpleNamespace(update=lambda bundle, **_: updated.append(bundle))
+
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=True))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    with Console(clock=Clock()) as console:
+        console.on_start(INFO)
+        console.on_step(step())
+        assert "ETA" in updated[-1]["text/plain"]
+        console.on_epoch(record_with_val(1, 0.5))
+        console.on_finish(SUMMARY)
+    assert len(shown) == 1
+    assert updated[-1]["text/plain"].startswith("gnntrain")
+    assert "completed" in updated[-1]["text/plain"]
+    assert not {"ETA", "\x1b"} & {*re.findall("ETA|\x1b", updated[-1]["text/plain"])}
+
+
+def test_an_interruption_restores_the_terminal() -> None:
+    file, stdout = io.StringIO(), sys.stdout
+
+    def interrupted() -> None:
+        with Console(file, width=80, live=True) as console:
+            console.on_start(INFO)
+            console.on_step(step())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert file.getvalue().count(HIDE) == file.getvalue().count(SHOW) == 1
+    assert sys.stdout is stdout
+    assert not [line for line in final_lines(file.getvalue()) if "ETA" in line]
+
+
+def test_the_bar_is_drawn_five_times_a_second_at_most() -> None:
+    file, clock = io.StringIO(), Clock()
+    with Console(file, width=80, live=True, clock=clock) as console:
+        console.on_start(INFO)
+        for number in range(1, 21):
+            clock.now += 0.05
+            console.on_step(step(step=number))
+    assert 4 <= len(re.findall(r"step \d+/20", file.getvalue())) <= 7
+
+
+def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COLOURS.search(shown_live())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not COLOURS.search(shown_live())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("live", [True, False])
+def test_an_output_without_unicode_gets_ascii(encoding: str, live: bool) -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    with Console(file, width=80, live=live) as console:
+        console.on_start(info(dataset="節 \udcff"))
+        console.on_step(step())
+        for epoch, value in enumerate((0.5, 0.7), 1):
+            console.on_epoch(record_with_val(epoch, value))
+        console.on_finish(SUMMARY)
+    file.flush()
+    text = ESCAPES.sub("", raw.getvalue().decode(encoding))
+    assert "_#  0.5000 -> 0.7000" in text
+    assert re.findall(r"\\u\w{4}", text) == ["\\u7bc0", "\\udcff"]
+
+
+def test_paths_and_commands_stay_whole_on_40_columns() -> None:
+    file, run = io.StringIO(), "runs/a-name-that-is-longer-than-the-line-has-room-for"
+    with Console(file, width=40, live=True) as console:
+        console.on_start(info(run_dir=run))
+        console.on_finish(SUMMARY)
+    lines = final_lines(file.getvalue())
+    assert f"  next      gnntrain evaluate {run}" in lines
+    assert f"  run       {run}" in lines
+    assert all(len(line) <= 40 for line in lines if "/" not in line)
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import itertools, sys
+    from gnntrain.reporting.console import Console
+    from tests.reporting.samples import INFO, SUMMARY, record, step
+
+    with Console() as console:
+        console.on_start(INFO)
+        for epoch in range(1, int(sys.argv[1]) + 1):
+            console.on_step(step(epoch=epoch))
+            console.on_epoch(record(epoch))
+        for _ in itertools.count() if len(sys.argv) > 2 else ():
+            console.on_step(step())
+        console.on_finish(SUMMARY)
+    """
 )
-def test_the_outputs_of_a_task_have_their_own_word(task: str, number: int, words: str) -> None:
-    rows = dict(start_pairs(info(label_kind=task, num_classes=number)))
-    assert rows["graph"].endswith(words)
+
+
+def test_a_log_has_no_escapes() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, "2"], capture_output=True, check=True)
+    assert b"\x1b" not in done.stdout
+    assert b"completed" in done.stdout
+
+
+def test_a_closed_pipe_does_not_end_the_run() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "2000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&-"])
+def test_a_full_disk_or_a_closed_output_does_not_end_the_run(redirection: str) -> None:
+    command = f'"{sys.executable}" -c "$0" 3 {redirection}'
+    done = subprocess.run(
+        ["sh", "-c", command, SCRIPT], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "2", "forever"], stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    text = ""
+    while "ETA" not in text:
+        text += read_some(ours)
+    process.send_signal(signal.SIGINT)
+    while SHOW not in text:
+        text += read_some(ours)
+    assert HIDE in text
+    assert process.wait(timeout=60) == -signal.SIGINT
+    os.close(ours)
+
+
+def read_some(descriptor: int) -> str:
+    """Output of a pseudo-terminal; fails where none comes."""
+    ready, _, _ = select.select([descriptor], [], [], 60)
+    assert ready, "the terminal stayed silent"
+    return os.read(descriptor, 65536).decode()
+
+
+def test_a_terminal_is_restored_for_a_process_that_was_killed(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal, (tmp_path / "log").open("w+") as log:
+        restore_terminal(terminal)
+        restore_terminal(log)
+        assert os.read(ours, 100).decode() == SHOW
+        log.seek(0)
+        assert log.read() == ""
+    os.close(ours)

@@ -242,10 +242,10 @@ def test_the_ids_of_services_are_on_the_disk_before_they_are_known(
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             trackers.keep_id(run, "wandb", "second")
-    assert trackers.kept_id(run, "wandb") == "first"
+    assert trackers.kept_ids(run) == {"wandb": "first"}
     assert [path.name for path in run.path.glob("*trackers*")] == ["trackers.json"]
     trackers.keep_id(run, "mlflow", "third")
-    assert trackers.kept_id(run, "wandb") == "first"
+    assert trackers.kept_ids(run) == {"wandb": "first", "mlflow": "third"}
 
 
 def test_mlflow_gets_configuration_epochs_and_end(run: RunDirectory, mlflow: FakeMlflow) -> None:

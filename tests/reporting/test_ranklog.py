@@ -27,14 +27,6 @@ def _every_warning() -> Iterator[None]:
         yield
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def on_message(self, text: str) -> None:
-        self.messages.append(text)
-
-
 def test_a_rank_has_a_file_with_time_level_and_rank(tmp_path: Path) -> None:
     with closing(open_rank_log(tmp_path, 3)):
         LOG.info("epoch %d", 1)
@@ -71,36 +63,36 @@ def test_a_log_is_appended_to(tmp_path: Path) -> None:
 
 
 def test_warnings_reach_the_watcher_as_one_line_each() -> None:
-    sink = Sink()
-    with closing(forward_warnings(sink)):
+    messages: list[str] = []
+    with closing(forward_warnings(messages.append)):
         LOG.info("not for the console")
         LOG.warning("a logger failed:\n no space")
         warnings.warn("deprecated\nthing", FutureWarning, stacklevel=1)
-    assert sink.messages == ["a logger failed: no space", "FutureWarning: deprecated thing"]
+    assert messages == ["a logger failed: no space", "FutureWarning: deprecated thing"]
     LOG.warning("after the end")
-    assert len(sink.messages) == 2
+    assert len(messages) == 2
 
 
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
-    sink = Sink()
+    messages: list[str] = []
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank_0.log").symlink_to("/dev/full")
-    with closing(forward_warnings(sink)), closing(open_rank_log(tmp_path, 0)):
+    with closing(forward_warnings(messages.append)), closing(open_rank_log(tmp_path, 0)):
         LOG.info("one")
         LOG.info("two")
-    assert len(sink.messages) == 1
-    assert "rank_0.log cannot be written (No space left on device)" in sink.messages[0]
+    assert len(messages) == 1
+    assert "rank_0.log cannot be written (No space left on device)" in messages[0]
 
 
 def test_the_file_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
-    sink = Sink()
-    with closing(forward_warnings(sink)), closing(open_rank_log(tmp_path, 0)):
+    messages: list[str] = []
+    with closing(forward_warnings(messages.append)), closing(open_rank_log(tmp_path, 0)):
         LOG.info("before")
         with full_disk(100):
             for number in range(500):
                 LOG.info("meanwhile %d", number)
         LOG.info("after")
-    assert len(sink.messages) == 1
+    assert len(messages) == 1
     lines = (tmp_path / "logs" / "rank_0.log").read_text().splitlines()
     assert lines[0].endswith("before")
     assert lines[-1].endswith("after")

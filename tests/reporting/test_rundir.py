@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting import rundir
-from gnntrain.reporting.run_lookup import is_run
+from gnntrain.reporting.run_lookup import RunPlace, is_run, planned_run
 from gnntrain.reporting.rundir import RunDirectory
 from tests.reporting.samples import SUMMARY, summary
 
@@ -26,16 +26,13 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def create(**changes: Any) -> RunDirectory:
-    wanted: dict[str, Any] = {
-        "directory": None,
-        "name": None,
-        "default_name": "cora-sage",
-        "config": CONFIG,
-        "overrides": ["dataset=cora", "model=sage"],
-        "seed": 7,
-    }
-    return RunDirectory.create(**{**wanted, **changes})
+def create(
+    directory: str | Path | None = None, name: str | None = None, dataset: str = "cora"
+) -> RunDirectory:
+    path = planned_run(None if directory is None else str(directory), name, dataset, "sage")
+    place = RunPlace(Path(path), is_made_up=directory is None and name is None)
+    overrides = ["dataset=cora", "model=sage"]
+    return RunDirectory.create(place, CONFIG, overrides=overrides, seed=7)
 
 
 def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:
@@ -48,7 +45,7 @@ def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:
     assert (run.path / "overrides.txt").read_text() == "dataset=cora\nmodel=sage\n"
     assert json.loads((run.path / "env.json").read_text())["seed"] == 7
     assert run.checkpoints.is_dir()
-    assert run.logs.is_dir()
+    assert (run.path / "logs").is_dir()
 
 
 def test_a_run_goes_where_run_dir_says_or_else_under_runs(tmp_path: Path) -> None:
@@ -60,7 +57,7 @@ def test_a_run_goes_where_run_dir_says_or_else_under_runs(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", "-x", "n\nl", "x" * 300])
 def test_a_name_of_a_data_set_leads_nowhere_else(name: str, tmp_path: Path) -> None:
-    run = create(default_name=f"{name}-sage")
+    run = create(dataset=name)
     assert run.path.parent == tmp_path / "runs"
     assert run.name[0] not in ".-"
     assert len(run.name) < 130

@@ -85,7 +85,7 @@ def test_a_duration_reads_at_a_glance(seconds: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("loss", "text"),
     [
-        *((1.93754, "1.9375"), (0, "0.0000"), (12345.6, "1.2e+04"), (1e-5, "1.0e-05")),
+        *((1.93754, "1.9375"), (0, "0.0000"), (12345.6, "12345.6"), (1e-5, "1.00e-05")),
         *((math.nan, "nan"), (math.inf, "inf"), (None, "-")),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+
 import pytest
 
 from gnntrain.reporting.trials import Spread, SweepResults, Trial
@@ -21,7 +24,7 @@ def test_completed_trials_are_ranked_by_the_validation_metric() -> None:
         trial(4, None, "trainer.lr=5", status="failed"),
     ]
     standings = SweepResults.of(trials)
-    assert [one.number for one in standings.ranked] == [2, 0, 1]
+    assert [one.number for one in standings.ranked("completed")] == [2, 0, 1]
     assert standings.best is trials[2]
     assert standings.repeated == ()
     assert [standings.count(word) for word in ("completed", "pruned", "failed")] == [3, 1, 1]
@@ -39,18 +42,22 @@ def test_trials_that_differ_in_seed_or_split_alone_are_one_group() -> None:
     assert standings.repeated == ("trainer.seed",)
     gcn, gat = standings.groups
     assert gcn.varied == ("model=gcn",)
-    assert gcn.val is not None
-    assert gcn.test is not None
-    assert (gcn.val.mean, gcn.val.std) == pytest.approx((0.55, 0.0707107), abs=1e-6)
-    assert gcn.test.mean == pytest.approx(0.56)
-    assert [one.number for one in gat.trials] == [2, 3]
+    spread = gcn.spread("val")
+    assert (spread.mean, spread.std) == pytest.approx((0.55, 0.0707107), abs=1e-6)
+    assert gcn.spread("test").mean == pytest.approx(0.56)
+    assert [one.number for one in gat.counted] == [2, 3]
     # The best of the best group, not the luckiest of all.
     assert standings.best is trials[1]
 
 
-def test_a_spread_needs_two_values_for_a_deviation() -> None:
-    assert Spread.of([]) is None
+def test_a_spread_is_over_the_values_that_are_numbers() -> None:
+    spread = Spread.of([0.25, 0.5, 1.0, math.nan])
+    assert spread == Spread(statistics.fmean([0.25, 0.5, 1]), statistics.stdev([0.25, 0.5, 1]))
     assert Spread.of([0.5]) == Spread(0.5, None)
+    assert Spread.of([math.nan]) == Spread(None, None)
+    assert [str(one) for one in (Spread.of([]), Spread.of([0.5]), Spread(0.5, 0.25))] == [
+        *("-", "0.5000", "0.5000 ± 0.2500")
+    ]
 
 
 def test_without_a_completed_trial_there_is_no_best() -> None:
@@ -69,11 +76,11 @@ def test_equal_trials_count_once_and_pruned_ones_are_told() -> None:
         trial(4, 0.2, "trainer.lr=2", "trainer.seed=0", status="pruned"),
     ]
     first, second = SweepResults.of(trials).groups
-    assert [one.number for one in first.trials] == [0, 2]
-    assert first.val is not None
-    assert first.val.mean == pytest.approx(0.6)
-    assert [one.number for one in first.pruned] == [3]
-    assert ([one.number for one in second.pruned], second.val) == ([4], None)
+    assert [one.number for one in first.counted] == [0, 2]
+    assert first.spread("val").mean == pytest.approx(0.6)
+    assert [one.number for one in first.runs] == [0, 2, 3]
+    assert [one.number for one in second.runs] == [4]
+    assert second.spread("val") == Spread(None, None)
 
 
 @pytest.mark.parametrize("is_repeated", [True, False])

@@ -12,6 +12,7 @@ import torch
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.models import GNN, AnyModel, build_model
+from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import record_of
 from gnntrain.training.checkpoint import save_checkpoint
@@ -44,11 +45,9 @@ def any_run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: 
 
 
 def write_run(path: Path, store: StoredGraph, config: Config, model: torch.nn.Module) -> None:
-    run = RunDirectory.create(
-        directory=path, name=None, default_name="x", config=config.to_dict(), seed=0
-    )
+    run = RunDirectory.create(RunPlace(path), config.to_dict(), seed=0)
     run.write_store_record(record_of(store))
-    run.rewrite_summary({"test": {"accuracy": 0.5}})
+    run.write_summary({"test": {"accuracy": 0.5}})
     save_checkpoint(run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3})
 
 

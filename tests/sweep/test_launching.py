@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,19 +14,22 @@ from types import SimpleNamespace
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from gnntrain.app import Composer
 from gnntrain.config import Config, OptunaSweepConfig
-from gnntrain.errors import Interrupted
+from gnntrain.errors import Interrupted, RunError
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepCommand, SweepFolder
-from gnntrain.sweep.launching import BatchRunner, JobLauncher, TrialJob
+from gnntrain.sweep import HydraOptions, run_sweep
+from gnntrain.sweep.folder import SweepFolder
+from gnntrain.sweep.launching import JobLauncher, TrialJob
 from gnntrain.sweep.plan import SweepPlan
-from gnntrain.sweep.process import Outcome
-from gnntrain.sweep.study import Study
-from tests.sweep.views import NoView
+from gnntrain.sweep.workers import Outcome
 
 SMALL = ["dataset.num_nodes=300", "trainer.epochs=2", "trainer.gpus=0"]
-SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}
+SUMMARY: Outcome = {
+    "status": "completed",
+    "metric": "accuracy",
+    "val": {"accuracy": 0.5},
+    "test": {},
+}
 
 
 class StandIn:
@@ -50,67 +53,68 @@ def launcher_of(stand_in: object, num_jobs: int | None = None) -> JobLauncher:
     return JobLauncher(stand_in, num_jobs, list)  # type: ignore[arg-type]
 
 
-def run(tmp_path: Path, stand_in: StandIn, batch_size: int) -> list[Trial]:
-    """Three trials of a grid."""
-    folder = SweepFolder.create(tmp_path / "sweep", SweepCommand([]))
-    texts = [f"trainer.seed={seed}" for seed in range(3)]
-    trials = [
-        Trial(number, [text], str(folder.path / str(number)), varied=[text])
-        for number, text in enumerate(texts)
-    ]
-    study = Study(trials, folder, Composer())
-    BatchRunner(folder, study, launcher_of(stand_in), batch_size, NoView()).run()
-    return folder.trials()
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
-def test_a_failed_job_does_not_stop_the_others(tmp_path: Path) -> None:
+def run(stand_in: StandIn, *overrides: str) -> list[Trial]:
+    """The trials of a sweep by a launcher; without overrides three of a grid."""
+    options = HydraOptions(launcher=lambda _: launcher_of(stand_in))
+    with contextlib.suppress(RunError):  # trials failed
+        run_sweep([*(overrides or ["trainer.seed=0,1,2"]), "run.dir=sweep"], options=options)
+    return SweepFolder(Path("sweep").absolute()).trials()
+
+
+def write_summary(number: int) -> None:
+    path = Path(f"sweep/{number}_trainer.seed={number}")
+    path.mkdir()
+    (path / "summary.json").write_text(json.dumps(SUMMARY))
+
+
+def test_a_failed_job_does_not_stop_the_others() -> None:
     def train(number: int) -> Outcome:
-        return Outcome("failed", {}, "no memory") if number == 1 else Outcome("completed", SUMMARY)
+        return {"status": "failed", "error": "no memory"} if number == 1 else SUMMARY
 
-    trials = run(tmp_path, StandIn(train), 2)
+    trials = run(StandIn(train))
     assert [trial.status for trial in trials] == ["completed", "failed", "completed"]
     assert [trial.val for trial in trials] == [0.5, None, 0.5]
     assert trials[1].error == "no memory"
 
 
 def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    stand_in = StandIn(lambda _: Outcome("completed", SUMMARY))
-    run(tmp_path, stand_in, 2)
+    stand_in = StandIn(lambda _: SUMMARY)
+    run(stand_in, "sweep=optuna", "sweep.trials=3", "sweep.jobs=2", "model.dropout=interval(0,0.9)")
     assert [len(batch) for batch in stand_in.batches] == [2, 1]
-    ((own, *places),) = stand_in.batches[1]
-    assert own == "trainer.seed=2"
-    folder = tmp_path / "sweep"
-    assert f'hydra.sweep.dir="{folder}"' in places
-    assert 'hydra.sweep.subdir="2"' in places
+    ((*_, own, folder, name),) = stand_in.batches[1]
+    assert own.startswith("model.dropout=0.")
+    assert folder == f'hydra.sweep.dir="{tmp_path}/sweep"'
+    assert name.startswith('hydra.sweep.subdir="2_model.dropout=0.')
 
 
-def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary(tmp_path: Path) -> None:
+def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
     def train(number: int) -> Outcome:
         if number == 2:
             raise RuntimeError("the queue is closed")
-        path = tmp_path / "sweep" / str(number)
-        path.mkdir()
-        (path / "summary.json").write_text(json.dumps(SUMMARY))
-        return Outcome("completed", SUMMARY)
+        write_summary(number)
+        return SUMMARY
 
-    trials = run(tmp_path, StandIn(train), 3)
+    trials = run(StandIn(train))
     assert [trial.status for trial in trials] == ["completed", "completed", "failed"]
     assert "the queue is closed" in str(trials[2].error)
 
 
 def test_an_interrupted_job_interrupts_the_sweep(tmp_path: Path) -> None:
     def train(number: int) -> Outcome:
-        path = tmp_path / "sweep" / str(number)
-        path.mkdir()
         if number:
             raise Interrupted
-        (path / "summary.json").write_text(json.dumps(SUMMARY))
-        return Outcome("completed", SUMMARY)
+        write_summary(number)
+        return SUMMARY
 
     with pytest.raises(Interrupted):
-        run(tmp_path, StandIn(train), 2)
+        run(StandIn(train))
     trials = SweepFolder(tmp_path / "sweep").trials()
-    assert [trial.status for trial in trials] == ["completed", "interrupted", "waiting"]
+    assert [trial.status for trial in trials] == ["completed", "interrupted", "interrupted"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_the_signal_that_interrupted_a_job_interrupts_the_sweep(
     monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
     monkeypatch.setattr(TrialJob, "_train", interrupted)
     with pytest.raises(Interrupted) as raised:
-        TrialJob(lambda *_: None, None, 0)("configuration")  # type: ignore[arg-type]
+        TrialJob(lambda *_: None, None)("configuration")  # type: ignore[arg-type]
     assert raised.value.number == number
 
 
@@ -150,8 +154,8 @@ def test_a_job_in_the_process_of_the_sweep_prints_into_the_log(
     runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
     monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
     log = tmp_path / "workers.log"
-    job = TrialJob(lambda *_: None, log, os.getpid())  # type: ignore[arg-type]
-    monkeypatch.setattr(TrialJob, "_train", lambda *_: {"said": print("the run")})
+    job = TrialJob(lambda *_: None, log)  # type: ignore[arg-type]
+    monkeypatch.setattr(TrialJob, "_train", lambda *_: {"status": print("the run")})
     job("configuration")
     print("the sweep")
     assert capsys.readouterr().out == "the sweep\n"
@@ -168,16 +172,12 @@ def statuses(folder: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_grid_by_joblib_fails_in_part_and_goes_on_by_joblib(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grid_by_joblib_fails_in_part_and_goes_on_by_joblib() -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    monkeypatch.chdir(tmp_path)
     joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     assert gnntrain("-m", *SMALL, "trainer.lr=1e30,0.01", *joblib, "run.dir=s").returncode == 1
     assert statuses("s") == ["failed", "completed"]
     assert Path("s/best.yaml").is_file()
-    assert Path("s/optuna.db").is_file()
     done = gnntrain("resume", "s")
     assert done.returncode == 1
     assert "Joblib.Parallel(n_jobs=2" in done.stdout
@@ -185,11 +185,8 @@ def test_a_grid_by_joblib_fails_in_part_and_goes_on_by_joblib(
 
 
 @pytest.mark.slow
-def test_a_search_by_joblib_draws_a_batch_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_by_joblib_draws_a_batch_at_a_time() -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    monkeypatch.chdir(tmp_path)
     search = ["sweep=optuna", "sweep.trials=3", "trainer.lr=interval(0.01,0.1)", "sweep.jobs=2"]
     done = gnntrain("-m", *SMALL, *search, "hydra/launcher=joblib", "hydra.sweep.dir=s")
     assert done.returncode == 0
@@ -198,11 +195,8 @@ def test_a_search_by_joblib_draws_a_batch_at_a_time(
 
 
 @pytest.mark.slow
-def test_submitit_trains_trials_in_folders_by_the_users_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submitit_trains_trials_in_folders_by_the_users_names() -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    monkeypatch.chdir(tmp_path)
     folders = ["hydra.sweep.dir=s", "hydra.sweep.subdir=rate_${trainer.lr}"]
     launcher = "hydra/launcher=submitit_local"
     assert gnntrain("-m", *SMALL, "trainer.lr=0.01,0.02", launcher, *folders).returncode == 0

@@ -9,8 +9,7 @@ import pytest
 from gnntrain.app import Composer
 from gnntrain.config import ConfigError, Problem, model_names
 from gnntrain.groups import config_groups
-from gnntrain.sweep.overrides import SweepOverrides, grid
-from gnntrain.sweep.plan import check_sweep
+from gnntrain.sweep.plan import SweepOverrides, check_sweep, grid
 
 
 def trials_of(*overrides: str) -> list[list[str]]:
@@ -88,3 +87,8 @@ def test_a_file_may_ask_for_a_search(text: str, tmp_path: Path) -> None:
     plan = check_sweep([str(file), "trainer.lr=interval(0.1,1)"], Composer())
     assert plan.num_trials == 20
     assert plan.space is not None
+
+
+def test_a_search_without_values_to_draw_from_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one key with values to search"):
+        check_sweep(["sweep=optuna", "trainer.seed=1"], Composer())

@@ -20,7 +20,7 @@ from gnntrain.config import Config
 from gnntrain.errors import RunError
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.trials import SweepResults
-from gnntrain.sweep import run_sweep
+from gnntrain.sweep import SweepFolder, run_sweep
 from gnntrain.training.records import Pruned
 from tests.reporting.samples import info, record_with_val
 from tests.sweep.threads import ThreadProcess
@@ -73,7 +73,7 @@ class Training(types.ModuleType):
 def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Training:
     fake = Training()
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
-    monkeypatch.setattr("gnntrain.sweep.pool.start_process", ThreadProcess.launch)
+    monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.sweep.slots.available_cores", lambda: 4)
     monkeypatch.chdir(tmp_path)
@@ -137,6 +137,18 @@ def test_a_search_is_checked_at_its_ends_before_it_begins(
     assert not Path("runs").exists()
 
 
+def test_values_that_do_not_go_together_fail_and_the_search_goes_on(training: Training) -> None:
+    # Three heads do not divide 16 channels.
+    values = ["model=gat", "model.heads=4,3", "model.hidden_channels=12,16"]
+    with pytest.raises(RunError, match=r"a divisor of model\.hidden_channels=16"):
+        run_sweep([*values, "sweep=optuna", "sweep.trials=12", "run.dir=s"])
+    for trial in SweepFolder(Path("s").absolute()).trials():
+        do_not_go = list(trial.values.values()) == ["3", "16"]
+        assert trial.status in (["failed"] if do_not_go else ["completed", "pruned"])
+    models = [config.to_dict()["model"] for config in training.configs]
+    assert not any(model["hidden_channels"] % model["heads"] for model in models)
+
+
 @pytest.mark.usefixtures("training")
 def test_a_process_that_is_gone_costs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     class Vanishing(ThreadProcess):
@@ -156,7 +168,7 @@ def test_a_process_that_is_gone_costs_one_trial(monkeypatch: pytest.MonkeyPatch)
             super().start()
 
     started: list[Vanishing] = []
-    monkeypatch.setattr("gnntrain.sweep.pool.start_process", Vanishing.launch)
+    monkeypatch.setattr("gnntrain.sweep.workers.start_process", Vanishing.launch)
     with pytest.raises(RunError, match=r"was ended by SIGKILL\. The system kills a process when"):
         run_sweep(["trainer.lr=0.1,0.2,0.3", "run.dir=s"])
     told = json.loads(Path("s/sweep.json").read_text())

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain.report.best_model import Outcome
-from gnntrain.report.classification import ClassFindings
-from gnntrain.report.pages import Page, comparison_of, page_of
-from gnntrain.report.projection import Projection
+from gnntrain.report.findings import Findings, Projection
+from gnntrain.report.page import Page, comparison_of, page_of, to_html
 from gnntrain.report.runs import read_run
-from gnntrain.report.templating import to_html
 from tests.report.samples import records_of, write_run
 
 HOSTILE = '</script></svg><img src=x onerror=alert(1)> & "\'$co_st$ `a|b` id="x"'
@@ -59,7 +56,7 @@ def make(tmp_path: Path) -> Any:
     def make(*values: float, name: str = "run", error: str = "", typed: str = "") -> Page:
         ending = {"error": error} if error else {}
         path = write_run(tmp_path / name, records_of(*values), ending, [typed] if typed else [])
-        return page_of(read_run(path), Outcome(notes=["No graph."]))
+        return page_of(read_run(path), Findings(notes=["No graph."]))
 
     return make
 
@@ -80,11 +77,11 @@ def test_a_page_of_a_run_has_these_parts(make: Any) -> None:
 
 def test_embeddings_need_no_label_on_val_and_test(tmp_path: Path) -> None:
     places = np.arange(8.0).reshape(4, 2)
-    projection = Projection(np.arange(4), places, ["train"] * 4, "outputs", 4)
     classes, predicted = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1])
-    found = ClassFindings("multiclass", ["cat", "dog"], {}, projection, classes, predicted)
+    texts = [f"node {i} (train)" for i in range(4)]
+    projection = Projection(np.arange(4), places, texts, "outputs", 4, classes, predicted)
     run = read_run(write_run(tmp_path / "run", records_of(0.5), {}))
-    page = to_html(page_of(run, Outcome(findings=found)))
+    page = to_html(page_of(run, Findings(names=["cat", "dog"], projection=projection)))
     titles = Structure(page).titles("h2")
     assert "Embeddings" in titles
     assert "Classes" not in titles
@@ -100,7 +97,7 @@ def pages_with_hostile_names(tmp_path: Path) -> list[Page]:
     runs = [read_run(path) for path in paths]
     config = {**runs[0].config, "dataset.name": HOSTILE, "model.name": HOSTILE, HOSTILE: HOSTILE}
     runs[0] = dataclasses.replace(runs[0], config=config, metric="accuracy")
-    outcome = Outcome(notes=[HOSTILE])
+    outcome = Findings(notes=[HOSTILE])
     return [page_of(runs[0], outcome), comparison_of(runs, runs[0], outcome)]
 
 

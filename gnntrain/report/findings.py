@@ -1,0 +1,318 @@
+"""A run's graph, and the predictions of its best model against the truth."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, roc_curve
+from torch import Tensor
+
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.config import from_dict
+from gnntrain.data.graph import SPLITS, Graph
+from gnntrain.devices import alone_in_process
+from gnntrain.errors import GnntrainError
+from gnntrain.inference import load_best
+from gnntrain.metrics import LabelKind, get_metric
+from gnntrain.models import PlainModel
+from gnntrain.report.runs import ReportedRun
+from gnntrain.run_store import open_run_store
+from gnntrain.tasks import Task
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SCORED_SPLITS = ("val", "test")
+METRICS = ("r2", "rmse", "mae")
+SHOWN_NODES = 1000
+_CURVE_POINTS = 300
+_PCA_COLUMNS = 50
+_PERPLEXITY = 30
+# Less exact than scikit-learn's defaults: the divergence of 1,000 nodes is 1 to 4 % higher, after
+# two thirds of the time.
+_ITERATIONS = 400
+_ANGLE = 0.8
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """Scores of the labelled nodes of a split by class (or label).
+
+    Attributes:
+        num_nodes: Labelled nodes.
+        precision, recall, f1: float64 `[num_classes]`; NaN where the denominator is 0.
+        support: int64 `[num_classes]`, nodes of each class.
+        confusion: int64 `[num_classes, num_classes]`, nodes by true and by predicted class; None
+            where a node may have several labels.
+        roc: float64 `[2, num_points]`, false and true positive rate of a binary task, by its
+            positive class.
+    """
+
+    num_nodes: int
+    precision: Floats
+    recall: Floats
+    f1: Floats
+    support: Ints
+    confusion: Ints | None = None
+    roc: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Some labelled nodes in the plane: neighbours in the last hidden layer are side by side.
+
+    Attributes:
+        nodes: int64 `[n]`.
+        places: float64 `[n, 2]`.
+        texts: `[n]`, node and split of each.
+        source: The rows that were projected, in words.
+        num_labelled: Labelled nodes of all splits, of which these were drawn.
+        labels: `[n]`: int64 classes, of several the most frequent in the graph; or float64 values
+            of the first target.
+        predicted: int64 `[n]`, predicted classes; None where nodes have several labels, or values.
+    """
+
+    nodes: Ints
+    places: Floats
+    texts: Sequence[str]
+    source: str
+    num_labelled: int
+    labels: npt.NDArray[Any]
+    predicted: Ints | None
+
+
+@dataclass
+class Findings:
+    """A run's graph and the predictions of its best model.
+
+    Attributes:
+        graph: The graph; None where it is gone.
+        notes: Missing parts and the reason, in sentences.
+        names: Names of the classes (or labels); empty for a regression.
+        scores: Of classes, by split with a labelled node.
+        positive: Name of the positive class; None: the task is not binary.
+        targets: Of a regression: each target's name, and by split the nodes that have it, a row
+            each: `node` (the user's id), `true` and `predicted`.
+        projection: None where nodes could not be placed.
+    """
+
+    graph: Graph | None = None
+    notes: list[str] = field(default_factory=list)
+    names: Sequence[str] = ()
+    scores: Mapping[str, SplitScores] = field(default_factory=dict)
+    positive: str | int | None = None
+    targets: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    projection: Projection | None = None
+
+
+def findings_of(run: ReportedRun) -> Findings:
+    """Compute the predictions of a run's best model for every node of its graph.
+
+    Where the graph or the checkpoint is gone, the notes name the missing parts.
+    """
+    graph, missing = None, "Degrees, scores and embeddings are missing"
+    try:
+        config = from_dict(run.run.config(), saved=True)
+        graph = open_run_store(run.run, config.dataset).store
+        missing = "Scores and embeddings are missing"
+        return _best_models(run)
+    except GnntrainError as error:
+        text = " ".join(error.message.split()).rstrip(".")
+        return Findings(graph, [f"{missing}: {text}. {error.hint or ''}".rstrip()])
+
+
+@alone_in_process()
+def _best_models(run: ReportedRun) -> Findings:
+    best = load_best(run.run.path)
+    found = best.infer(embed=not isinstance(best.model, PlainModel))
+    rows = found.embeddings
+    # The input of a single layer are the features.
+    hidden = None if rows is None or isinstance(rows, LazyFeatures) else rows.numpy()
+    return judge(best.graph, best.task, found.outputs, hidden, best.positive_class)
+
+
+def judge(
+    graph: Graph,
+    task: Task,
+    outputs: Tensor,
+    hidden: npt.NDArray[Any] | None,
+    positive: str | int | None = None,
+) -> Findings:
+    """Compare a model's outputs with the truth.
+
+    Args:
+        graph: The graph.
+        task: The task.
+        outputs: Of all nodes, `[num_nodes, num_outputs]`.
+        hidden: The input of the last layer, `[num_nodes, width]`, where there are such rows.
+        positive: Name of the positive class; None: the task is not binary.
+    """
+    logits, found = outputs.numpy(), Findings(graph, positive=positive)
+    everyone = np.unique(np.concatenate([graph.split(name) for name in SPLITS]))
+    predicted = None
+    if graph.task == "continuous":
+        targets = _targets(graph, task, outputs)
+        found.targets = [(name, points) for _, name, points in targets]
+        labels = graph.labels[everyone, targets[0][0] if targets else 0].astype(np.float64)
+        is_labelled = ~np.isnan(labels)
+        scored = {split for _, points in found.targets for split in points}
+    else:
+        names = [*(graph.class_names or range(graph.num_classes))]
+        number = 1 if positive is None else names.index(positive)
+        found.names, kind = [str(name) for name in names], (graph.task, graph.num_classes, number)
+        parts = {split: graph.split(split) for split in SCORED_SPLITS}
+        scores = {s: score_split(logits[n], graph.labels[n], *kind) for s, n in parts.items()}
+        found.scores = {split: one for split, one in scores.items() if one is not None}
+        labels = graph.labels[everyone].astype(np.int64)
+        if graph.task == "multilabel":
+            frequency = graph.labels[everyone].sum(axis=0, dtype=np.int64) + 1
+            labels = np.where(labels.any(axis=1), (labels * frequency).argmax(axis=1), -1)
+        else:
+            predicted = predicted_classes(logits[everyone], graph.task)
+        is_labelled = labels >= 0
+        scored = {*found.scores}
+    unlabelled = [split for split in SCORED_SPLITS if split not in scored]
+    found.notes += [f"No node of the {split} split has a label." for split in unlabelled]
+    shown = sampled(np.flatnonzero(is_labelled))
+    nodes = everyone[shown]
+    places = project((logits if hidden is None else hidden)[nodes])
+    if places is None:
+        found.notes.append("Embeddings are missing: too few labelled nodes, or no finite values.")
+        return found
+    splits = np.full(len(nodes), "", dtype="U5")
+    for name in SPLITS:
+        splits[np.isin(nodes, graph.split(name))] = name
+    texts = [f"node {node} ({split})" for node, split in zip(nodes, splits, strict=True)]
+    source = "outputs" if hidden is None else "input of the last layer"
+    chosen = None if predicted is None else predicted[shown]
+    number = int(is_labelled.sum())
+    found.projection = Projection(nodes, places, texts, source, number, labels[shown], chosen)
+    return found
+
+
+def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[int, str, dict[str, Any]]]:
+    """Column, name and points of the targets that a node of a scored split has."""
+    written = task.predictions()["value"]()
+    values = written.columns[0].values(outputs)
+    found = []
+    for i, name in enumerate(written.notes["target_names"].tolist()):
+        points = {}
+        for split in SCORED_SPLITS:
+            nodes = graph.split(split)
+            ids = nodes if graph.node_ids is None else graph.node_ids[nodes]
+            columns = {
+                "node": [node.decode() if isinstance(node, bytes) else str(node) for node in ids],
+                "true": graph.labels[nodes, i].astype(np.float64),
+                "predicted": values[nodes, i].astype(np.float64),
+            }
+            frame = pd.DataFrame(columns).dropna(subset=["true"])
+            if len(frame):
+                points[split] = frame
+        if points:
+            found.append((i, name, points))
+    return found
+
+
+def regression_scores(points: Any) -> list[float]:
+    """The metrics `METRICS` of a frame with columns `true` and `predicted`."""
+    values = (torch.tensor(points[name].to_numpy())[:, None] for name in ("predicted", "true"))
+    predicted, true = values
+    return [get_metric(name).compute(predicted, true) for name in METRICS]
+
+
+def predicted_classes(logits: npt.NDArray[Any], task: LabelKind) -> Ints:
+    """The predicted classes of logits `[n, num_outputs]`: `[n]`, or 0/1 `[n, num_classes]`."""
+    if task == "multiclass":
+        best: Ints = logits.argmax(axis=1)
+        return best
+    chosen = (logits > 0).astype(np.int64)
+    return chosen[:, 0] if task == "binary" else chosen
+
+
+def score_split(
+    logits: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    task: LabelKind,
+    num_classes: int,
+    positive: int = 1,
+) -> SplitScores | None:
+    """The scores of one split; None where it has no labelled node.
+
+    Args:
+        logits: `[n, num_outputs]`.
+        labels: `[n]`, −1 without a label; multi-label: 0/1 `[n, num_classes]`.
+        task: Kind of labels.
+        num_classes: Number of classes, or of labels.
+        positive: The positive class of two.
+    """
+    if task != "multilabel":
+        is_labelled = labels >= 0
+        logits, labels = logits[is_labelled], labels[is_labelled]
+    if len(labels) == 0:
+        return None
+    labels, classes = labels.astype(np.int64), range(num_classes)
+    predicted = predicted_classes(logits, task)
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels, predicted, labels=classes, zero_division=np.nan
+    )
+    if task == "multilabel":
+        return SplitScores(len(labels), precision, recall, f1, support)
+    roc = None
+    if task == "binary" and len(np.unique(labels)) == 2 and np.isfinite(logits).all():
+        scores = logits[:, 0] if positive == 1 else -logits[:, 0]
+        points = np.stack(roc_curve(labels == positive, scores)[:2])
+        shown = np.linspace(0, points.shape[1] - 1, _CURVE_POINTS).round().astype(np.int64)
+        roc = points[:, np.unique(shown)]
+    confusion = confusion_matrix(labels, predicted, labels=classes)
+    return SplitScores(len(labels), precision, recall, f1, support, confusion, roc)
+
+
+def sampled(nodes: Ints) -> Ints:
+    """At most `SHOWN_NODES` of the nodes, the same ones in each call, ascending."""
+    if len(nodes) <= SHOWN_NODES:
+        return nodes
+    return np.sort(np.random.default_rng(0).choice(nodes, SHOWN_NODES, replace=False))
+
+
+def project(rows: npt.NDArray[Any]) -> Floats | None:
+    """Place rows `[n, width]` in the plane by PCA, then t-SNE (van der Maaten & Hinton, 2008).
+
+    The same rows give the same places.
+
+    Returns:
+        float64 `[n, 2]`; None where the rows are too few, all the same, or not finite.
+    """
+    if len(rows) < 4 or not np.isfinite(rows).all():
+        return None
+    # a second to import: where it is used
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    rows = rows.astype(np.float64)
+    rows -= rows.mean(axis=0)
+    scale = rows.std()
+    if scale == 0:
+        return None
+    num_columns = min(_PCA_COLUMNS, *rows.shape)
+    # Several threads wait for each other more than they compute with so few points.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of equal rows, which share a place
+        narrow = PCA(num_columns, random_state=0).fit_transform(rows / scale)
+        if num_columns < 2:
+            return np.column_stack([narrow[:, 0], np.zeros(len(narrow))])
+        placed = TSNE(
+            perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
+            init=1e-4 * narrow[:, :2] / narrow[:, 0].std(),  # as "pca", which computes PCA again
+            random_state=0,
+            max_iter=_ITERATIONS,
+            angle=_ANGLE,
+        ).fit_transform(narrow)
+    return np.asarray(placed, np.float64) if np.isfinite(placed).all() else None

@@ -1,0 +1,65 @@
+"""A search that is killed goes on with the trials it had, and ends as one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from gnntrain.cli import main
+from gnntrain.reporting.run_lookup import is_running
+
+SEARCH = [
+    *(
+        "sweep=optuna",
+        "sweep.trials=4",
+        "sweep.pruner=none",
+        "trainer.lr=tag(log,interval(1e-3,1e-1))",
+    ),
+    *("dataset.num_nodes=300", "model.hidden_channels=8", "trainer.gpus=0", "trainer.epochs=40"),
+]
+
+
+def trials(folder: str) -> list[dict[str, Any]]:
+    """What a sweep says of its trials, but for the time they took, and its own folder."""
+    found: list[dict[str, Any]] = json.loads(Path(folder, "sweep.json").read_text())
+    return [trial | {"seconds": None, "overrides": trial["varied"]} for trial in found]
+
+
+def test_a_search_that_was_killed_goes_on_with_the_trials_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["-m", *SEARCH, "run.dir=whole"]) == 0
+    command = [sys.executable, "-m", "gnntrain", "-m", *SEARCH, "run.dir=killed"]
+    root = str(Path(__file__).parents[2])
+    killed = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:  # until the third trial has saved an epoch
+        if list(Path("killed").glob("2_*/checkpoints/last.pt")):
+            break
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    before = trials("killed")
+    assert [trial["status"] for trial in before] == ["completed", "completed", "running"]
+    while is_running(Path("killed") / before[2]["run_dir"]):  # its process saves, and ends
+        time.sleep(0.01)
+    assert main(["resume", "killed"]) == 0
+    assert trials("killed") == trials("whole")
+    storage = JournalStorage(JournalFileBackend("killed/optuna.journal"))
+    study = optuna.load_study(study_name="gnntrain", storage=storage)
+    assert [trial.value for trial in study.trials] == [trial["val"] for trial in trials("whole")]
