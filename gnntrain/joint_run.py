@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
-_CONFIG, _STORES, _JOB, _SUMMARY = "config", "stores", "job", "summary"
-
 
 @contextlib.contextmanager
 def joined_run() -> Iterator[Rendezvous | None]:
@@ -59,22 +57,17 @@ def plan_together(
         record: The graph that the run was trained on before.
     """
     if rendezvous is not None:
-        _warn_of_unused(config, rendezvous)
+        started, num_processes = rendezvous.launched, config.distributed.num_processes
+        starts_ranks = started.local_rank is not None or started.num_ranks is not None
+        unused = {
+            f"distributed.num_processes={num_processes}": starts_ranks and num_processes > 1,
+            f"trainer.max_restarts={config.trainer.max_restarts}": config.trainer.max_restarts,
+        }
+        for key in (key for key, is_set in unused.items() if is_set):
+            _log.warning("%s is not used: %s starts the ranks", key, started.launcher)
         known = None if record is None else asdict(record)
-        rendezvous.publish(_CONFIG, {"config": config.to_dict(), "store": known})
+        tell(rendezvous, config={"config": config.to_dict(), "store": known})
     return LaunchPlan.of(config, rendezvous)
-
-
-def _warn_of_unused(config: Config, rendezvous: Rendezvous) -> None:
-    """Name the keys with which a run would start its ranks itself."""
-    launched, keys = rendezvous.launched, []
-    starts_ranks = launched.local_rank is not None or launched.num_ranks is not None
-    if starts_ranks and config.distributed.num_processes > 1:
-        keys.append(f"distributed.num_processes={config.distributed.num_processes}")
-    if config.trainer.max_restarts:
-        keys.append(f"trainer.max_restarts={config.trainer.max_restarts}")
-    for key in keys:
-        _log.warning("%s is not used: %s starts the ranks", key, launched.launcher)
 
 
 def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | None) -> None:
@@ -85,41 +78,30 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
     """
     if rendezvous is None:
         return
-    stores = rendezvous.gather(_STORES, _plain(opened))
+    stores = rendezvous.gather("stores", _plain(opened))
     for info, store in zip(rendezvous.processes, stores, strict=True):
-        if store is not None and store["digest"] != stores[0]["digest"]:
-            raise UserError(
-                f"The data set is another graph on the machine {info.host} ({store['path']}) than "
-                f"on that of rank 0 ({stores[0]['path']}).",
-                "Copy the same raw files to all machines, or put them on a shared file system.",
-            )
-        if store is not None and store["partition"] != stores[0]["partition"]:
-            raise UserError(
-                f"{store['path']} is another partition on the machine {info.host} than on that of "
-                "rank 0.",
-                "Copy the parts of one partition to all machines.",
-            )
+        for key, what in (("digest", "graph"), ("partition", "partition")):
+            if store is not None and store[key] != stores[0][key]:
+                raise UserError(
+                    f"The data set is another {what} on the machine {info.host} ({store['path']}) "
+                    f"than on that of rank 0 ({stores[0]['path']}).",
+                    "Copy the same raw files, or the parts of one partition, to all machines, or "
+                    "put them on a shared file system.",
+                )
 
 
-def pass_on(job: Job, rendezvous: Rendezvous | None) -> None:
-    """Have the other processes start their ranks."""
+def tell(rendezvous: Rendezvous | None, **told: Any) -> None:
+    """Publish plain data to the other processes: `config` (None: nothing is to be trained), then
+    `job`, and at the end `summary`, which they return."""
     if rendezvous is not None:
-        checkpoint = job.checkpoint and str(job.checkpoint)
-        plain = {"run": str(job.run), "started": job.started, "checkpoint": checkpoint}
-        rendezvous.publish(_JOB, plain)
+        for key, value in told.items():
+            rendezvous.publish(key, value)
 
 
-def pass_on_completed(summary: dict[str, Any], rendezvous: Rendezvous | None) -> None:
-    """Tell the other processes that there is nothing to train."""
-    if rendezvous is not None:
-        rendezvous.publish(_CONFIG, None)
-        pass_on_summary(summary, rendezvous)
-
-
-def pass_on_summary(summary: dict[str, Any], rendezvous: Rendezvous | None) -> None:
-    """Let the other processes return what `train` returns here."""
-    if rendezvous is not None:
-        rendezvous.publish(_SUMMARY, summary)
+def plain_job(job: Job) -> dict[str, Any]:
+    """A job as `tell` passes it on; the other processes know the rest."""
+    checkpoint = job.checkpoint and str(job.checkpoint)
+    return {"run": str(job.run), "started": job.started, "checkpoint": checkpoint}
 
 
 def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
@@ -129,22 +111,27 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
         rendezvous: Of the processes.
         data: As for `gnntrain.run.train`.
     """
-    _be_quiet()
-    published = rendezvous.wait_for(_CONFIG)
-    if published is None:  # `pass_on_completed`
-        completed: dict[str, Any] = rendezvous.wait_for(_SUMMARY)
+    # Process 0 alone speaks: warnings of this one go to its rank's log.
+    logging.captureWarnings(True)
+    for name in ("gnntrain", "py.warnings"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    if (published := rendezvous.wait_for("config")) is None:
+        completed: dict[str, Any] = rendezvous.wait_for("summary")
         return completed
     config = from_dict(published["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
     opened: OpenedStore | OpenedParts | None = None
     if rendezvous.is_machine_main:
         record = published["store"] and StoreRecord(**published["store"])
-        with _naming(rendezvous):
+        try:
             opened = open_recorded_graph(config, record, data=data)
-    stores = rendezvous.gather(_STORES, opened and _plain(opened))
+        except GnntrainError as error:  # process 0 tells it
+            error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
+            raise
+    stores = rendezvous.gather("stores", opened and _plain(opened))
     store = stores[rendezvous.machines.index(rendezvous.machine)]
     kernels = kernel_choice(config, plan.device, rendezvous)
-    job = rendezvous.wait_for(_JOB)
+    job = rendezvous.wait_for("job")
     run = Path(job["run"])
     launch(
         "gnntrain.worker:train_rank",
@@ -162,18 +149,8 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
         run / "logs",
         rendezvous=rendezvous,
     )
-    summary: dict[str, Any] = rendezvous.wait_for(_SUMMARY)
+    summary: dict[str, Any] = rendezvous.wait_for("summary")
     return summary
-
-
-@contextlib.contextmanager
-def _naming(rendezvous: Rendezvous) -> Iterator[None]:
-    """Name this machine in an error, which process 0 tells."""
-    try:
-        yield
-    except GnntrainError as error:
-        error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
-        raise
 
 
 def _plain(opened: OpenedStore | OpenedParts) -> dict[str, Any]:
@@ -185,10 +162,3 @@ def _plain(opened: OpenedStore | OpenedParts) -> dict[str, Any]:
         "reason": opened.reason,
         "seconds": opened.seconds,
     }
-
-
-def _be_quiet() -> None:
-    """Process 0 alone speaks: warnings of this one go to its rank's log."""
-    logging.captureWarnings(True)
-    for name in ("gnntrain", "py.warnings"):
-        logging.getLogger(name).addHandler(logging.NullHandler())

@@ -48,10 +48,9 @@ from gnntrain.joint_run import (
     compare_stores,
     follow,
     joined_run,
-    pass_on,
-    pass_on_completed,
-    pass_on_summary,
+    plain_job,
     plan_together,
+    tell,
 )
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
@@ -206,7 +205,7 @@ def _take_up(
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
         _log.warning("The run %s has completed: nothing is left to train.", run.shown)
         summary = {"run": str(run.path), **summary}
-        pass_on_completed(summary, rendezvous)
+        tell(rendezvous, config=None, summary=summary)
         return summary
     _log.warning("The run %s is there, and goes on.", run.shown)
     return _go_on(run.path, config, (), listener, rendezvous, data)
@@ -385,7 +384,7 @@ def _train(
     with run.held(), on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            pass_on(job, rendezvous)
+            tell(rendezvous, job=plain_job(job))
             _launch(run, job, plan, rendezvous)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
@@ -393,7 +392,7 @@ def _train(
             close(error)
             raise
     summary = {"run": str(run.path), **(run.summary() or {})}
-    pass_on_summary(summary, rendezvous)
+    tell(rendezvous, summary=summary)
     return summary
 
 

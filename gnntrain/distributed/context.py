@@ -102,6 +102,21 @@ class DistributedContext:
         """Whether this is the first rank of its machine."""
         return self.rank == self.machine_ranks[0]
 
+    @property
+    def on_machine(self) -> DistributedContext:
+        """The context of the ranks of this machine, numbered from 0."""
+        ranks = self.machine_ranks
+        if len(ranks) == self.world_size:
+            return self
+        return replace(
+            self,
+            rank=self.rank - ranks[0],
+            world_size=len(ranks),
+            machines=(),
+            machine_group=None,
+            group=self.machine_group,
+        )
+
     def sum(self, values: Tensor) -> Tensor:
         """The element-wise sum of every rank's `values` (same shape and dtype on all)."""
         if self.world_size > 1:
@@ -145,29 +160,6 @@ class DistributedContext:
         with self.in_collective():
             dist.broadcast_object_list(box, group=self.group, group_src=0)
         return cast(T, box[0])
-
-    def machine_barrier(self) -> None:
-        """Wait until all ranks of this machine have called this."""
-        if len(self.machine_ranks) > 1:
-            with self.in_collective():
-                dist.barrier(self.machine_group or self.group)
-
-    def machine_broadcast(self, value: T) -> T:
-        """The value (plain data) of the machine's first rank, on all ranks of the machine."""
-        if len(self.machine_ranks) == 1:
-            return value
-        box: list[Any] = [value]
-        with self.in_collective():
-            dist.broadcast_object_list(box, group=self.machine_group or self.group, group_src=0)
-        return cast(T, box[0])
-
-    def machine_sum(self, values: Tensor) -> Tensor:
-        """The element-wise sum of the `values` of this machine's ranks."""
-        if len(self.machine_ranks) > 1:
-            values = values.clone()
-            with self.in_collective():
-                dist.all_reduce(values, group=self.machine_group or self.group)
-        return values
 
     def gather(self, value: T) -> list[T]:
         """Every rank's `value` (plain data or CPU tensors) on every rank, in rank order."""

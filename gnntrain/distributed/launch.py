@@ -7,9 +7,9 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,27 +18,24 @@ import torch.distributed as dist
 
 from gnntrain import devices
 from gnntrain.config import Config, training_device
-from gnntrain.distributed.bounded_store import BoundedStore
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
+from gnntrain.distributed.liveness import Roster, Supervisor, Watch
 from gnntrain.distributed.process_group import (
     abort_process_group,
     gpu_address,
     init_process_group,
-    leave_process_group,
     refuse_shared_gpus,
 )
 from gnntrain.distributed.processes import refuse_unguarded_script, start_process
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
-from gnntrain.distributed.supervision import Supervisor
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
+    BoundedStore,
     StoreAddress,
     check_loopback,
     serve_store,
 )
-from gnntrain.distributed.watch import watching
 from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
 from gnntrain.limits import available_cores
 from gnntrain.startup import resume_collection
@@ -113,16 +110,26 @@ class LaunchPlan:
             )
         rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
-        device = rendezvous.share("device", device)
+        device = rendezvous.gather("device", device)[0]
         if launched.local_rank is not None:
             num_ranks = 1
         elif launched.num_ranks is not None:
             num_ranks = launched.num_ranks
         else:  # process 0's machine may have GPUs and this one none, or the other way round
             num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
+        if device == "mps" and len(rendezvous.machines) > 1:
+            raise UserError(
+                "torch has no collectives for Apple's GPUs: only one rank can train on them.",
+                "Write trainer.device=cpu for several ranks.",
+            )
         if device != "cpu":
-            _check_collectives(device, len(rendezvous.machines))
-            _check_gpus(device, num_ranks, launched.launcher)
+            if num_ranks > (there := devices.num_gpus(device)):
+                raise UserError(
+                    f"{launched.launcher} has started more ranks than GPUs: {num_ranks} on "
+                    f"{socket.gethostname()}, where torch sees {there}.",
+                    "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for "
+                    "the CPU.",
+                )
             own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
             refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
         counts = rendezvous.gather("num_ranks", num_ranks)
@@ -133,14 +140,6 @@ class LaunchPlan:
         return cls(
             len(machines), device, threads, keys.timeout, tuple(machines), keys.servers, keys.grace
         )
-
-    def ranks_of(self, rendezvous: Rendezvous) -> range:
-        """The ranks that this process, which a launcher has started, is or starts."""
-        process = rendezvous.launched.process
-        if rendezvous.launched.local_rank is not None:
-            return range(process, process + 1)
-        first = self.machines.index(process)
-        return range(first, first + self.machines.count(process))
 
 
 def _check_servers(servers: int, num_ranks: int, device: str) -> None:
@@ -155,26 +154,6 @@ def _check_servers(servers: int, num_ranks: int, device: str) -> None:
         raise UserError(
             f"distributed.servers={servers} takes {ranks}: none is left to train.",
             "Start more ranks (distributed.num_processes, or by the launcher), or fewer servers.",
-        )
-
-
-def _check_collectives(device: str, num_processes: int) -> None:
-    """Refuse several ranks on Apple's GPUs."""
-    if device == "mps" and num_processes > 1:
-        raise UserError(
-            "torch has no collectives for Apple's GPUs: only one rank can train on them.",
-            "Write trainer.device=cpu for several ranks.",
-        )
-
-
-def _check_gpus(device: str, num_ranks: int, launcher: str) -> None:
-    """Refuse more ranks than GPUs in the processes that start several ranks, or are one."""
-    there = devices.num_gpus(device)
-    if num_ranks > there:
-        raise UserError(
-            f"{launcher} has started more ranks than GPUs: {num_ranks} on "
-            f"{socket.gethostname()}, where torch sees {there}.",
-            "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for the CPU.",
         )
 
 
@@ -216,86 +195,87 @@ def launch(
             ended, those that trained after the same step.
     """
     if rendezvous is not None:
-        ranks = plan.ranks_of(rendezvous)
-        if len(ranks) == 1:
-            _run_started(worker, payload, plan, rendezvous, ranks[0])
-        else:
-            _run_machine(worker, payload, plan, rendezvous, ranks, log_dir)
-    elif plan.world_size > 1 or not in_process:
-        _run_processes(worker, payload, plan, log_dir)
-    else:
-        _run_here(worker, payload, plan)
-
-
-def _run_here(worker: Worker, payload: Any, plan: LaunchPlan) -> None:
-    control = RunControl()
-    control.grace = plan.grace
-    torch.set_num_threads(plan.threads)
-    with forward_to(control):
-        try:
-            device = _device(plan, 0)
-            with devices.generator_kept(device):
-                _call(worker, DistributedContext(device=device, control=control), payload)
-        except Exception as error:
-            if control.stop_requested:
-                _log.warning("While the run was being stopped: %s", error)
-                raise Interrupted(control.stop_requested) from error
-            raise
-
-
-def _run_processes(worker: Worker, payload: Any, plan: LaunchPlan, log_dir: Path) -> None:
+        first, number = rendezvous.launched.process, 1
+        if rendezvous.launched.local_rank is None:
+            first, number = plan.machines.index(first), plan.machines.count(first)
+        control, store, host = rendezvous.control, rendezvous.address, rendezvous.host
+        if number == 1:
+            return _run_here(worker, payload, plan, control, first, rendezvous)
+        ranks, hosts = range(first, first + number), rendezvous.hosts
+        return _supervise(worker, payload, plan, log_dir, control, ranks, store, host, hosts)
+    if plan.world_size == 1 and in_process:
+        return _run_here(worker, payload, plan, RunControl())
     check_loopback()
-    resume_collection()
     # Served by this process, so that the error of a failed rank outlives the rank.
-    store = serve_store(plan.world_size, plan.timeout)
-    control = RunControl(store, rank=None)
-    control.grace = plan.grace
+    served = serve_store(plan.world_size, plan.timeout)
+    control, ranks = RunControl(served, rank=None), range(plan.world_size)
     try:
-        with forward_to(control):
-            address = StoreAddress(LOOPBACK, store.port)
-            ranks = range(plan.world_size)
-            processes = _start_ranks(ranks, worker, payload, plan, address, LOOPBACK)
-            Supervisor(processes, control, log_dir, plan.timeout).watch()
+        store = StoreAddress(LOOPBACK, served.port)
+        _supervise(worker, payload, plan, log_dir, control, ranks, store, LOOPBACK)
     finally:
         # Closes the server even if a traceback keeps this frame alive.
         control.close()
-        del store
+        del served
 
 
-def _run_machine(
+def _run_here(
     worker: Worker,
     payload: Any,
     plan: LaunchPlan,
-    rendezvous: Rendezvous,
-    ranks: range,
-    log_dir: Path,
+    control: RunControl,
+    rank: int = 0,
+    rendezvous: Rendezvous | None = None,
 ) -> None:
-    """Start the ranks of this machine, where a launcher starts one process a machine."""
-    resume_collection()
-    address, host, control = rendezvous.address, rendezvous.host, rendezvous.control
-    control.grace = plan.grace
-    with forward_to(control):
-        processes = _start_ranks(ranks, worker, payload, plan, address, host, rendezvous.hosts)
-        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
+    """Be a rank in this process: the only one, or that as which a launcher has started it."""
+    control.rank, control.grace, control.timeout = rank, plan.grace, plan.timeout
+    reporting: AbstractContextManager[None] = nullcontext()
+    host, local_rank, store = LOOPBACK, 0, None
+    if rendezvous is not None:
+        host, store, reporting = rendezvous.host, rendezvous.address, control.reporting_failure()
+        local_rank = rendezvous.launched.local_rank or 0
+    try:
+        with forward_to(control), reporting:
+            device = _device(plan, local_rank)
+            with devices.generator_kept(device):
+                _run(worker, payload, plan, control, rank, device, host, store)
+    except BaseException as error:
+        cause = error if rendezvous is None else control.cause_of(error)
+        if control.stop_requested and not isinstance(cause, RankLost):
+            if rendezvous is None and isinstance(error, Exception):
+                _log.warning("While the run was being stopped: %s", error)
+            raise Interrupted(control.stop_requested) from error
+        if cause is error:
+            raise
+        raise cause from error
+    finally:
+        if plan.world_size > 1:  # another group would be the user's own
+            abort_process_group()
 
 
-def _start_ranks(
-    ranks: range,
+def _supervise(
     worker: Worker,
     payload: Any,
     plan: LaunchPlan,
+    log_dir: Path,
+    control: RunControl,
+    ranks: range,
     address: StoreAddress,
     host: str,
     hosts: tuple[str, ...] = (),
-) -> list[BaseProcess]:
-    return [
-        start_process(
-            _run_rank,
-            (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
-            uses_gpu=plan.use_gpus,
-        )
-        for rank in ranks
-    ]
+) -> None:
+    """Start the ranks of this machine, and wait for them."""
+    resume_collection()
+    control.grace = plan.grace
+    with forward_to(control):
+        processes = [
+            start_process(
+                _run_rank,
+                (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
+                uses_gpu=plan.use_gpus,
+            )
+            for rank in ranks
+        ]
+        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
 
 
 def _run_rank(
@@ -311,18 +291,14 @@ def _run_rank(
     """The main function of a rank that is a process of its own."""
     store = address.connect(_CONNECT_SECONDS)
     control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
-    control.grace = plan.grace
-    roster = Roster(plan.machines, hosts)
-    monitor = HeartbeatMonitor(control, roster, plan.timeout) if hosts else None
-    with watching(control, plan.timeout, monitor):
+    control.grace, control.timeout = plan.grace, plan.timeout
+    roster = Roster(plan.machines, hosts) if hosts else None
+    with Watch(control, roster, plan.timeout).running():
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
                 device = _device(plan, local_rank)
-                context = DistributedContext(
-                    rank, plan.world_size, device, control, plan.machines, host
-                )
-                _run_among_others(worker, payload, plan, context, address)
+                _run(worker, payload, plan, control, rank, device, host, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception:  # reported above: the parent raises it
@@ -332,45 +308,29 @@ def _run_rank(
             abort_process_group()
 
 
-def _run_started(
-    worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous, rank: int
-) -> None:
-    """Be the rank as which a launcher has started this process."""
-    control = rendezvous.control
-    control.rank, control.grace = rank, plan.grace
-    try:
-        with forward_to(control), control.reporting_failure():
-            device = _device(plan, rendezvous.launched.local_rank or 0)
-            context = DistributedContext(
-                rank, plan.world_size, device, control, plan.machines, rendezvous.host
-            )
-            with devices.generator_kept(device):
-                _run_among_others(worker, payload, plan, context, rendezvous.address)
-    except BaseException as error:
-        cause = control.cause_of(error)
-        if control.stop_requested and not isinstance(cause, RankLost):
-            raise Interrupted(control.stop_requested) from error
-        if cause is error:
-            raise
-        raise cause from error
-    finally:
-        abort_process_group()
-
-
-def _run_among_others(
+def _run(
     worker: Worker,
     payload: Any,
     plan: LaunchPlan,
-    context: DistributedContext,
-    address: StoreAddress,
+    control: RunControl,
+    rank: int,
+    device: torch.device,
+    host: str,
+    address: StoreAddress | None,
 ) -> None:
+    """Meet the other ranks, if there are some, and call the worker."""
     torch.set_num_threads(plan.threads)
-    if plan.world_size > 1:
-        with context.control.waiting():
+    context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
+    if plan.world_size > 1 and address is not None:
+        with control.waiting():
             context = replace(context, machine_group=_join(context, plan, address))
-    _call(worker, context, payload)
-    context.barrier()
-    leave_process_group()
+    if isinstance(worker, str):
+        module, _, name = worker.partition(":")
+        worker = cast(Callable[..., None], getattr(importlib.import_module(module), name))
+    worker(context, payload)
+    if plan.world_size > 1:
+        context.barrier()
+        dist.destroy_process_group()
 
 
 def _join(
@@ -391,14 +351,6 @@ def _join(
         context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
     # torch's own time limit is half an hour.
     return init_process_group(context, store, timedelta(seconds=plan.timeout))
-
-
-def _call(worker: Worker, context: DistributedContext, payload: Any) -> None:
-    if isinstance(worker, str):
-        module, _, name = worker.partition(":")
-        worker = cast(Worker, getattr(importlib.import_module(module), name))
-        assert not isinstance(worker, str)
-    worker(context, payload)
 
 
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:

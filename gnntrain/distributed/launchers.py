@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnntrain.errors import UserError
@@ -17,12 +17,6 @@ _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
 # Names that SLURM gives to the job of a person who types in its shell.
 INTERACTIVE = ("bash", "interactive")
-_NUMBERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("PET_NODE_RANK", "PET_NNODES"),
-    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 _REPEATED = r"(\d+)(?:\(x(\d+)\))?"  # 2(x3),1: three times 2, then 1
 _HOST = r"(?:[^,\[\]]|\[[^\]]*\])+"  # up to the first comma that is in no bracket
 
@@ -64,17 +58,10 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     """How this process was started; None: by no launcher, or as the only process.
 
     Raises:
-        UserError: The variables contradict each other, or some are missing. It has the attribute
-            `is_told` where another process tells the user.
+        UserError: The variables contradict each other, or some are missing.
     """
     variables = _Variables(environ)
-    try:
-        found = _found(variables)
-    except UserError as error:
-        # Numbers may contradict each other: who is the first by one of them tells.
-        follows = [variables.follows(*pair) for pair in _NUMBERS if pair[0] in variables]
-        error.is_told = bool(follows) and all(follows)  # type: ignore[attr-defined]
-        raise
+    found = _found(variables)
     if found is None or (found.num_processes == 1 and not found.has_store):
         return None
     return found
@@ -84,12 +71,20 @@ def _found(variables: _Variables) -> Launched | None:
     # torchrun's come first: it is started by the others, and sets all of its own.
     if "TORCHELASTIC_RUN_ID" in variables:
         return _torchrun(variables)
+    if (kubernetes := _kubeflow(variables)) is not None:
+        return kubernetes
     outer = _slurm(variables) or _skypilot(variables) or _submitit_local(variables)
-    inner = _kubeflow(variables) or _torchs_variables(variables, outer)
-    if inner is None:
-        _refuse_contradiction(variables, outer)
-        return outer
-    return inner
+    inner = _torchs_variables(variables, outer)
+    if outer is not None:  # also WORLD_SIZE without RANK, as scripts export it for all tasks
+        for name, number in (("RANK", outer.process), ("WORLD_SIZE", outer.num_processes)):
+            if name in variables and variables.number(name) != number:
+                raise UserError(
+                    f"{name}={variables.text(name)} contradicts {outer.launcher}, which has "
+                    f"started this process as number {outer.process} of {outer.num_processes}.",
+                    "Unset RANK and WORLD_SIZE: gnntrain reads the variables of "
+                    f"{outer.launcher} itself.",
+                )
+    return inner or outer
 
 
 class _Variables:
@@ -105,24 +100,25 @@ class _Variables:
         """The first of these variables that is set; empty if none is."""
         return next((self._environ[name] for name in names if name in self), "")
 
-    def required(self, name: str, others: str) -> str:
+    def required(self, name: str, other: str) -> str:
+        """Its text; `other` is a variable that comes with it."""
         if name not in self:
             raise UserError(
-                f"{name} is not set, but {others} is.",
+                f"{name} is not set, but {other}={self.text(other)} is.",
                 "A launcher sets them all: start with torchrun or srun, or unset the others.",
             )
         return self._environ[name]
 
-    def number(self, name: str, given: str) -> int:
-        """The whole number of a variable. `given` is its text."""
+    def number(self, name: str, other: str = "") -> int:
+        """Its whole number; see `required`."""
+        given = self.required(name, other)
         if not given.isdecimal():
             raise UserError(f"{name}={given} is set, which is not a number from 0 on.")
         return int(given)
 
     def share(self, rank: str, size: str) -> tuple[int, int]:
         """A number and how many there are, as RANK and WORLD_SIZE."""
-        number = self.number(rank, self.required(rank, f"{size}={self.text(size)}"))
-        count = self.number(size, self.required(size, f"{rank}={number}"))
+        number, count = self.number(rank, size), self.number(size, rank)
         if number >= count:
             raise UserError(
                 f"{rank}={number} and {size}={count} contradict each other.",
@@ -130,17 +126,11 @@ class _Variables:
             )
         return number, count
 
-    def follows(self, rank: str, size: str) -> bool:
-        """Whether these variables name another process than the first."""
-        number, count = self.text(rank), self.text(size)
-        return number.isdecimal() and count.isdecimal() and 0 < int(number) < int(count)
-
     def port(self, otherwise: int) -> int:
         given = self.text("MASTER_PORT", "PET_MASTER_PORT") or str(otherwise)
-        port = self.number("MASTER_PORT", given)
-        if not 0 < port < 1 << 16:
-            raise UserError(f"MASTER_PORT={port} is set, which is not a port: 1 to 65535.")
-        return port
+        if not given.isdecimal() or not 0 < int(given) < 1 << 16:
+            raise UserError(f"MASTER_PORT={given} is set, which is not a port: 1 to 65535.")
+        return int(given)
 
 
 def _torchrun(variables: _Variables) -> Launched:
@@ -175,35 +165,17 @@ def _torchs_variables(variables: _Variables, outer: Launched | None) -> Launched
     if "LOCAL_WORLD_SIZE" in variables:
         local_rank, _ = variables.share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
     elif "LOCAL_RANK" in variables:
-        local_rank = variables.number("LOCAL_RANK", variables.text("LOCAL_RANK"))
+        local_rank = variables.number("LOCAL_RANK")
     if local_rank is not None and local_rank > rank:
         raise UserError(
             f"LOCAL_RANK={local_rank} and RANK={rank} contradict each other.",
             "The number of a rank on its machine is not larger than its number in all.",
         )
-    _refuse_other_count(outer, rank, world_size, f"RANK={rank} of WORLD_SIZE={world_size}")
-    address = variables.required("MASTER_ADDR", f"WORLD_SIZE={world_size}")
-    port = variables.port(_PORT)
+    address, port = variables.required("MASTER_ADDR", "WORLD_SIZE"), variables.port(_PORT)
     is_on_one = local_rank is not None and _is_loopback(address)
     return Launched(
         "the launcher", rank, world_size, local_rank, address, port, is_on_one_machine=is_on_one
     )
-
-
-def _refuse_other_count(outer: Launched | None, rank: int, world_size: int, given: str) -> None:
-    if outer is not None and (outer.process, outer.num_processes) != (rank, world_size):
-        raise UserError(
-            f"{given} contradicts {outer.launcher}, which has started this process as number "
-            f"{outer.process} of {outer.num_processes}.",
-            f"Unset RANK and WORLD_SIZE: gnntrain reads the variables of {outer.launcher} itself.",
-        )
-
-
-def _refuse_contradiction(variables: _Variables, outer: Launched | None) -> None:
-    """WORLD_SIZE without RANK, as scripts export it for all tasks."""
-    if outer is not None and "WORLD_SIZE" in variables:
-        world_size = variables.number("WORLD_SIZE", variables.text("WORLD_SIZE"))
-        _refuse_other_count(outer, outer.process, world_size, f"WORLD_SIZE={world_size}")
 
 
 def _kubeflow(variables: _Variables) -> Launched | None:
@@ -229,9 +201,7 @@ def _kubeflow(variables: _Variables) -> Launched | None:
                 f"PET_NNODES={machines}.",
                 "Leave out those that were set by hand.",
             )
-    address = variables.text("PET_MASTER_ADDR", "MASTER_ADDR")
-    if not address:
-        address = variables.required("MASTER_ADDR", f"PET_NNODES={machines}")
+    address = variables.text("PET_MASTER_ADDR") or variables.required("MASTER_ADDR", "PET_NNODES")
     port = variables.port(_PORT)
     return Launched("Kubernetes", machine, machines, None, address, port, num_ranks=num_ranks)
 
@@ -241,8 +211,7 @@ def _skypilot(variables: _Variables) -> Launched | None:
     hosts = variables.text("SKYPILOT_NODE_IPS").split()
     if len(hosts) < 2:
         return None
-    given = variables.required("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
-    machine = variables.number("SKYPILOT_NODE_RANK", given)
+    machine = variables.number("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
     if machine >= len(hosts):
         raise UserError(
             f"SKYPILOT_NODE_RANK={machine} contradicts SKYPILOT_NODE_IPS, which has {len(hosts)}."
@@ -256,18 +225,21 @@ def _slurm(variables: _Variables) -> Launched | None:
     if "SLURM_STEP_ID" not in variables or "SLURM_PROCID" not in variables:
         return None
     size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in variables else "SLURM_NTASKS"
-    if variables.text(size) in ("", "1") or _is_interactive(variables):
+    # A person types in the shell that is the task; what `srun` starts there has no terminal.
+    is_interactive = variables.text("SLURM_JOB_NAME") in INTERACTIVE and os.isatty(0)
+    if variables.text(size) in ("", "1") or is_interactive:
         return None
     task, num_tasks = variables.share("SLURM_PROCID", size)
     nodes = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     job = variables.text("SLURM_JOB_ID", "SLURM_JOBID")
     counts = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    local_rank, tasks = None, [*_repeated(counts)]
+    repeated = re.findall(_REPEATED, counts)
+    local_rank, tasks = None, [int(n) for n, times in repeated for _ in range(int(times or 1))]
     if tasks:
         if sum(tasks) != num_tasks:
             raise UserError(f"{size}={num_tasks} contradicts SLURM_TASKS_PER_NODE={counts}.")
         if max(tasks) > 1:
-            local_rank, task = _in_order(variables, tasks, task)
+            local_rank, task = _in_order(variables, tasks)
     address = variables.text("MASTER_ADDR") or first_host(nodes)
     port = variables.port(_SLURM_PORT + int("0" + job[-4:]))
     name = "submitit" if "SUBMITIT_EXECUTOR" in variables else "srun"
@@ -275,26 +247,19 @@ def _slurm(variables: _Variables) -> Launched | None:
     return Launched(name, task, num_tasks, local_rank, address, port, is_on_one_machine=is_on_one)
 
 
-def _in_order(variables: _Variables, tasks: list[int], task: int) -> tuple[int, int]:
+def _in_order(variables: _Variables, tasks: list[int]) -> tuple[int, int]:
     """The local and the global number of this task, where those of a machine are consecutive.
 
     SLURM's own numbers are not with `--distribution=cyclic`.
     """
-    node = variables.number("SLURM_NODEID", variables.required("SLURM_NODEID", "SLURM_PROCID"))
-    given = variables.required("SLURM_LOCALID", f"SLURM_PROCID={task}")
-    local = variables.number("SLURM_LOCALID", given)
+    node = variables.number("SLURM_NODEID", "SLURM_PROCID")
+    local = variables.number("SLURM_LOCALID", "SLURM_PROCID")
     if node >= len(tasks) or local >= tasks[node]:
         raise UserError(
             f"SLURM_NODEID={node} and SLURM_LOCALID={local} contradict the tasks a node that SLURM "
             f"gives, {tasks}."
         )
     return local, sum(tasks[:node]) + local
-
-
-def _is_interactive(variables: _Variables) -> bool:
-    """Whether a person types in the shell that is the task; what `srun` starts there has no
-    terminal."""
-    return variables.text("SLURM_JOB_NAME") in INTERACTIVE and os.isatty(0)
 
 
 def _submitit_local(variables: _Variables) -> Launched | None:
@@ -306,11 +271,6 @@ def _submitit_local(variables: _Variables) -> Launched | None:
     port = variables.port(_SLURM_PORT + int("0" + job[-4:]))
     host = "127.0.0.1"
     return Launched("submitit", task, num_tasks, task, host, port, is_on_one_machine=True)
-
-
-def _repeated(counts: str) -> Iterator[int]:
-    for count, times in re.findall(_REPEATED, counts):
-        yield from [int(count)] * int(times or 1)
 
 
 def first_host(nodes: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 
 import torch
@@ -46,52 +46,40 @@ def init_process_group(
         RunError: The ranks cannot connect.
         torch.distributed.DistError: Another rank has not come in time.
     """
-    _set_defaults(interface_of(context.host), limit.total_seconds())
-    backend = dist.get_default_backend_for_device(context.device)
-    if backend == dist.Backend.GLOO:
-        return _connect(context, store, limit, backend, None)
-    # Once all are here, the library connects them, and that has no time limit of its own.
-    store.set(_present(context.rank), "")
-    store.wait([_present(rank) for rank in range(context.world_size)], limit)
     seconds = limit.total_seconds()
-    message = f"{backend.upper()} has not connected the ranks within {seconds:g} s."
-    late = TransientError(message, _HINT)
-    with context.control.must_end_within(seconds, late):
+    _set_defaults(interface_of(context.host), seconds)
+    backend = dist.get_default_backend_for_device(context.device)
+    name, rank, world_size = backend.upper(), context.rank, context.world_size
+    bound = None if backend == dist.Backend.GLOO else context.device
+    waiting: AbstractContextManager[None] = nullcontext()
+    if bound is not None:
+        # Once all are here, the library connects them, and that has no time limit of its own.
+        store.set(f"present/{rank}", "")
+        store.wait([f"present/{other}" for other in range(world_size)], limit)
+        late = TransientError(f"{name} has not connected the ranks within {seconds:g} s.", _HINT)
+        waiting = context.control.must_end_within(seconds, late)
+    with waiting:
         try:
-            return _connect(context, store, limit, backend, context.device)
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=rank,
+                world_size=world_size,
+                timeout=limit,
+                device_id=bound,
+            )
+            if context.num_machines == 1:
+                return None
+            # Every rank takes part in making the group of every machine.
+            ranks = [[*context.ranks_of(machine)] for machine in range(context.num_machines)]
+            groups: list[dist.ProcessGroup] = [dist.new_group(some, limit) for some in ranks]
+            return groups[context.machine]
         except dist.DistBackendError as error:
-            if is_timeout(error):
+            if bound is None or is_timeout(error):
                 raise
             reason = str(error).strip().splitlines()[-1]
-            message = f"{backend.upper()} cannot connect rank {context.rank} to the others: "
-            raise RunError(f"{message}{reason}", _HINT) from error
-
-
-def _connect(
-    context: DistributedContext,
-    store: TCPStore,
-    limit: timedelta,
-    backend: str,
-    bound: torch.device | None,
-) -> dist.ProcessGroup | None:
-    """Make the group of all ranks and those of the machines; see `init_process_group`."""
-    rank, world_size = context.rank, context.world_size
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=limit, device_id=bound
-    )
-    if context.num_machines == 1:
-        return None
-    # Every rank takes part in making the group of every machine.
-    groups: list[dist.ProcessGroup] = [
-        dist.new_group(list(context.ranks_of(m)), limit) for m in range(context.num_machines)
-    ]
-    return groups[context.machine]
-
-
-def leave_process_group() -> None:
-    """Leave the group, if there is one, after all ranks have met for the last time. Collective."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+            message = f"{name} cannot connect rank {rank} to the others: {reason}"
+            raise RunError(message, _HINT) from error
 
 
 def abort_process_group() -> None:
@@ -148,7 +136,3 @@ def _set_defaults(interface: str, seconds: float) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-
-
-def _present(rank: int) -> str:
-    return f"present/{rank}"

@@ -1,4 +1,8 @@
-"""The meeting of the processes that a launcher has started: over one store, in plain JSON."""
+"""The meeting of the processes that a launcher has started: over one store, in plain JSON.
+
+(Not by collectives of a process group: a signal could not interrupt a process that waits in one,
+and process 0 may take hours before it passes on the job, to build a graph's store.)
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,37 @@ import contextlib
 import ipaddress
 import itertools
 import json
+import logging
 import math
 import multiprocessing
+import os
 import socket
 import time
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from gnntrain import __version__
 from gnntrain.config import DistributedConfig
-from gnntrain.distributed.bounded_store import BoundedStore
-from gnntrain.distributed.heartbeats import HeartbeatMonitor, Roster
 from gnntrain.distributed.launchers import Launched, launched
+from gnntrain.distributed.liveness import Roster, Watch
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import prepare_forced_exit
 from gnntrain.distributed.tcp_store import (
+    BoundedStore,
     StoreAddress,
-    addresses_of,
+    address_of,
     own_address,
     serve_store,
 )
-from gnntrain.distributed.torchrun import record_for_torchrun
-from gnntrain.distributed.watch import watching
 from gnntrain.errors import (
     GnntrainError,
     Interrupted,
@@ -46,9 +52,15 @@ from gnntrain.errors import (
 )
 from gnntrain.limits import container, core_numbers
 
+_log = logging.getLogger("gnntrain")
+
 _TIMEOUT = "distributed.timeout"
 # A pod or a task may begin minutes after another one.
 _JOIN_SECONDS = DistributedConfig().timeout
+# ... but its name is known earlier.
+_NAME_SECONDS = 30.0
+# Whoever waits for longer says for whom.
+_PATIENCE_SECONDS = 10.0
 # A process that gives no sign of life for so long is lost; from the configuration on, it is
 # distributed.timeout.
 _START_SECONDS = 60.0
@@ -91,47 +103,31 @@ class Rendezvous:
         host: The address from which this machine reaches the others.
 
     Attributes:
-        control: Stop, failures and progress, over a client of its own.
+        control: Stop, failures and progress.
+        watch: Notices, once the processes have met, which other one fails or goes silent.
         processes: Of all processes, in their order.
+        machines: The number of each process's machine: a new one begins with each local rank 0.
+        hosts: Name and address of each machine.
     """
 
     def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
-        self.launched = launched
-        self.address = address
-        self.host = host
-        is_rank = launched.local_rank is not None
-        store = _bounded_store(address, _START_SECONDS)
-        rank = launched.process if is_rank else None
-        self.control = RunControl(store, rank, launched.process)
-        self._store = _bounded_store(address, _START_SECONDS)
-        self._bounded = [store, self._store]
-        self._monitor: HeartbeatMonitor | None = None
+        self.launched, self.address, self.host = launched, address, host
+        self._store = _client(address)
+        # Beside the keys of this start: torchrun's store outlives it. There other processes ask
+        # process 0 for the name of this start.
+        self._common = _client(replace(address, prefix="gnntrain"))
+        rank = None if launched.local_rank is None else launched.process
+        self.control = RunControl(self._store, rank, launched.process)
+        self.watch = Watch(self.control)
         self.processes: list[ProcessInfo] = []
-        # Where other processes ask process 0 for the name of this start, until all have come.
-        self._newcomers: BoundedStore | None = None
-        if self.is_main:
-            self._newcomers = _bounded_store(
-                StoreAddress(address.host, address.port), _START_SECONDS
-            )
-            self._bounded.append(self._newcomers)
+        self.machines: tuple[int, ...] = ()
+        self.hosts: tuple[str, ...] = ()
         self._answered: set[bytes] = set()
 
     @property
     def is_main(self) -> bool:
         """Whether this process leads the run."""
         return self.launched.is_main
-
-    @property
-    def machines(self) -> tuple[int, ...]:
-        """The number of each process's machine: a new one begins with each local rank 0."""
-        firsts = [not info.local_rank for info in self.processes]
-        return tuple(count - 1 for count in itertools.accumulate(firsts))
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Name and address of each machine."""
-        processes = dict(zip(self.machines, self.processes, strict=True))
-        return tuple(f"{info.name}, {info.host}" for info in processes.values())
 
     @property
     def machine(self) -> int:
@@ -159,38 +155,29 @@ class Rendezvous:
         name = socket.gethostname()
         info = ProcessInfo(name, self.host, local_rank, cores, __version__, command)
         self.processes = [ProcessInfo(**one) for one in self.gather("info", asdict(info), deadline)]
-        self._newcomers = None
+        firsts = itertools.accumulate(not one.local_rank for one in self.processes)
+        self.machines = tuple(count - 1 for count in firsts)
+        by_machine = dict(zip(self.machines, self.processes, strict=True))
+        self.hosts = tuple(f"{one.name}, {one.host}" for one in by_machine.values())
+        roster = Roster(self.machines, self.hosts, of_machines=local_rank is None)
+        self.watch = Watch(self.control, roster, _START_SECONDS, self._end_by_force)
         if self.is_main:
             _check_equal(self.processes)
-            if self.launched.has_store:
-                self._fail_again()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Notice here which other rank fails, or gives no sign of life any more."""
-        of_machines = self.launched.local_rank is None
-        roster = Roster(self.machines, self.hosts, of_machines)
-        number = self.launched.process
-        self._monitor = HeartbeatMonitor(self.control, roster, _START_SECONDS, number)
-        with (
-            watching(self.control, math.inf, self._monitor, self._end_by_force),
-            self.control.reporting_failure(),
-        ):
-            yield
+            with self._reached():
+                text = self._common.compare_set(f"failed/{_num_meetings}", "", "").decode()
+                if text and self.control.failure(text):  # see `end_others`
+                    raise self.control.first_failure() or RunError(text)
 
     def wait_at_most(self, timeout: float) -> None:
         """Set how long the others may give no sign of life."""
-        for store in self._bounded:
-            store.timeout = timeout
-        if self._monitor is not None:
-            self._monitor.timeout = timeout
+        self._store.timeout = self._common.timeout = self.watch.timeout = timeout
 
     def note_ranks(self, counts: Sequence[int]) -> None:
         """Note how many ranks each process is or starts, to name them if one is lost."""
-        if self._monitor is not None:
-            ends = itertools.accumulate(counts)
-            ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
-            self._monitor.roster = replace(self._monitor.roster, ranks=ranks)
+        ends = itertools.accumulate(counts)
+        ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
+        if self.watch.roster is not None:
+            self.watch.roster = replace(self.watch.roster, ranks=ranks)
 
     def mark_told(self, error: BaseException) -> None:
         """Mark an error that another process tells the user: process 0 tells those of all."""
@@ -201,7 +188,7 @@ class Rendezvous:
     def _end_by_force(self, failure: GnntrainError | None) -> None:
         if failure is not None:
             self.mark_told(failure)
-            record_for_torchrun(failure)
+            _record_for_torchrun(failure)
             prepare_forced_exit(failure)
 
     def publish(self, key: str, value: Any) -> None:
@@ -209,7 +196,7 @@ class Rendezvous:
         with self._reached():
             self._store.set(key, json.dumps(value))
 
-    def wait_for(self, key: str, deadline: float | None = None) -> Any:
+    def wait_for(self, key: str, deadline: float = math.inf) -> Any:
         """Wait for what a process tells.
 
         Raises:
@@ -217,77 +204,71 @@ class Rendezvous:
             Interrupted: The run was asked to end.
             TimeoutError: It is later than `deadline`, of `time.monotonic`.
         """
+        return self._wait_for([key], deadline)[0]
+
+    def _wait_for(self, keys: Sequence[str], deadline: float = math.inf) -> list[Any]:
+        values: dict[str, Any] = {}
+        says_at = time.monotonic() + _PATIENCE_SECONDS
         while True:
             with self._reached():
-                text = self._store.compare_set(key, "", "")
-            if text:
-                return json.loads(text)
-            self._check_others()
-            self._answer_newcomers()
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError
+                for key in keys:
+                    if key not in values and (text := self._store.compare_set(key, "", "")):
+                        values[key] = json.loads(text)
+            if len(values) == len(keys):
+                return [values[key] for key in keys]
+            self.control.sync()
+            if (failure := self.control.first_failure()) is not None:
+                raise failure
+            if self.control.stop_requested:
+                raise Interrupted(self.control.stop_requested)
+            now = time.monotonic()
+            missing = [i for i, key in enumerate(keys) if key not in values]
+            if now > deadline:
+                raise RankLost(
+                    f"Of {len(keys)} processes that {self.launched.launcher} starts, "
+                    f"{len(missing)} have not come to {self._place}: {_listed(missing)}.",
+                    "Look at their output, and whether a firewall is between the machines.",
+                    missing,
+                )
+            if self.is_main and deadline < math.inf:
+                self._answer_newcomers()
+                if now > says_at:
+                    says_at = math.inf
+                    _log.warning(
+                        "Waiting at %s for process %s of %d, for at most %.0f s more (%s).",
+                        *(self._place, _listed(missing), len(keys), deadline - now, _TIMEOUT),
+                    )
             time.sleep(_LOOK_SECONDS)
 
-    def gather(self, key: str, value: Any, deadline: float | None = None) -> list[Any]:
+    def gather(self, key: str, value: Any, deadline: float = math.inf) -> list[Any]:
         """Every process's plain `value` on all, in their order.
 
         Raises:
-            RunError: Some process has given none until `deadline`.
+            RankLost: Process 0 has not got those of all until `deadline`.
         """
         self.publish(f"{key}/{self.launched.process}", value)
-        if self.is_main:
-            self.publish(key, self._gathered(key, deadline))
-        values: list[Any] = self.wait_for(key)
-        return values
-
-    def share(self, key: str, value: Any) -> Any:
-        """Process 0's plain `value` on all."""
-        if self.is_main:
-            self.publish(key, value)
-        return self.wait_for(key)
+        keys = [f"{key}/{process}" for process in range(self.launched.num_processes)]
+        return self._wait_for(keys, deadline if self.is_main else math.inf)
 
     @property
     def cores(self) -> int:
         """Cores for this process: its share of those that others of its machine may use too."""
         processes = zip(self.processes, self.machines, strict=True)
-        users = Counter(c for info, m in processes if m == self.machine for c in info.cores)
-        share = sum(Fraction(1, users[core]) for core in core_numbers())
-        quota = container().cores or math.inf  # of all processes here together
-        return max(1, int(min(share, quota / self.machines.count(self.machine))))
-
-    def _gathered(self, key: str, deadline: float | None) -> list[Any]:
-        values: dict[int, Any] = {}
-        for process in range(self.launched.num_processes):
-            with contextlib.suppress(TimeoutError):
-                values[process] = self.wait_for(f"{key}/{process}", deadline)
-        missing = [p for p in range(self.launched.num_processes) if p not in values]
-        if missing:
-            raise RankLost(
-                f"Of {self.launched.num_processes} processes that {self.launched.launcher} "
-                f"starts, {len(missing)} have not come to {self.address.host} port "
-                f"{self.address.port}: {', '.join(map(str, missing[:8]))}.",
-                "Look at their output, and whether a firewall is between the machines.",
-                missing,
-            )
-        return list(values.values())
+        here = [one.cores for one, machine in processes if machine == self.machine]
+        return core_share(here, core_numbers(), container().cores)
 
     def _answer_newcomers(self) -> None:
         """See `_called`."""
-        if self._newcomers is None:
-            return
         with self._reached():
             for process in range(1, self.launched.num_processes):
-                request = self._newcomers.compare_set(_ask_key(process), "", "")
+                request = self._common.compare_set(f"ask/{process}", "", "")
                 if request and request not in self._answered:
-                    self._newcomers.set(_answer_key(request.decode()), _start or "")
+                    self._common.set(f"answer/{request.decode()}", _start or "")
                     self._answered.add(request)
 
-    def _check_others(self) -> None:
-        self.control.sync()
-        if (failure := self.control.first_failure()) is not None:
-            raise failure
-        if self.control.stop_requested:
-            raise Interrupted(self.control.stop_requested)
+    @property
+    def _place(self) -> str:
+        return f"{self.address.host} port {self.address.port}"
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -295,8 +276,7 @@ class Rendezvous:
             yield
         except dist.DistError as error:
             raise RankLost(
-                f"Process 0, which leads the run, can no longer be reached at {self.address.host} "
-                f"port {self.address.port}.",
+                f"Process 0, which leads the run, can no longer be reached at {self._place}.",
                 "Look at its output for the cause.",
                 ranks=[0],
             ) from error
@@ -309,44 +289,78 @@ class Rendezvous:
         if not self.launched.has_store:
             return None
         with self._reached():
-            name: bytes = self._agents_store().compare_set("gnntrain/job", "", uuid.uuid4().hex)
-        return name.decode()
+            return self._common.compare_set("job", "", uuid.uuid4().hex).decode()
 
-    def keep_failure(self) -> None:
-        """Keep what would only happen again: torchrun starts the ranks again after any failure, and
-        they then end with this one at once."""
-        first = self.control.first_failure()
-        if self.launched.has_store and first is not None and not may_mend(first):
-            with contextlib.suppress(dist.DistError):
-                self._agents_store().compare_set(_failed_key(), "", self.control.failure())
-
-    def _fail_again(self) -> None:
-        with self._reached():
-            text = self._agents_store().compare_set(_failed_key(), "", "").decode()
-            if text and self.control.failure(text):
-                raise self.control.first_failure() or RunError(text)
-
-    def _agents_store(self) -> Any:
-        return StoreAddress(self.address.host, self.address.port).connect(_CONNECT_SECONDS)
+    def end_others(self, error: BaseException) -> None:
+        """Have all processes end with this error, which process 0 tells the user."""
+        control = self.control
+        if isinstance(error, Exception):
+            control.report_failure(error)
+            _record_for_torchrun(error)
+            # torchrun starts the ranks again after any failure. After what would only happen again
+            # they then end with this one at once.
+            first = control.first_failure()
+            if self.launched.has_store and first is not None and not may_mend(first):
+                with contextlib.suppress(dist.DistError):
+                    self._common.compare_set(f"failed/{_num_meetings}", "", control.failure())
+        elif isinstance(error, KeyboardInterrupt):
+            control.request_stop(signal_of(error))
+        control.is_abandoned = True
+        control.sync()
+        self.mark_told(error)
 
     def leave(self) -> None:
         """Let go of the store. Process 0, if it serves it, waits for the others to do so."""
         with contextlib.suppress(dist.DistError):
             if self.control.lost_store is not None:
                 raise self.control.lost_store
-            number = self._store.add("left", 1)
             failure = self.control.first_failure()
             lost = failure.ranks if isinstance(failure, RankLost) else ()
-            deadline = time.monotonic() + _LEAVE_SECONDS
             serves = self.is_main and not self.launched.has_store
-            while serves and number < self.launched.num_processes - len(lost):
-                if time.monotonic() > deadline:
-                    break
+            awaited = self.launched.num_processes - len(lost) if serves else 0
+            deadline = time.monotonic() + _LEAVE_SECONDS
+            number = self._store.add("left", 1)
+            while number < awaited and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
                 number = self._store.add("left", 0)
         self.control.close()
-        for store in self._bounded:
-            store.close()
+        self._store.close()
+        self._common.close()
+
+
+def _record_for_torchrun(error: Exception) -> None:
+    """Have torchrun's summary show the sentence of an error, as its own `@record` does with an
+    exception that leaves `main`."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        told, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        if isinstance(error, GnntrainError):
+            told, trace = error.message, str(error)
+        details = {"py_callstack": trace, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError):  # the same is on stderr
+            Path(path).write_text(json.dumps({"message": {"message": told, "extraInfo": details}}))
+
+
+def core_share(
+    processes: Sequence[Sequence[int]], cores: Sequence[int], quota: float | None
+) -> int:
+    """Cores for one of a machine's processes.
+
+    Args:
+        processes: The cores that each of them may run on.
+        cores: Those of this one.
+        quota: Of cores' time that all of them together may use; None: no limit.
+    """
+    users = Counter(core for those in processes for core in those)
+    share = sum(Fraction(1, users[core]) for core in cores)
+    return max(1, int(min(share, (quota or math.inf) / len(processes))))
+
+
+def _client(address: StoreAddress) -> BoundedStore:
+    return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), _START_SECONDS)
+
+
+def _listed(processes: Sequence[int]) -> str:
+    return ", ".join(map(str, processes[:8])) + ", …" * (len(processes) > 8)
 
 
 def _check_equal(processes: Sequence[ProcessInfo]) -> None:
@@ -360,14 +374,10 @@ def _check_equal(processes: Sequence[ProcessInfo]) -> None:
             )
         if info.command != first.command:
             raise UserError(
-                f"Process {number} ({info.host}) was started with {_line(info)}, process 0 with "
-                f"{_line(first)}.",
+                f"Process {number} ({info.host}) was started with `{' '.join(info.command or ())}`,"
+                f" process 0 with `{' '.join(first.command or ())}`.",
                 "Start all processes with the same command line.",
             )
-
-
-def _line(info: ProcessInfo) -> str:
-    return f"`gnntrain {' '.join(info.command)}`" if info.command else "no argument"
 
 
 _meeting: Rendezvous | None = None
@@ -402,11 +412,11 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     _meeting = rendezvous = _open(found, deadline)
     try:
         rendezvous.join(command, deadline)
-        with rendezvous.watched():
+        with rendezvous.watch.running(), rendezvous.control.reporting_failure():
             yield rendezvous
     except BaseException as error:
         cause = rendezvous.control.cause_of(error)
-        _end_others(rendezvous, cause)
+        rendezvous.end_others(cause)
         if cause is error:
             raise
         cause.run_dir = getattr(error, "run_dir", None)  # type: ignore[attr-defined]
@@ -414,20 +424,6 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     finally:
         _meeting = None
         rendezvous.leave()
-
-
-def _end_others(rendezvous: Rendezvous, error: BaseException) -> None:
-    """Have all processes end with this error, which process 0 tells the user."""
-    control = rendezvous.control
-    if isinstance(error, Exception):
-        control.report_failure(error)
-        record_for_torchrun(error)
-        rendezvous.keep_failure()
-    elif isinstance(error, KeyboardInterrupt):
-        control.request_stop(signal_of(error))
-    control.abandon()
-    control.sync()
-    rendezvous.mark_told(error)
 
 
 def _join_seconds(command: Sequence[str]) -> float:
@@ -467,10 +463,11 @@ def _called(found: Launched, deadline: float) -> tuple[str, str]:
         host = _reachable(found, deadline)
         # An error: that store has ended, as that of an earlier start does; or the port is another
         # program's.
-        with contextlib.suppress(dist.DistError), _asking(StoreAddress(host, found.port)) as store:
-            store.set(_ask_key(found.process), request)
+        address = StoreAddress(host, found.port, "gnntrain")
+        with contextlib.suppress(dist.DistError), contextlib.closing(_client(address)) as store:
+            store.set(f"ask/{found.process}", request)
             while time.monotonic() < deadline:
-                if answer := store.compare_set(_answer_key(request), "", ""):
+                if answer := store.compare_set(f"answer/{request}", "", ""):
                     return host, answer.decode()
                 time.sleep(_LOOK_SECONDS)
         if time.monotonic() > deadline:
@@ -482,31 +479,12 @@ def _called(found: Launched, deadline: float) -> tuple[str, str]:
         time.sleep(_LOOK_SECONDS)
 
 
-def _asking(address: StoreAddress) -> contextlib.closing[BoundedStore]:
-    return contextlib.closing(_bounded_store(address, _START_SECONDS))
-
-
-def _bounded_store(address: StoreAddress, timeout: float) -> BoundedStore:
-    return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), timeout)
-
-
-def _ask_key(process: int) -> str:
-    return f"gnntrain/ask/{process}"
-
-
-def _failed_key() -> str:
-    return f"gnntrain/failed/{_num_meetings}"
-
-
-def _answer_key(request: str) -> str:
-    return f"gnntrain/answer/{request}"
-
-
 def _own_meeting_address(found: Launched) -> str:
     """The address of this machine at which the others look for process 0."""
     try:
         host = _resolved(found)
-        with socket.create_server((host, 0), family=_family(host)):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family):
             return host
     except OSError as error:  # a load balancer's address, or a name that only others know
         if (outward := _outward_address()) is not None:
@@ -529,23 +507,34 @@ def _serve(found: Launched, host: str) -> Any:
 
 def _reachable(found: Launched, deadline: float) -> str:
     """The address of process 0, once it answers."""
+    begin = time.monotonic()
+    says_at = begin + _PATIENCE_SECONDS
     while True:
         try:
             host = _resolved(found)
             socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
             return host
         except OSError as error:
-            if time.monotonic() > deadline:
+            now, is_unnamed = time.monotonic(), isinstance(error, socket.gaierror)
+            ends = min(deadline, begin + _NAME_SECONDS) if is_unnamed else deadline
+            text = (
+                f"Process {found.process} cannot reach process 0 at {found.address} port "
+                f"{found.port}: {error.strerror or error}"
+            )
+            if now > ends:
                 raise RankLost(
-                    f"Process {found.process} cannot reach process 0 at {found.address} port "
-                    f"{found.port}: {error.strerror or error}.",
-                    "Look whether it was started, and whether a firewall is between the machines.",
+                    f"{text}.",
+                    "Look whether process 0 was started, whether this machine knows the name, and "
+                    "whether a firewall is between the machines.",
                 ) from error
+            if now > says_at:
+                says_at = math.inf
+                _log.warning("%s; it tries for %.0f s more.", text, ends - now)
             time.sleep(_LOOK_SECONDS)
 
 
 def _resolved(found: Launched) -> str:
-    return _on_the_way(found, addresses_of(found.address)[0])
+    return _on_the_way(found, address_of(found.address))
 
 
 def _on_the_way(found: Launched, host: str) -> str:
@@ -564,7 +553,3 @@ def _outward_address() -> str | None:
         with contextlib.suppress(OSError):
             return own_address(elsewhere)
     return None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

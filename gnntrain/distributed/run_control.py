@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -30,6 +31,8 @@ from gnntrain.plugins import told
 
 E = TypeVar("E", bound=BaseException)
 Member = int | str  # the number of a rank, or the name of a process
+# A `torch.distributed.Store`. Its `compare_set`, `add` and `set` do not wait for a missing key.
+Store = Any
 
 # Seconds between two calls of `RunControl.sync`. A shorter time would only cost: a stop request
 # waits for the end of a step anyway.
@@ -55,29 +58,6 @@ _KINDS: dict[str, type[GnntrainError]] = {
 }
 
 
-class StoreTimeout(dist.DistNetworkError):
-    """The store has not answered in time: its machine is stopped or gone, or the network is."""
-
-
-class Store(Protocol):
-    """The methods of `torch.distributed.Store` that `RunControl` uses.
-
-    None of them waits for a key that is missing, as `get` does.
-    """
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Replace the value if it is `expected` ("" if the key is missing); return the new one."""
-        ...
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, from 0, and return it."""
-        ...
-
-    def set(self, key: str, value: str, /) -> None:
-        """Replace the value. Need not wait until the store has done so."""
-        ...
-
-
 class Phase(IntEnum):
     """The phase of the run that a rank is in."""
 
@@ -97,12 +77,14 @@ class Progress:
         step: The last step that the rank began, from 1; 0: none.
         is_waiting: Whether the rank is in a collective, which needs the other ranks.
         is_writing: Whether a checkpoint is being written, for which an end by force waits.
+        beat: How often the rank has called `sync`: it lives while this grows.
     """
 
     phase: Phase = Phase.STARTING
     step: int = 0
     is_waiting: bool = False
     is_writing: bool = False
+    beat: int = field(default=0, compare=False)
 
 
 class RunControl:
@@ -130,6 +112,10 @@ class RunControl:
         grace: Seconds from a stop signal until the system kills this process.
         is_writing: Whether a checkpoint is being written: by this rank, or by one that it
             supervises.
+        timeout: Seconds that `agreed` waits for the store: TCPStore has no limit of its own.
+        stop_requested: The signal that asks the run to end; 0: none. Cheap to poll.
+        is_abandoned: Whether all ranks end where they are, without finishing their step; may be
+            set.
         is_stopped_elsewhere: Whether another process was the first to ask the run to end.
         is_supervising: Whether this process has started ranks, which it ends if one fails.
         failed_waiting: Whether this rank has failed while it waited for others.
@@ -139,95 +125,60 @@ class RunControl:
     def __init__(
         self, store: Store | None = None, rank: int | None = 0, process: int | None = None
     ) -> None:
-        self._store: Store = _own_store() if store is None else store
+        self._store: Store = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
         self.decisions = self._store
         self.rank = rank
         self.process = process
         self.is_supervising = False
         self.is_stopped_elsewhere = False
-        self._stop = 0
-        self._is_abandoned = False
+        self.stop_requested = 0
+        self.is_abandoned = False
         self._must_save = False  # rank 0 has to commit this, others to hand it to the store
         self._num_saves = 0  # that rank 0 has read from the store
-        self._progress = self._published = Progress()
-        self._asked_at: float | None = None
+        self._progress, self._beat = Progress(), 0
         self._deadline: tuple[float, GnntrainError] | None = None
-        self.find_cause: Callable[[BaseException], GnntrainError | None] = self._reported_cause
-        self.grace = GRACE_SECONDS
+        self.find_cause: Callable[[BaseException], GnntrainError | None] = lambda _: (
+            self.first_failure()
+        )
+        self.grace, self.timeout = GRACE_SECONDS, math.inf
         self.is_writing: Callable[[], bool] = lambda: False
         self.failed_waiting = False
         self.lost_store: dist.DistError | None = None
 
-    @property
-    def stop_requested(self) -> int:
-        """The signal that asks the run to end; 0: none. Reads an attribute: cheap to poll."""
-        return self._stop
-
     def request_stop(self, number: int) -> None:
         """Ask all ranks to save and end; the first signal counts. Safe in a signal handler."""
-        self._stop = self._stop or number
+        self.stop_requested = self.stop_requested or number
 
     def request_save(self) -> None:
         """Ask for a checkpoint. Safe in a signal handler."""
         self._must_save = True
 
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether ranks end where they are, without finishing their step."""
-        return self._is_abandoned
-
-    def abandon(self) -> None:
-        """Have all ranks end where they are."""
-        self._is_abandoned = True
-
     def sync(self) -> None:
         """Exchange requests and progress with the store; called every `SYNC_SECONDS`."""
         try:
-            self._sync()
+            if stop := self._first(_STOP, str(self.stop_requested or "")):
+                self.is_stopped_elsewhere |= not self.stop_requested
+                self.stop_requested = int(stop)
+            if self._first(_ABANDONED, "1" if self.is_abandoned else ""):
+                self.is_abandoned = True
+            if self.rank == 0:
+                num_saves = self._store.add(_SAVES, 0)
+                if num_saves > self._num_saves:
+                    self._num_saves, self._must_save = num_saves, True
+            elif self._must_save:
+                self._must_save = False
+                self._store.add(_SAVES, 1)
+            self._beat += 1
+            self._publish()
         except dist.DistError as error:
             self.lost_store = error
-
-    def _sync(self) -> None:
-        for name in self._names():
-            self._store.add(_beat_key(name), 1)
-        if stop := self._first(_STOP, str(self._stop or "")):
-            self.is_stopped_elsewhere |= not self._stop
-            self._stop = int(stop)
-        if self._first(_ABANDONED, "1" if self._is_abandoned else ""):
-            self._is_abandoned = True
-        self._sync_saves()
-        self._publish()
-
-    def _names(self) -> list[Member]:
-        """The names under which this process gives signs of life."""
-        process = () if self.process is None else (process_name(self.process),)
-        return [*process] if self.rank is None else [self.rank, *process]
-
-    def beat(self, member: Member) -> int:
-        """How often a rank or process has called `sync`: it lives while this grows. 0 without a
-        store."""
-        try:
-            return self._store.add(_beat_key(member), 0)
-        except dist.DistError as error:
-            self.lost_store = error
-            return 0
 
     def _publish(self) -> None:
-        progress = replace(self._progress, is_writing=self.is_writing())
-        if progress != self._published:
-            for name in self._names():
-                self._store.set(_progress_key(name), _encoded(progress))
-            self._published = progress
-
-    def _sync_saves(self) -> None:
-        if self.rank == 0:
-            num_saves = self._store.add(_SAVES, 0)
-            if num_saves > self._num_saves:
-                self._num_saves = num_saves
-                self._must_save = True
-        elif self._must_save:
-            self._must_save = False
-            self._store.add(_SAVES, 1)
+        progress = replace(self._progress, is_writing=self.is_writing(), beat=self._beat)
+        rank = () if self.rank is None else (self.rank,)
+        process = () if self.process is None else (process_name(self.process),)
+        for name in (*rank, *process):
+            self._store.set(_progress_key(name), " ".join(str(int(v)) for v in astuple(progress)))
 
     def commit(self, step: int, *, save: bool = False) -> None:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
@@ -236,7 +187,8 @@ class RunControl:
         Rank 0 calls this before it enters the gradient exchange of `step`. Where it writes a
         decision, it waits for the store's answer.
         """
-        number = self._stop or (int(signal.SIGUSR1) if self._must_save else SAVE if save else 0)
+        asked = int(signal.SIGUSR1) if self._must_save else SAVE if save else 0
+        number = self.stop_requested or asked
         if number:
             self._must_save = False
             self.decisions.set(_COMMITTED, f"{step} {number}")
@@ -254,20 +206,13 @@ class RunControl:
 
         Costs one round trip to the store.
         """
-        self._asked_at = time.monotonic()
-        with self.waiting():
+        late = CollectiveTimeout("Rank 0 has not answered in time.")
+        with self.must_end_within(self.timeout, late), self.waiting():
             committed = self.decisions.compare_set(_COMMITTED, "", "")
-        self._asked_at = None
         if not committed:
             return 0
         committed_step, number = map(int, committed.split())
         return number if committed_step == step else 0
-
-    @property
-    def seconds_in_agreed(self) -> float:
-        """How long `agreed` has been waiting for the store: TCPStore has no timeout of its own."""
-        asked_at = self._asked_at
-        return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     @contextmanager
     def must_end_within(self, seconds: float, failure: GnntrainError) -> Iterator[None]:
@@ -330,10 +275,12 @@ class RunControl:
 
     def progress(self, member: Member) -> Progress:
         """Where a rank or process was at its last `sync`."""
-        with suppress(dist.DistError):
+        try:
             if text := self._first(_progress_key(member)):
-                phase, step, is_waiting, is_writing = map(int, text.split())
-                return Progress(Phase(phase), step, bool(is_waiting), bool(is_writing))
+                phase, step, is_waiting, is_writing, beat = map(int, text.split())
+                return Progress(Phase(phase), step, bool(is_waiting), bool(is_writing), beat)
+        except dist.DistError as error:
+            self.lost_store = error
         return Progress()
 
     @contextmanager
@@ -349,13 +296,25 @@ class RunControl:
         """Another rank's failure, where this rank failed because of it; otherwise `error`."""
         return self.find_cause(error) or error
 
-    def _reported_cause(self, _error: BaseException) -> GnntrainError | None:
-        return self.first_failure()
-
     def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
+        ours = error if isinstance(error, GnntrainError) else None
+        kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+        if is_timeout(error):
+            kind = CollectiveTimeout.__name__
+        elif not kind and may_mend(error):
+            kind = TransientError.__name__
+        message = ours.message if ours else f"Rank {self.rank} failed: {told(error)}"
+        described = {
+            "kind": kind,
+            "message": message[:_MAX_CHARACTERS],
+            "hint": ours.hint[:_MAX_CHARACTERS] if ours and ours.hint else None,
+            "ranks": error.ranks if isinstance(error, RankLost) else (),
+            # Its end tells most.
+            "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
+        }
         with suppress(dist.DistError):
-            self.failure(json.dumps(_described(self.rank, error)))
+            self.failure(json.dumps(described))
 
     def failure(self, text: str = "") -> str:
         """The error of the rank that failed first, as JSON; `text` if there is none yet.
@@ -381,22 +340,16 @@ class RunControl:
 
     def close(self) -> None:
         """Let go of the stores. A TCPStore that this process serves ends."""
-        self._store = self.decisions = _own_store()
+        self._store = self.decisions = dist.HashStore()  # type: ignore[attr-defined]
 
     def _first(self, key: str, value: str = "") -> str:
         """The first value that any process gave to `key`: this one, if there is none yet."""
-        return self._store.compare_set(key, "", value).decode()
+        return str(self._store.compare_set(key, "", value).decode())
 
 
 def is_timeout(error: BaseException) -> bool:
     """Whether a collective or the store ended because others did not answer in time."""
     return is_communication(error) and _TIME_OUT.search(str(error)) is not None
-
-
-def _own_store() -> Store:
-    """A store of this process alone."""
-    store: Store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in __all__
-    return store
 
 
 def process_name(number: int) -> str:
@@ -406,32 +359,3 @@ def process_name(number: int) -> str:
 
 def _progress_key(member: Member) -> str:
     return f"progress/{member}"
-
-
-def _beat_key(member: Member) -> str:
-    return f"beat/{member}"
-
-
-def _encoded(progress: Progress) -> str:
-    return " ".join(str(int(value)) for value in astuple(progress))
-
-
-def _described(rank: int | None, error: BaseException) -> dict[str, Any]:
-    ours = error if isinstance(error, GnntrainError) else None
-    message = ours.message if ours else f"Rank {rank} failed: {told(error)}"
-    hint = ours.hint if ours else None
-    return {
-        "kind": _kind(error),
-        "message": message[:_MAX_CHARACTERS],
-        "hint": hint and hint[:_MAX_CHARACTERS],
-        "ranks": error.ranks if isinstance(error, RankLost) else (),
-        # Its end tells most.
-        "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
-    }
-
-
-def _kind(error: BaseException) -> str:
-    if is_timeout(error):
-        return CollectiveTimeout.__name__
-    named = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "")
-    return named or (TransientError.__name__ if may_mend(error) else "")

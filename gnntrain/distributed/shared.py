@@ -44,11 +44,11 @@ def shared_tensor(
         except OSError as error:
             problem = str(error)
     try:
-        path, problem = context.machine_broadcast((None if file is None else file.path, problem))
+        path, problem = context.on_machine.broadcast((None if file is None else file.path, problem))
         if path is None:
             raise OSError(problem)
         flat = torch.from_file(path, shared=True, size=size, dtype=dtype)
-        context.machine_barrier()
+        context.on_machine.barrier()
     finally:
         if file is not None:
             file.close()
@@ -81,7 +81,7 @@ def exchange_rows(
                     source=context.ranks_of(source)[0],
                     context=context,
                 )
-    context.machine_barrier()
+    context.on_machine.barrier()
 
 
 def _messages(matrix: Tensor, start: int, stop: int, rows: int) -> Iterator[Tensor]:

@@ -158,7 +158,11 @@ class _Handler:
             self._raises_next = False
             raise Interrupted(self._first)
         elif number == signal.SIGINT and not self._is_at_once:
-            self._handle_second()
+            now = time.monotonic()
+            if now - self._first_at > _ONE_SIGNAL_SECONDS:
+                self._is_at_once = True
+                self._ends_by = now + _LAST_SECONDS_AT_ONCE
+                raise Interrupted(self._first)
 
     def _ends_rank(self) -> bool:
         """Whether this process is a rank of an abandoned run, and is told so for the first time."""
@@ -182,13 +186,6 @@ class _Handler:
             self.raised = number
             raise Interrupted(number)
 
-    def _handle_second(self) -> None:
-        now = time.monotonic()
-        if now - self._first_at > _ONE_SIGNAL_SECONDS:
-            self._is_at_once = True
-            self._ends_by = now + _LAST_SECONDS_AT_ONCE
-            raise Interrupted(self._first)
-
     def _enforce_end(self) -> None:
         """End a process that does not end by itself. A thread can do so while it computes."""
         while not self.over.wait(0.1):
@@ -199,14 +196,10 @@ class _Handler:
                 self._end()
             if now >= self._step_ends_by:
                 self._step_ends_by = math.inf
-                self._interrupt_step()
-
-    def _interrupt_step(self) -> None:
-        """Raise in a rank that runs in this process, unless it is writing its results."""
-        control = self.control
-        if control is not None and control.rank is not None and not control.is_closing:
-            self._raises_next = True
-            os.kill(os.getpid(), signal.SIGTERM)
+                # Raise in a rank that runs in this process, unless it is writing its results.
+                if control is not None and control.rank is not None and not control.is_closing:
+                    self._raises_next = True
+                    os.kill(os.getpid(), signal.SIGTERM)
 
     def _end(self) -> None:
         import multiprocessing
@@ -240,22 +233,16 @@ def _last_seconds(grace: float, number: int) -> float:
     return max(seconds - 2, seconds * 0.9)
 
 
-def _is_ignored(number: int) -> bool:
-    return signal.getsignal(number) == signal.SIG_IGN
-
-
 def _stays(number: int) -> bool:
     """Whether the handler there stays: SIG_IGN, and submitit's that ignores SIGTERM."""
-    is_submitits = by_submitit() and callable(signal.getsignal(number)) and number == signal.SIGTERM
-    return is_submitits or _is_ignored(number)
+    handler = signal.getsignal(number)
+    is_submitits = by_submitit() and callable(handler) and number == signal.SIGTERM
+    return is_submitits or handler == signal.SIG_IGN
 
 
 @contextmanager
 def block_signals() -> Iterator[None]:
     """Signals stay pending inside this context; a process started here begins with them blocked."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield
@@ -283,7 +270,6 @@ def install_rank_handlers(control: RunControl) -> None:
             raise Interrupted(number)
 
     for number in HANDLED:
-        if not _is_ignored(number):
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handle)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -1,15 +1,20 @@
-"""`TCPStore`s that listen on one address alone: the loopback interface, or a launcher's address."""
+"""`TCPStore`s that listen on one address alone, and calls that end when their machine has gone."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import psutil
+import torch.distributed as dist
 from torch.distributed import (  # type: ignore[attr-defined]  # public, but not in __all__
     PrefixStore,
     TCPStore,
@@ -19,6 +24,76 @@ from gnntrain.errors import RunError, UserError
 
 LOOPBACK = "127.0.0.1"
 _CHECK_SECONDS = 10.0
+_TICK_SECONDS = 0.2
+
+
+class StoreTimeout(dist.DistNetworkError):
+    """The store has not answered in time: its machine is stopped or gone, or the network is."""
+
+
+class BoundedStore:
+    """Makes the calls of a store in a thread, and gives up when one takes longer than `timeout`.
+
+    TCPStore waits for an answer without end: if the serving process has ended, the connection
+    breaks and the call raises, but if its machine or the network has gone, nothing arrives.
+
+    Args:
+        connect: Returns the store. Called in the thread: also a client waits without end, for a
+            port at which another program listens.
+        timeout: Seconds that a call may take. Time counts only while this process runs: after
+            SIGSTOP and SIGCONT it does not take its own pause for the store's.
+
+    Raises:
+        torch.distributed.DistError: The store cannot be reached.
+        StoreTimeout: It has not answered in time. All later calls raise at once.
+    """
+
+    def __init__(self, connect: Callable[[], Any], timeout: float) -> None:
+        self.timeout, self._is_silent = timeout, False
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._make_calls, name="gnntrain-store", daemon=True).start()
+        try:
+            self._store = self._result(connect)
+        except BaseException:
+            self.close()
+            raise
+
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+        """As of `torch.distributed.Store`."""
+        value: bytes = self._result(lambda: self._store.compare_set(key, expected, desired))
+        return value
+
+    def add(self, key: str, amount: int, /) -> int:
+        """As of `torch.distributed.Store`."""
+        return int(self._result(lambda: self._store.add(key, amount)))
+
+    def set(self, key: str, value: str, /) -> None:
+        """As of `torch.distributed.Store`."""
+        self._result(lambda: self._store.set(key, value))
+
+    def close(self) -> None:
+        """End the thread, and let go of the store."""
+        self._is_silent = True
+        self._calls.put(None)
+
+    def _result(self, call: Callable[[], Any]) -> Any:
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        waited = 0.0
+        while not self._is_silent:
+            try:
+                return future.result(_TICK_SECONDS)
+            except TimeoutError:
+                waited += _TICK_SECONDS
+                self._is_silent |= waited >= self.timeout
+        raise StoreTimeout(f"The store has not answered for {self.timeout:g} s.")
+
+    def _make_calls(self) -> None:
+        while (one := self._calls.get()) is not None:
+            try:
+                one[0].set_result(one[1]())
+            except Exception as error:
+                one[0].set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +183,14 @@ def interface_of(host: str) -> str:
     raise UserError(f"No network interface of this machine has the address {host}.")
 
 
-def addresses_of(host: str) -> list[str]:
-    """The addresses of a host name, IPv4 first, as gloo prefers.
+def address_of(host: str) -> str:
+    """An address of a host name; IPv4 if it has one, as gloo prefers.
 
     Raises:
         OSError: The name is not known.
     """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    families = sorted(found, key=lambda one: one[0] != socket.AF_INET)
-    return list(dict.fromkeys(str(one[4][0]) for one in families))
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
 def own_address(towards: str) -> str:

@@ -52,7 +52,7 @@ def pinned(source: Tensor, context: DistributedContext) -> Tensor:
         raise PinningError(problems[0], _HINT)
     if context.is_machine_main:
         copy.copy_(source)
-    context.machine_barrier()
+    context.on_machine.barrier()
     return copy
 
 

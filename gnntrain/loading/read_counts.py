@@ -89,7 +89,7 @@ def most_read_nodes(
         stop = min(start + _NODES_AT_ONCE, num_nodes)
         reads = reads_between(start, stop)
         if context is not None:
-            reads = context.machine_sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
+            reads = context.on_machine.sum(torch.from_numpy(reads).to(context.device)).cpu().numpy()
         read = np.flatnonzero(reads)
         most, most_reads = np.append(most, read + start), np.append(most_reads, reads[read])
         if stop == num_nodes or len(most) > 2 * num_rows:  # sorting each time would take long

@@ -116,7 +116,7 @@ class ShardedFeatures(FeatureSource):
             some = slice(start, min(start + step, share.stop))
             fetched = as_tensor(ask_rows(self._caller, self._owners, self.name, nodes[some]))
             rows[some] = fetched.view(rows.dtype)
-        self._context.machine_barrier()
+        self._context.on_machine.barrier()
         self.cached_rows, self._slots_of = rows, slots_of
 
     def cache_by_table(self, nodes: Int64Array) -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]  # public, but not in __all__
-    FileStore,
-    HashStore,
-    PrefixStore,
-)
 
 from gnntrain.distributed.run_control import Store
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 
-KINDS = ("hash", "tcp", "file", "prefix", "late")
+KINDS = ("tcp", "prefix", "late")
 
 
 class LateStore:
@@ -71,23 +65,15 @@ class FrozenStore:
 class Clients:
     """Makes clients of one store, of the given kind."""
 
-    def __init__(self, kind: str, directory: Path) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._file = directory / "store"
         self._values: dict[str, bytes] = {}
-        self._server: Any = HashStore() if kind == "hash" else None
-        if kind in ("tcp", "prefix"):
-            self._server = serve_store(8, timeout=30)
+        self._server: Any = None if kind == "late" else serve_store(8, timeout=30)
 
     def client(self) -> Store:
         """One more client of the store."""
-        store: Any = self._server
         if self._kind == "late":
-            store = LateStore(self._values)
-        elif self._kind == "file":
-            store = FileStore(str(self._file), -1)
-        elif self._kind != "hash":
-            store = StoreAddress(LOOPBACK, self._server.port).connect(30)
-        if self._kind == "prefix":  # torchrun's store is shared with others
-            store = PrefixStore("gnntrain", store)
-        return store  # type: ignore[no-any-return]
+            return LateStore(self._values)
+        # torchrun's store is shared with others
+        prefix = "gnntrain" if self._kind == "prefix" else ""
+        return StoreAddress(LOOPBACK, self._server.port, prefix).connect(30)

@@ -42,7 +42,7 @@ def some_among_themselves(context: DistributedContext, directory: str) -> None:
     module.running_mean.fill_(float(context.rank))  # type: ignore[union-attr]
     own.synchronize_buffers(module)
     own.barrier()
-    own.machine_barrier()
+    own.on_machine.barrier()
     matrix = shared_tensor((2, 1), torch.float32, own, None)
     if own.is_machine_main:
         matrix[own.machine] = context.rank
@@ -53,7 +53,7 @@ def some_among_themselves(context: DistributedContext, directory: str) -> None:
         "machine_ranks": list(own.machine_ranks),
         "sum": own.sum(torch.tensor([context.rank])).tolist(),
         "broadcast": own.broadcast(context.rank),
-        "machine_broadcast": own.machine_broadcast(context.rank),
+        "machine_broadcast": own.on_machine.broadcast(context.rank),
         "gather": own.gather(context.rank),
         "gather_to_main": own.gather_to_main(context.rank),
         "buffer": module.running_mean.tolist(),  # type: ignore[union-attr]

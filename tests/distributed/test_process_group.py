@@ -16,7 +16,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.process_group import (
     abort_process_group,
     init_process_group,
-    leave_process_group,
     refuse_shared_gpus,
 )
 from gnntrain.distributed.run_control import RunControl
@@ -118,14 +117,8 @@ def test_only_a_group_that_fails_is_aborted(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(dist, "destroy_process_group", lambda: called.append("destroy"))
     abort = "_abort_process_group"
     monkeypatch.setattr(dist.distributed_c10d, abort, lambda: called.append("abort"))
-    leave_process_group()
     abort_process_group()
-    assert called == ["destroy", "abort"]
-
-
-def test_without_a_group_nothing_is_left() -> None:
-    leave_process_group()
-    abort_process_group()
+    assert called == ["abort"]
 
 
 def test_two_processes_on_one_gpu_are_refused() -> None:

@@ -17,10 +17,9 @@ import pytest
 
 from gnntrain.distributed import rendezvous as module
 from gnntrain.distributed.launchers import Launched
-from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
+from gnntrain.distributed.rendezvous import Rendezvous, core_share
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
-from gnntrain.limits import Container
 
 
 class Group:
@@ -72,7 +71,6 @@ def test_all_hear_what_each_tells(group: Make) -> None:
     met = group([0, 1, 0])
     met.do(lambda one: one.join(None, time.monotonic() + 60))
     assert met.do(lambda one: one.gather("squares", one.launched.process**2)) == [[0, 1, 4]] * 3
-    assert met.do(lambda one: one.share("word", f"of {one.launched.process}")) == ["of 0"] * 3
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def test_other_command_lines_end_all_processes(group: Make) -> None:
             one.join([f"trainer.epochs={1 + one.launched.process}"], time.monotonic() + 60)
             one.wait_for("config")
         except Exception as error:
-            module._end_others(one, error)
+            one.end_others(error)
             raise
 
     first, second = met.do(join)
@@ -117,7 +115,7 @@ def test_the_failure_of_another_process_is_raised(group: Make) -> None:
 
     def work(one: Rendezvous) -> None:
         if not one.is_main:
-            module._end_others(one, UserError("no raw files here"))
+            one.end_others(UserError("no raw files here"))
         one.wait_for("never told")
 
     for error in met.do(work):
@@ -130,7 +128,7 @@ def test_a_stop_request_to_one_process_interrupts_all(group: Make) -> None:
 
     def work(one: Rendezvous) -> None:
         if not one.is_main:
-            module._end_others(one, Interrupted(15))
+            one.end_others(Interrupted(15))
         one.wait_for("never told")
 
     for error in met.do(work):
@@ -138,11 +136,26 @@ def test_a_stop_request_to_one_process_interrupts_all(group: Make) -> None:
         assert error.number == 15
 
 
-def test_processes_that_do_not_come_are_counted(group: Make) -> None:
+def test_processes_that_do_not_come_are_awaited_aloud_and_then_counted(
+    group: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     met = group([0, 0, 0])
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.1)
     with pytest.raises(RankLost, match=r"1, 2\.") as caught:
-        met.members[0].join(None, time.monotonic() + 0.3)
+        met.members[0].join(None, time.monotonic() + 0.5)
     assert caught.value.ranks == (1, 2)
+    assert "for process 1, 2 of 3" in caplog.text
+
+
+def test_a_name_that_nobody_knows_ends_the_wait_early(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_NAME_SECONDS", 0.5)
+    found = Launched("test", 1, 2, None, "no-such-machine.invalid", 29500)
+    with pytest.raises(RankLost, match=r"process 0 at no-such-machine\.invalid port 29500"):
+        module._reachable(found, time.monotonic() + 600)
+    assert "no-such-machine.invalid" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -172,17 +185,9 @@ def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds
     ],
 )
 def test_ranks_of_a_machine_share_its_cores(
-    group: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    cores: list[list[int]],
-    quota: float | None,
-    expected: int,
+    cores: list[list[int]], quota: float | None, expected: int
 ) -> None:
-    [first] = group([0]).members
-    first.processes = [ProcessInfo("n1", "", i, own, "", None) for i, own in enumerate(cores)]
-    monkeypatch.setattr(module, "core_numbers", lambda: cores[0])
-    monkeypatch.setattr(module, "container", lambda: Container(None, None, quota, 0))
-    assert first.cores == expected
+    assert core_share(cores, cores[0], quota) == expected
 
 
 LISTEN = """
@@ -243,7 +248,7 @@ def test_other_machines_are_not_told_a_loopback_address(
     monkeypatch: pytest.MonkeyPatch, address: str, one_machine: bool, expected: str
 ) -> None:
     monkeypatch.setattr(module, "own_address", lambda _: "10.9.8.7")
-    monkeypatch.setattr(module, "addresses_of", lambda a: [a.replace("localhost", "127.0.0.1")])
+    monkeypatch.setattr(module, "address_of", lambda a: a.replace("localhost", "127.0.0.1"))
     found = Launched("test", 1, 2, None, address, 29500, is_on_one_machine=one_machine)
     assert module._resolved(found) == expected
 
@@ -255,7 +260,7 @@ def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.Monke
         return "fd00::7"
 
     monkeypatch.setattr(module, "own_address", own)
-    monkeypatch.setattr(module, "addresses_of", lambda _: ["127.0.1.1"])
+    monkeypatch.setattr(module, "address_of", lambda _: "127.0.1.1")
     found = Launched("test", 0, 2, None, "node1", 29500)
     assert module._resolved(found) == "fd00::7"
 
@@ -267,7 +272,7 @@ def test_process_0_of_a_machine_without_a_network_needs_its_own_address(
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(module, "own_address", fail)
-    monkeypatch.setattr(module, "addresses_of", fail)
+    monkeypatch.setattr(module, "address_of", fail)
     with pytest.raises(UserError, match="MASTER_ADDR=node1"):
         module._own_meeting_address(Launched("test", 0, 2, None, "node1", 29500))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,9 +27,9 @@ Join = Callable[[int | None], RunControl]
 
 
 @pytest.fixture(params=KINDS)
-def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
+def join(request: pytest.FixtureRequest) -> Join:
     """Makes the `RunControl` of a rank (None: of the supervisor) of one run."""
-    clients = Clients(request.param, tmp_path)
+    clients = Clients(request.param)
     return lambda rank: RunControl(clients.client(), rank)
 
 
@@ -92,7 +91,7 @@ def test_all_know_that_the_run_is_abandoned(join: Join) -> None:
     parent, rank = controls = (join(None), join(0))
     sync(*controls)
     assert not rank.is_abandoned
-    parent.abandon()
+    parent.is_abandoned = True
     sync(*controls)
     assert rank.is_abandoned
 
@@ -210,7 +209,7 @@ def test_a_store_that_has_gone_hides_no_error_and_keeps_the_ranks_from_nothing()
     fail(control, UserError("the value 7 is wrong"))
     assert control.first_failure() is None
     assert control.progress(0) == Progress()
-    control.abandon()
+    control.is_abandoned = True
     control.sync()
     assert control.is_abandoned
 

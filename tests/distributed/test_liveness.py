@@ -1,20 +1,24 @@
-"""Ranks that go silent, simulated: looks and beats are made by hand."""
+"""Ranks that go silent, simulated: looks and signs of life are made by hand."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.distributed.bounded_store import BoundedStore
-from gnntrain.distributed.heartbeats import LOOK_SECONDS, HeartbeatMonitor, Roster
+from gnntrain.distributed import liveness
+from gnntrain.distributed.liveness import LOOK_SECONDS, Roster, Watch
 from gnntrain.distributed.run_control import Phase, RunControl
+from gnntrain.distributed.tcp_store import BoundedStore, StoreTimeout
 from gnntrain.errors import Interrupted, RankLost, UserError
-from tests.distributed.stores import FrozenStore, GoneStore, LateStore
+from tests.distributed.stores import KINDS, Clients, FrozenStore, GoneStore, LateStore
 from tests.examples import examples
 
 ROSTER = Roster((0, 0, 1, 1), ("gnn1, 10.77.0.1", "gnn2, 10.77.0.2"))
@@ -35,7 +39,7 @@ class Group:
         values: dict[str, bytes] = {}
         ranks = range(len(roster.machines))
         self.controls = [RunControl(LateStore(values), rank) for rank in ranks]
-        self.monitors = [HeartbeatMonitor(control, roster, TIMEOUT) for control in self.controls]
+        self.watches = [Watch(control, roster, TIMEOUT) for control in self.controls]
         for control in self.controls:
             control.enter(Phase.TRAINING, 7)
         self.stopped: set[int] = set()
@@ -45,9 +49,9 @@ class Group:
             for rank, control in enumerate(self.controls):
                 if rank not in self.stopped:
                     control.sync()
-            for rank, monitor in enumerate(self.monitors):
+            for rank, watch in enumerate(self.watches):
                 if rank not in self.stopped:
-                    monitor.look()
+                    watch.look()
 
 
 @pytest.fixture
@@ -58,10 +62,10 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
-        made.pass_time()
+        for rank in {0, 1, 2, 3} - made.stopped:
+            made.controls[rank].sync()
 
-    monkeypatch.setattr("gnntrain.distributed.heartbeats.time.sleep", sleep)
-    monkeypatch.setattr("gnntrain.distributed.heartbeats.time.monotonic", lambda: now)
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
     return made
 
 
@@ -75,39 +79,22 @@ def message(lost: Any) -> str:
     return lost.message
 
 
-@pytest.mark.parametrize(
-    ("ranks", "named"),
-    [
-        ([3], "rank 3 on machine 1 (gnn2, 10.77.0.2)"),
-        ([2, 3], "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"),
-        (
-            [1, 2],
-            "rank 1 on machine 0 (gnn1, 10.77.0.1) and rank 2 on machine 1 (gnn2, 10.77.0.2)",
-        ),
-    ],
-)
-def test_ranks_are_named_with_their_machines(ranks: list[int], named: str) -> None:
-    assert ROSTER.named(ranks) == named
-
-
 def test_rank_0_notices_who_is_silent_for_the_whole_time_and_the_others_that_it_is(
     group: Group,
 ) -> None:
     group.pass_time(5)
     group.stopped = {2}
-    group.pass_time(LOOKS - 1)
-    assert [call.lost() for call in group.monitors] == [None] * 4
+    group.pass_time(LOOKS)  # the last sign of life arrives late
+    assert [watch.lost() for watch in group.watches] == [None] * 4
     group.pass_time(1)
-    assert "Rank 2 on machine 1 (gnn2, 10.77.0.2) has not answered" in message(
-        group.monitors[0].lost()
-    )
-    assert "since step 7" in message(group.monitors[0].lost())
-    assert group.monitors[1].lost() is None
+    told = message(group.watches[0].lost())
+    assert told.startswith("Rank 2 on machine 1 (gnn2, 10.77.0.2) has not answered for 20 s, since")
+    assert "since step 7" in told
+    assert group.watches[1].lost() is None
     group.stopped = {0}
     group.pass_time(LOOKS + 1)
-    assert [message(call.lost()).split(" has")[0] for call in group.monitors[1:]] == [
-        "Rank 0 on machine 0 (gnn1, 10.77.0.1)"
-    ] * 3
+    for watch in group.watches[1:]:
+        assert message(watch.lost()).startswith("Rank 0 on machine 0 (gnn1, 10.77.0.1) has not")
 
 
 def test_a_rank_that_was_itself_stopped_accuses_nobody(group: Group) -> None:
@@ -116,7 +103,7 @@ def test_a_rank_that_was_itself_stopped_accuses_nobody(group: Group) -> None:
     group.pass_time(10 * LOOKS)
     group.stopped = set()
     group.pass_time(1)
-    assert [call.lost() for call in group.monitors] == [None] * 4
+    assert [watch.lost() for watch in group.watches] == [None] * 4
 
 
 @pytest.mark.parametrize("observer", [0, 1, 3])
@@ -126,7 +113,7 @@ def test_a_lost_connection_is_explained_by_the_rank_that_went_silent(
     group.pass_time(3)
     group.stopped = {2}
     fail_in_collective(group.controls[observer])
-    told = message(group.monitors[observer].cause(lost_connection))
+    told = message(group.watches[observer].cause(lost_connection))
     assert told.startswith("Rank 2 on machine 1 (gnn2, 10.77.0.2) has ended")
 
 
@@ -134,7 +121,7 @@ def test_a_time_out_is_explained_by_the_machine_that_does_not_answer(group: Grou
     group.pass_time(3)
     group.stopped = {2, 3}
     fail_in_collective(group.controls[1])
-    told = message(group.monitors[1].cause(timed_out))
+    told = message(group.watches[1].cause(timed_out))
     assert told.startswith("Ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2) have not answered")
 
 
@@ -143,7 +130,7 @@ def test_a_time_out_while_all_live_is_explained_by_the_rank_that_does_not_wait(
 ) -> None:
     for rank in (0, 1, 3):
         fail_in_collective(group.controls[rank])
-    told = message(group.monitors[1].cause(timed_out))
+    told = message(group.watches[1].cause(timed_out))
     assert told.startswith("Rank 2 on machine 1 (gnn2, 10.77.0.2) has not answered")
 
 
@@ -152,40 +139,22 @@ def test_what_a_rank_has_reported_is_the_cause_and_that_it_ended_no_loss(group: 
     group.controls[3].end()
     group.stopped = {3}
     fail_in_collective(group.controls[0])
-    assert isinstance(group.monitors[0].cause(lost_connection), UserError)
-
-
-def test_ranks_that_have_ended_by_themselves_are_not_lost(group: Group) -> None:
-    group.pass_time(3)
-    for rank in (1, 2, 3):
-        group.controls[rank].end()
-        group.controls[rank].beat(rank)  # a late `set` has then arrived
-    group.stopped = {1, 2, 3}
-    group.pass_time(2 * LOOKS)
-    assert group.monitors[0].lost() is None
+    assert isinstance(group.watches[0].cause(lost_connection), UserError)
 
 
 def test_a_run_that_is_ended_beside_a_rank_that_was_killed_at_the_start_names_that_rank(
     group: Group,
 ) -> None:
-    for control in group.controls:
-        control.enter(Phase.STARTING, 0)
     group.pass_time(3)
     group.stopped = {3}
     group.controls[2].request_stop(signal.SIGTERM)  # by torchrun
     group.pass_time(2)
     interrupted = Interrupted(signal.SIGTERM)
-    assert group.monitors[2].cause(interrupted) is None
-    assert message(group.monitors[0].cause(interrupted)).startswith("Rank 3 on machine 1")
+    assert group.watches[1].cause(interrupted) is None  # it has begun: all save and end
     for control in group.controls:
-        control.enter(Phase.TRAINING, 1)
-    assert group.monitors[0].cause(interrupted) is None
-
-
-def test_an_error_outside_of_collectives_is_the_rank_s_own(group: Group) -> None:
-    group.pass_time(3)
-    group.stopped = {2}
-    assert group.monitors[1].cause(ValueError("it broke")) is None
+        control.enter(Phase.STARTING, 0)
+    assert group.watches[2].cause(interrupted) is None
+    assert message(group.watches[0].cause(interrupted)).startswith("Rank 3 on machine 1")
 
 
 @pytest.mark.parametrize("error", [TimeoutError("timed out"), RuntimeError("read timed out")])
@@ -193,7 +162,7 @@ def test_an_error_that_speaks_of_a_time_out_accuses_nobody(group: Group, error: 
     group.pass_time(3)
     with pytest.raises(type(error)), group.controls[1].waiting():
         raise error  # as by a user's module in the backward pass
-    assert group.monitors[1].cause(error) is None
+    assert group.watches[1].cause(error) is None
 
 
 @pytest.mark.parametrize(
@@ -201,50 +170,83 @@ def test_an_error_that_speaks_of_a_time_out_accuses_nobody(group: Group, error: 
 )
 def test_a_store_that_is_lost_is_rank_0(store: Any, words: str) -> None:
     control = RunControl(BoundedStore(lambda: store, timeout=1), rank=2)
-    calls = HeartbeatMonitor(control, ROSTER, TIMEOUT)
-    assert calls.lost() is None
+    watch = Watch(control, ROSTER, TIMEOUT)
+    assert watch.lost() is None
     control.sync()
-    calls.look()
-    told = message(calls.lost())
+    told = message(watch.lost())
     assert told.startswith(f"Rank 0 on machine 0 (gnn1, 10.77.0.1) {words}")
     fail_in_collective(control)
-    assert message(calls.cause(lost_connection)) == told
+    assert message(watch.cause(lost_connection)) == told
 
 
 @examples(30)
-@given(
-    machines=st.lists(st.integers(1, 3), min_size=1, max_size=4),
-    pick=st.data(),
-)
-def test_exactly_the_ranks_that_stopped_are_named(machines: list[int], pick: Any) -> None:
+@given(machines=st.lists(st.integers(1, 3), min_size=1, max_size=4), pick=st.data())
+def test_exactly_the_ranks_that_stopped_and_did_not_end_are_named(
+    machines: list[int], pick: Any
+) -> None:
     of_rank = tuple(m for m, count in enumerate(machines) for _ in range(count))
     roster = Roster(of_rank, tuple(f"host{m}" for m in range(len(machines))))
     made = Group(roster)
-    ranks = range(len(of_rank))
-    draw: Callable[[Any], Any] = pick.draw
-    stopped = draw(st.sets(st.sampled_from(ranks), max_size=len(of_rank) - 1))
-    stopped -= {0}
-    made.pass_time(draw(st.integers(1, 5)))
-    made.stopped = stopped
+    some = st.sets(st.sampled_from(range(len(of_rank))))
+    stopped, ended = pick.draw(some) - {0}, pick.draw(some) - {0}
+    made.pass_time(pick.draw(st.integers(1, 5)))
+    for rank in ended:
+        made.controls[rank].end()
+        made.controls[rank].progress(rank)  # a late `set` has then arrived
+    made.stopped = stopped | ended
     made.pass_time(LOOKS + 1)
-    lost = made.monitors[0].lost()
-    if not stopped:
-        assert lost is None
-    else:
-        named = roster.named(sorted(stopped))
-        assert message(lost).lower().startswith(named)
+    lost = made.watches[0].lost()
+    assert (lost is None) == (not stopped - ended)
+    if lost is not None:
+        assert message(lost).lower().startswith(roster.named(sorted(stopped - ended)))
 
 
 @pytest.mark.parametrize(
-    ("ranks", "named", "count"),
+    ("ranks", "named"),
     [
-        ((), "machine 1 (gnn2, 10.77.0.2)", 1),  # lost before its ranks were known
-        ((range(1), range(1, 2)), "rank 1 on machine 1 (gnn2, 10.77.0.2)", 1),
-        ((range(2), range(2, 4)), "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)", 2),
+        ((), "machine 1 (gnn2, 10.77.0.2)"),  # lost before its ranks were known
+        ((range(2), range(2, 4)), "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"),
     ],
 )
-def test_a_lost_machine_is_named_with_its_ranks(
-    ranks: tuple[range, ...], named: str, count: int
-) -> None:
+def test_a_lost_machine_is_named_with_its_ranks(ranks: tuple[range, ...], named: str) -> None:
     roster = Roster((0, 1), ROSTER.hosts, of_machines=True, ranks=ranks)
-    assert (roster.named([1]), roster.count([1])) == (named, count)
+    assert roster.named([1]) == named
+
+
+def test_a_script_that_goes_on_after_its_run_is_no_longer_watched() -> None:
+    with Watch(RunControl()).running():
+        [thread] = [one for one in threading.enumerate() if one.name == "gnntrain-watch"]
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bounded_store_answers_as_the_store_does(kind: str) -> None:
+    clients = Clients(kind)  # serves the store while it lives
+    store = BoundedStore(clients.client, timeout=30)
+    assert [store.add("n", 2), store.add("n", 1)] == [2, 3]
+    store.set("a", "1")
+    assert [store.compare_set("a", "1", "2"), store.compare_set("b", "", "")] == [b"2", b""]
+    with pytest.raises(dist.DistNetworkError, match="Broken pipe"):
+        BoundedStore(GoneStore, timeout=30).add("n", 1)
+
+
+def test_a_store_that_does_not_answer_ends_the_calls_of_all_threads() -> None:
+    frozen = FrozenStore()
+    store = BoundedStore(lambda: frozen, timeout=1)
+    ended: list[Exception] = []
+
+    def call() -> None:
+        try:
+            store.add("n", 1)
+        except dist.DistError as error:
+            ended.append(error)
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [type(error) for error in ended] == [StoreTimeout] * 3
+    assert 1 <= time.monotonic() - began < 15
+    frozen.thaw.set()
