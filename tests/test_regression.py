@@ -192,11 +192,11 @@ def test_a_run_of_an_older_version_still_opens() -> None:
         (["dataset=hills"], ["task.type=node_regression", "hills"]),
         ([*HILLS, "trainer.label_smoothing=0.1"], ["trainer.label_smoothing"]),
         ([*HILLS, "trainer.class_weights=balanced"], ["trainer.class_weights"]),
-        (["task.type=node_regression"], ["task.type", "synthetic"]),
-        (["task.loss=huber"], ["task.loss", "task.type=node_regression"]),
+        (["task.type=node_regression"], ["task.type=node_regression", "leave it out"]),
+        (["task.loss=huber"], ["task.loss=huber", "task.type"]),
         (
             ["dataset=files", "dataset.task=regression"],
-            ["dataset.task", "task.type=node_regression"],
+            ["dataset.task=regression", "task.type"],
         ),
         (
             ["dataset=files", "dataset.task=binary", "task.type=node_regression"],
