@@ -20,7 +20,9 @@ from gnntrain.build import (
     is_server,
     sampler_in_words,
 )
+from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
+from gnntrain.config import Config
 from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.graph import Graph
 from gnntrain.devices import is_gpu, peak_memory
@@ -237,7 +239,7 @@ def _info(
         num_classes=graph.num_classes,
         num_parameters=trainer.num_parameters,
         world_size=trainer.context.world_size,
-        device=_devices_in_words(trainer.context, config.distributed.servers, job.kernels),
+        device=_devices_in_words(trainer.context, config, job.kernels),
         metric=graph.metric,
         store_path=str(job.store),
         store_reason=job.store_reason,
@@ -261,12 +263,17 @@ def _info(
     )
 
 
-def _devices_in_words(context: DistributedContext, servers: int, kernels: KernelChoice) -> str:
-    kind = "GPU" if is_gpu(context.device) else "CPU"
-    ranks = counted(context.world_size, f"{kind} rank")
+def _devices_in_words(context: DistributedContext, config: Config, kernels: KernelChoice) -> str:
+    on_gpu = is_gpu(context.device)
+    ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
     if context.num_machines > 1:
         ranks += f" on {context.num_machines} machines"
     each = " each" if context.world_size > 1 else ""
-    served = f"; {counted(servers, 'server')}" if servers else ""
-    computed = "" if kernels == CPU_KERNELS else f"; {kernels}"
-    return f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}{served}{computed}"
+    servers = config.distributed.servers
+    notes = [
+        counted(servers, "server") if servers else "",
+        "" if kernels == CPU_KERNELS else str(kernels),
+        "" if on_gpu else product_note(config.trainer.precision),
+    ]
+    threads = f"{counted(torch.get_num_threads(), 'thread')}{each}"
+    return "; ".join([f"{ranks}, {threads}", *filter(None, notes)])

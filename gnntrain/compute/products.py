@@ -6,6 +6,7 @@ activations stay bfloat16 in memory; their products are computed in float32.
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -30,6 +31,11 @@ def product_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 and not multiplies_bf16() else dtype
 
 
+def product_note(precision: str) -> str:
+    """The remark of a CPU that does not multiply in `trainer.precision`, or nothing."""
+    return "products in float32" if precision == "bf16" and not multiplies_bf16() else ""
+
+
 def prepare_autocast() -> None:
     """Have autocast on the CPU compute in float32 where bfloat16 is slow, in this process.
 
@@ -38,9 +44,11 @@ def prepare_autocast() -> None:
     if multiplies_bf16() or _OVERRIDES:
         return
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    library.impl("linear", _linear, "AutocastCPU")
-    for name in ("matmul", "mm", "bmm", "addmm", "baddbmm"):
-        library.impl(name, _in_float32(getattr(torch, name)), "AutocastCPU")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells of operators that are overridden
+        library.impl("linear", _linear, "AutocastCPU")
+        for name in ("matmul", "mm", "bmm", "addmm", "baddbmm"):
+            library.impl(name, _in_float32(getattr(torch, name)), "AutocastCPU")
     _OVERRIDES.append(library)
 
 

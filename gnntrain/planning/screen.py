@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.planning.plan import Plan
 from gnntrain.reporting.tables import Section, checks, pairs
@@ -39,6 +40,7 @@ def _run(plan: Plan) -> Pairs:
     inputs = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
     outputs = counted_outputs(graph.num_classes, graph.task)
     kernels = plan.ranks[0].kernels
+    products = product_note(plan.config.trainer.precision)
     threads = "" if plan.measured_on else f", {counted(plan.measured.threads, 'thread')} each"
     return [
         ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
@@ -49,6 +51,7 @@ def _run(plan: Plan) -> Pairs:
         ("ranks", f"{counted(plan.asked.world_size, f'{kind} rank')}{threads}"),
         *(("", where) for where in plan.ranks[0].placement),
         *([("", kernels)] if kernels != str(CPU_KERNELS) else []),
+        *([("", products)] if products and not plan.asked.use_gpus else []),
     ]
 
 
