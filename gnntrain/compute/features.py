@@ -132,7 +132,7 @@ class LazyFeatures:
 
     def addresses(self) -> Tensor:
         """Where the rows begin that lie in several matrices: int64 `[n]`, addresses."""
-        row_bytes = max(self.rows, *self.held, key=len).stride(0) * self.rows.element_size()
+        row_bytes = max((self.rows, *self.held), key=len).stride(0) * self.rows.element_size()
         nodes = torch.arange(len(self), device=self.device) if self.nodes is None else self.nodes
         found = torch.zeros_like(nodes)
         if self.parts is not None:
