@@ -145,15 +145,16 @@ def test_without_a_cache_each_start_checks_again(machine: Machine, tmp_path: Pat
 def test_others_wait_for_who_checks_but_not_for_ever(machine: Machine) -> None:
     path = cache_file(H100)
     path.parent.mkdir(parents=True)
-    with FileLock(path.with_suffix(".lock")), ThreadPoolExecutor(2) as pool:
-        assert pool.submit(faults, seconds=0.3).result() == {}  # the other one may be stopped
-        assert len(machine.tries) == 1
-        path.unlink()
-        waiting = pool.submit(faults)
-        with pytest.raises(TimeoutError):
-            waiting.result(0.3)
-        path.write_text(json.dumps(dict.fromkeys(names(), Outcome())))
-    assert waiting.result() == {}
+    with ThreadPoolExecutor(2) as pool:
+        with FileLock(path.with_suffix(".lock")):
+            assert pool.submit(faults, seconds=0.3).result() == {}  # the other one may be stopped
+            assert len(machine.tries) == 1
+            path.unlink()
+            waiting = pool.submit(faults)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+            path.write_text(json.dumps(dict.fromkeys(names(), Outcome())))
+        assert waiting.result() == {}
     assert len(machine.tries) == 1
 
 
