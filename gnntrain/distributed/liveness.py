@@ -33,7 +33,7 @@ from gnntrain.distributed.run_control import (
     is_timeout,
     process_name,
 )
-from gnntrain.distributed.signals import CLOSE_SECONDS, step_seconds
+from gnntrain.distributed.signals import CLOSE_SECONDS, ENDING, step_seconds
 from gnntrain.distributed.tcp_store import StoreTimeout
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError, exit_code
 from gnntrain.limits import container
@@ -346,6 +346,9 @@ class Supervisor:
                 if self._control.stop_requested:
                     return self._stop(self._control.stop_requested)
             if failed := self._failed():
+                signals = {code - 128 for code in failed.values()}
+                if signals <= {*ENDING}:  # all act on a signal that this process has not read yet
+                    return self._stop(signals.pop())
                 self._fail(failed)
         finally:
             for process in self._processes.values():  # at once after a second Ctrl-C

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import from_dict
+from gnntrain.config import (
+    Config,
+    FilesConfig,
+    ModelConfig,
+    RunConfig,
+    TrainerConfig,
+    from_dict,
+)
 from gnntrain.data.graph import EDGE
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
+from gnntrain.inference import infer
 from gnntrain.models import GNN, AnyModel, build_model
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
+from gnntrain.run import train
 from gnntrain.tasks import NodeRegression
 from tests.graphs import random_graph, stored
 from tests.packages import install
@@ -246,3 +256,28 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     with pytest.raises(RunError, match="No space left"):
         export(tmp_path / "run", tmp_path / "new" / "out")
     assert not list((tmp_path / "new").iterdir())
+
+
+def test_the_card_adds_the_loops_that_training_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loops given twice stay two; a node without an edge, the last one, gets one too."""
+    x, nodes = torch.randn(10, 4), torch.arange(8)
+    ring = torch.stack([nodes, nodes.roll(-1)])
+    edge_index = torch.cat([ring, torch.tensor([[0, 0, 1], [0, 0, 1]])], dim=1)
+    masks = {f"{name}_mask": torch.arange(10) % 3 == i for i, name in enumerate(("train", "val"))}
+    config = Config(
+        dataset=FilesConfig(add_self_loops=True),
+        model=ModelConfig(name="sage", aggregator="sum"),
+        trainer=TrainerConfig(epochs=1, gpus=0),
+        run=RunConfig(dir=str(tmp_path / "run")),
+    )
+    train(config, data={"x": x, "edge_index": edge_index, "y": torch.arange(10) % 2, **masks})
+    folder = export(tmp_path / "run").path
+    (use, *_) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    monkeypatch.syspath_prepend(folder)
+    given: dict[str, Any] = {"x": x, "edge_index": edge_index}
+    exec(use, given)
+    del sys.modules["model"]
+    logits = torch.as_tensor(infer(tmp_path / "run").logits)
+    torch.testing.assert_close(given["logits"].view_as(logits), logits, atol=1e-5, rtol=1e-5)
