@@ -116,8 +116,9 @@ def test_an_operator_errs_no_more_than_its_reference(
             largest = error(best.nan_to_num(neginf=0), torch.zeros_like(best))
             unit = torch.finfo(got.dtype).eps * max(1, largest)
             assert error(other, best) <= 16 * unit
-            # In float64 the reference errs no more than itself.
-            few = 16 if got.dtype == torch.float64 else 2
+            # In float64 the reference errs no more than itself. Else additions in another order
+            # of numbers that are larger than their sum make up for a few units.
+            few = 16 if got.dtype == torch.float64 else 4
             assert error(got, best) <= 2 * error(other, best) + few * unit
 
 
