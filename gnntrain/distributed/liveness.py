@@ -346,8 +346,12 @@ class Supervisor:
                 if self._control.stop_requested:
                     return self._stop(self._control.stop_requested)
             if failed := self._failed():
+                self._control.sync()
                 signals = {code - 128 for code in failed.values()}
-                if signals <= {*ENDING}:  # all act on a signal that this process has not read yet
+                # All have acted on a signal, and this process has not read the request; unless
+                # they were ended beside a failure, also one on another machine.
+                has_failed = self._control.is_abandoned or self._control.first_failure() is not None
+                if signals <= {*ENDING} and not has_failed:
                     return self._stop(signals.pop())
                 self._fail(failed)
         finally:
