@@ -8,15 +8,19 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.distributed.launchers import launched
-from gnntrain.errors import UserError
+from gnntrain.errors import GnntrainError, UserError
 from gnntrain.paths import expanded
+
+if TYPE_CHECKING:
+    from gnntrain.config import Config
 
 _INTERRUPTED = 130
 _MOST_ENTRIES = 8
@@ -146,10 +150,26 @@ def exit_code(summary: Mapping[str, Any]) -> int:
     return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
 
 
-def in_meeting(lead: Callable[[], int]) -> int:
-    """Train; of several processes that a launcher has started the first leads, others follow."""
-    if launched() is None:
+def in_meeting(lead: Callable[[], int], configure: Callable[[], Config]) -> int:
+    """Train; of several processes that a launcher has started the first leads, others follow.
+
+    Args:
+        lead: Trains.
+        configure: Returns the configuration.
+    """
+    if (found := launched()) is None:
         return lead()
+    if found.local_rank is None:  # one process a machine, which starts a rank for each GPU
+        from gnntrain.config import training_device
+        from gnntrain.devices import gpus_here
+        from gnntrain.distributed.processes import run_ranks
+
+        with suppress(GnntrainError):  # `lead` tells it
+            config = configure()
+            num_gpus = training_device(config.trainer, gpus_here())[1]
+            num_ranks = found.num_ranks or num_gpus or config.distributed.num_processes
+            if num_ranks > 1:
+                return run_ranks(found, num_ranks)
     # torch would warn, on every rank, of each address that has no name. It reads this when loaded.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from gnntrain.distributed.rendezvous import meeting

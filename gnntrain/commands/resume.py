@@ -12,13 +12,21 @@ from gnntrain.errors import UserError
 from gnntrain.paths import expanded, is_folder
 
 if TYPE_CHECKING:
+    from gnntrain.config import Config
     from gnntrain.sweep import SweepFolder
 
 _MOST_RUNS = 20
 
 
 def _resume(arguments: Arguments) -> int:
-    return in_meeting(lambda: _lead(arguments))
+    return in_meeting(lambda: _lead(arguments), lambda: _configured(arguments))
+
+
+def _configured(arguments: Arguments) -> Config:
+    from gnntrain.app import recompose_config
+    from gnntrain.run import saved_config
+
+    return recompose_config(saved_config(arguments.positionals[0]), arguments.overrides)
 
 
 def _lead(arguments: Arguments) -> int:
@@ -32,11 +40,10 @@ def _lead(arguments: Arguments) -> int:
         refuse_several("resume", arguments)
         refuse_links(folder.path)
         return _resume_sweep(folder, arguments.overrides)
-    from gnntrain.app import recompose_config
-    from gnntrain.run import resume, saved_config
+    from gnntrain.run import resume
 
     _refuse_folder_of_runs(run)
-    config = recompose_config(saved_config(run), arguments.overrides)
+    config = _configured(arguments)
     return exit_code(resume(run, config, overrides=arguments.overrides))
 
 

@@ -12,6 +12,7 @@ from gnntrain.startup import collection_paused
 
 if TYPE_CHECKING:
     from gnntrain.app import Sources
+    from gnntrain.config import Config
 
 _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
@@ -21,7 +22,14 @@ def _train(arguments: Arguments) -> int:
     if shows or arguments.is_sweep:
         return _run(arguments)
     with collection_paused():
-        return in_meeting(lambda: _run(arguments))
+        return in_meeting(lambda: _run(arguments), lambda: _configured(arguments))
+
+
+def _configured(arguments: Arguments) -> Config:
+    from gnntrain.app import compose_config
+
+    dirs, path, name = arguments.config_dirs, arguments.config_path, arguments.config_name
+    return compose_config(arguments.overrides, dirs, config_path=path, config_name=name).config
 
 
 def _run(arguments: Arguments) -> int:
