@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from gnntrain.errors import Interrupted
-from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, Listener, Pruned, RunInfo, StepProgress
 
 Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
 """A message to the parent: kind and content."""
@@ -18,10 +18,11 @@ Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
 _STEP_SECONDS = 0.2
 
 
-class Channel:
+class Channel(Listener):
     """Sends the events of a run to a parent process, which may prune the run after an epoch.
 
-    Can be pickled to a spawned rank. Where the parent is gone, the run ends as by SIGTERM.
+    Can be pickled to a spawned rank. Where the parent is gone, the run ends as by SIGTERM. The
+    process that waits for the end of the run sends that.
 
     Args:
         connection: To the parent, which answers each epoch with (epoch, whether to prune).
@@ -29,9 +30,7 @@ class Channel:
     """
 
     def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._sent = clock()
+        self._connection, self._clock, self._sent = connection, clock, clock()
 
     def on_start(self, info: RunInfo) -> None:
         """Send."""
@@ -56,9 +55,6 @@ class Channel:
     def on_message(self, text: str) -> None:
         """Send."""
         self._send(("message", text))
-
-    def on_finish(self, summary: Summary) -> None:
-        """Nothing: the process that waits for the end of the run sends it."""
 
     def _send(self, event: Event) -> None:
         with _ending_with_the_parent():
