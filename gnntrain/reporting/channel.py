@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from gnntrain.errors import Interrupted
-from gnntrain.training.records import EpochRecord, Listener, Pruned, RunInfo, StepProgress
+from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 
 Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
 """A message to the parent: kind and content."""
@@ -18,11 +18,10 @@ Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
 _STEP_SECONDS = 0.2
 
 
-class Channel(Listener):
+class Channel:
     """Sends the events of a run to a parent process, which may prune the run after an epoch.
 
-    Can be pickled to a spawned rank. Where the parent is gone, the run ends as by SIGTERM. The
-    process that waits for the end of the run sends that.
+    Can be pickled to a spawned rank. Where the parent is gone, the run ends as by SIGTERM.
 
     Args:
         connection: To the parent, which answers each epoch with (epoch, whether to prune).
@@ -55,6 +54,9 @@ class Channel(Listener):
     def on_message(self, text: str) -> None:
         """Send."""
         self._send(("message", text))
+
+    def on_finish(self, summary: Summary) -> None:
+        """Nothing: the process that waits for the end of the run sends it."""
 
     def _send(self, event: Event) -> None:
         with _ending_with_the_parent():
