@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -17,6 +16,7 @@ from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_s
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.embedding import LearntRows
 from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
+from gnntrain.models.plain import LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 if TYPE_CHECKING:
@@ -30,32 +30,6 @@ InputRows = Rows | LearntRows
 
 SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
-
-
-@dataclass(frozen=True)
-class LayerTypes:
-    """The types and widths of one layer.
-
-    Attributes:
-        in_channels: Width of the layer's input, by the node types that it reads.
-        out_channels: Width of its output.
-        node_types: The node types whose rows it computes.
-        edge_types: The edge types into these, in the graph's order.
-        is_output: Whether it gives the model's outputs.
-        one_hot: The node types whose input is one-hot. Such an input times a matrix is a row of the
-            matrix: the node's row in the table holds, side by side, those of all the matrices.
-    """
-
-    in_channels: Mapping[NodeType, int]
-    out_channels: int
-    node_types: tuple[NodeType, ...]
-    edge_types: tuple[EdgeType, ...]
-    is_output: bool
-    one_hot: tuple[NodeType, ...] = ()
-
-    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
-        """The edge types whose destinations are of `node_type`."""
-        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
 
 
 class HeteroConv:

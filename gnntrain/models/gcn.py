@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Unpack
 
 import torch_geometric.nn as pyg
@@ -68,4 +67,4 @@ class GCN(GNN):
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
-        return replace(self.basic_gnn("GCN"), inputs=("x", "edge_index", "edge_weight"))
+        return self.basic_gnn("GCN", inputs=("x", "edge_index", "edge_weight"))
