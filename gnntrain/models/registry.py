@@ -82,8 +82,8 @@ class PlainModel(nn.Module):
             return out
         found = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise UserError(
-            f"model {self.name} gave outputs {found} for {num_rows:,} nodes; they must be a tensor "
-            f"{list(expected)}: a row a node, {self.out_channels} columns.",
+            f"model {self.name} gave outputs {found} for {num_rows:,} nodes; they must be "
+            f"{list(expected)}: a tensor, a row a node, {self.out_channels} columns.",
             "Its last layer must be as wide as the argument out_channels.",
         )
 
