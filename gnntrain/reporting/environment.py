@@ -111,7 +111,7 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
     query = "--query-gpu=name,memory.total,driver_version"
     text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = csv.reader((text or "").splitlines(), skipinitialspace=True)
-    return [_gpu(*row, unit=2**20) for row in rows if len(row) == 3]
+    return [_gpu(row[0], row[1], row[2], unit=2**20) for row in rows if len(row) == 3]
 
 
 def _amd_gpus() -> list[dict[str, Any]]:
