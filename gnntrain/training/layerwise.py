@@ -106,8 +106,9 @@ class LayerwiseEvaluator(Evaluator):
     of the layer's activations, for all ranks of its machine. Memory of a machine: two such matrices
     a node type; the transformed rows that a stage aggregates instead of the layer's input; the sum
     of one type's stages, where several are computed one after the other; for each rank a chunk or
-    two; and the aggregates that are kept, see `Layer`. Types that the outputs do not depend on are skipped. Where the device does not read rows
-    in place, a chunk's in-neighbours are gathered, each once, and renumbered.
+    two; and the aggregates that are kept, see `Layer`. Types that the outputs do not depend on are
+    skipped. Where the device does not read rows in place, a chunk's in-neighbours are gathered,
+    each once, and renumbered.
     """
 
     def __init__(self, access: GraphAccess, task: Task) -> None:
@@ -115,6 +116,11 @@ class LayerwiseEvaluator(Evaluator):
         is_local = all(isinstance(rows, LazyFeatures) for rows in access.features.values())
         self._gathers = access.is_partitioned or not is_local
         self._aggregated_by: HeteroConv | None = None
+
+    @property
+    def is_faster_later(self) -> bool:
+        """Whether an evaluation has kept what makes later ones faster."""
+        return self._aggregated_by is not None
 
     @property
     def memory_hint(self) -> str:
@@ -126,7 +132,7 @@ class LayerwiseEvaluator(Evaluator):
         )
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        outputs, _ = self.outputs(model)
+        outputs, _ = self.outputs(model, keeps=True)
         computed = list(self.access.computed(self._task, outputs))
         metrics = exact_metrics(self._task, computed, self._context)
         del outputs, computed
@@ -152,17 +158,20 @@ class LayerwiseEvaluator(Evaluator):
             embeddings = LazyFeatures(stored_rows(graph)[graph.target])
         return Inferred(self._task, graph, outputs.cpu(), embeddings)
 
-    def outputs(self, model: AnyModel, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
+    def outputs(
+        self, model: AnyModel, *, embed: bool = False, keeps: bool = False
+    ) -> tuple[Tensor, Rows | None]:
         """The model's outputs for the machine's nodes of the target type, float32
         `[n, num_outputs]`; and for `embed` the rows of all nodes of that type that enter the last
-        layer. Valid until the next call; `Interrupted` as `evaluate` is. Collective."""
+        layer. With `keeps` the next call may be faster, see `Layer.keeps_aggregates`. Valid until
+        the next call; `Interrupted` as `evaluate` is. Collective."""
         assert isinstance(model, HeteroGNN)
         buffers, target = self.access.buffers, self.access.schema.target
         try:
             with evaluating(model):
                 model = model.on(self.access.schema) if isinstance(model, GNN) else model
                 layers = layers_of(model, self._context.device)
-                layers[0].keeps_aggregates = self._keeps_aggregates(layers[0])
+                layers[0].keeps_aggregates = keeps and self._keeps_aggregates(layers[0])
                 buffers.begin(self._needed(model, layers, embed))
                 if model.jk == "none":
                     return self._by_layer(model, layers, None, embed)
