@@ -100,7 +100,7 @@ def test_inference_in_small_chunks_equals_the_full_graph_forward(
         assert_close(outputs, full_forward(graph, model))
         with torch.no_grad():
             for weight in model.parameters():
-                weight += 0.01
+                weight.add_(0.01)
     assert not list(tmp_path.iterdir())
 
 
