@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import Linear
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
+from gnntrain.compute.reference import exact_type
 from gnntrain.data.graph import EDGE, EdgeType, NodeType
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
+from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.embedding import LearntRows
 from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
@@ -199,10 +201,13 @@ class LinearConv(HeteroConv):
         columns = range(self.types.in_channels[edge_type[0]])[self.columns(edge_type)]
         return len(columns), self.types.out_channels
 
-    def aggregation(self, block: Block) -> Aggregation:
-        """The reduction over a block."""
-        scale = sampling_scale(block) if self.reduce == "sum" else None
-        return Aggregation(block, self.reduce, scale=scale)
+    def total(self, block: Block, dtype: torch.dtype) -> Sum | None:
+        """The sum over a block of rows of a type; None: the maximum."""
+        if self.reduce == "max":
+            return None
+        is_mean = self.reduce == "mean"
+        scale = block.edges.shares(exact_type(dtype)) if is_mean else sampling_scale(block)
+        return Sum(*block.edges, scale=scale)
 
     @property
     def is_linear(self) -> bool:
@@ -255,7 +260,9 @@ class LinearConv(HeteroConv):
         terms = []
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
-            terms.append(LinearTerm(source, self.aggregation(block), weight, self.columns(edge)))
+            total = self.total(block, weight.dtype)
+            assert total is not None  # see `is_linear`
+            terms.append(LinearTerm(source, block, total, weight, self.columns(edge)))
         own = inputs.index(node_type)
         return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
 
@@ -278,7 +285,9 @@ class LinearConv(HeteroConv):
             node_type = edge_type[2]
             part = self._part(node_type, blocks, [node_type], block.num_dst)
             return linear_sums([*sources.values()], [part])[0]
-        rows = aggregate(sources[edge_type], self.aggregation(block))
+        source = sources[edge_type]
+        dtype = (source if isinstance(source, Tensor) else source.rows).dtype
+        rows = aggregate(source, block, self.total(block, dtype))
         is_transformed = rows.shape[1] != self.widths(edge_type)[0]
         return rows if is_transformed else self.transform(rows, edge_type)
 

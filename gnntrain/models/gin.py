@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Unpack
 import torch_geometric.nn as pyg
 from torch import Tensor
 
+from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
-from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
+from gnntrain.models.aggregate import aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, Rows
 from gnntrain.models.pyg_model import PyGModel
@@ -21,7 +22,7 @@ class BlockGINConv(BlockConv, pyg.GINConv):  # type: ignore[misc]  # PyG's class
     needs = BlockNeeds(degree=True, rows=True)
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        total = aggregate(z, Aggregation(block, scale=sampling_scale(block)))
+        total = aggregate(z, block, Sum(*block.edges, scale=sampling_scale(block)))
         out: Tensor = self.nn(total + (1 + self.eps) * x_dst)
         return out
 
