@@ -55,7 +55,8 @@ def class_color(number: int) -> str:
     """The colour of a class or a group of runs: ten distinct ones, then hues around the circle."""
     if number < 10:
         return to_hex(matplotlib.colormaps["tab10"](number))
-    return to_hex(hsv_to_rgb((number * 0.381966 % 1, 0.55, 0.8)))  # by the golden angle
+    red, green, blue = hsv_to_rgb((number * 0.381966 % 1, 0.55, 0.8))  # by the golden angle
+    return to_hex((red, green, blue))
 
 
 Numbers = Iterable[Any]

@@ -162,7 +162,8 @@ def roc(panel: Panel, scores: Mapping[str, SplitScores]) -> None:
     for split, scored in scores.items():
         if scored.roc is not None:
             texts = [f"{split}: false {x:.3f}, true {y:.3f}" for x, y in scored.roc.T]
-            panel.curve(*scored.roc, texts, split, color=SPLITS[split])
+            false, true = scored.roc
+            panel.curve(false, true, texts, split, color=SPLITS[split])
     panel.axes.set(xlabel="false positive rate", ylabel="true positive rate")
     panel.axes.set(xlim=(0, 1), ylim=(0, 1.01))
 
@@ -187,9 +188,10 @@ def plane(panel: Panel, names: Sequence[str], found: Projection) -> None:
                 if found.predicted is not None:
                     pairs = zip(texts, predicted[nodes], strict=True)
                     texts = [f"{text}\npredicted {names[other]}" for text, other in pairs]
-                ring = {} if is_right else {"markerfacecolor": "none", "markeredgewidth": 1.1}
-                color = class_color(number)
-                panel.dots(*found.places[nodes].T, texts, names[number], color=color, **ring)
+                x, y = found.places[nodes].T
+                look: Any = {"color": class_color(number)}
+                look |= {} if is_right else {"markerfacecolor": "none", "markeredgewidth": 1.1}
+                panel.dots(x, y, texts, names[number], **look)
     panel.axes.set_axis_off()
     panel.axes.set_aspect("equal", adjustable="datalim")  # distances mean the same in x and y
 
@@ -226,7 +228,7 @@ def errors(panel: Panel, name: str, points: Mapping[str, Any]) -> None:
 
 def group_curves(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:
     """The deciding metric of many runs on a split, or their loss on `train`; a colour a group."""
-    losses = []
+    losses: list[float] = []
     for number, group in enumerate(groups):
         for run in group.runs:
             values = _metrics(run, split)
