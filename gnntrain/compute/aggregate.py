@@ -160,8 +160,8 @@ class Aggregate(Operator):
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
             "loops by head": of(given.rows(number, 15), loops),
-            "gradient": of(grad, given.transposed(factors)),
-            "gradient with own rows": of(grad, given.transposed(mean), "added"),
+            "gradient": of(grad, factors.transposed(given.back())),
+            "gradient with own rows": of(grad, mean.transposed(given.back()), "added"),
             "rows by edge": of(given.rows(given.num_edges, 3), by_edge),
         }
 
