@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
-from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, did_you_mean, shown
+from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
 from gnntrain.errors import UserError

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.config.problems import ConfigError
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
@@ -140,14 +140,6 @@ class Section(BaseModel, metaclass=_SectionType):
                 value = section._merged(value)
             merged[key] = value
         return merged
-
-    if not TYPE_CHECKING:  # that it is frozen is known to type checkers
-
-        def __setattr__(self, name: str, value: object) -> NoReturn:
-            expects = "no change: a configuration is frozen"
-            hint = f"make a changed copy: config.changed(section={{'{name}': {value!r}}})"
-            key = f"{type(self).__name__}.{name}"
-            raise ConfigError([Problem(key, shown(value), expects, hint)])
 
 
 @dataclass(frozen=True)
