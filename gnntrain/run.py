@@ -48,7 +48,6 @@ from gnntrain.joint_run import (
     compare_stores,
     follow,
     joined_run,
-    plain_job,
     plan_together,
     tell,
 )
@@ -384,7 +383,7 @@ def _train(
     with run.held(), on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            tell(rendezvous, job=plain_job(job))
+            tell(rendezvous, job=job)
             _launch(run, job, plan, rendezvous)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
