@@ -136,7 +136,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 listener.on_start(info)
             name, reads_weights = config.model.name, model.needs.weight
             unread = unread_edges(graph, name, reads_weights=reads_weights)
-            spreads = spread_warnings(model_signature(run, config.dataset), config.dataset)
+            spreads = spread_warnings(model_signature(run), config.dataset)
             for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()

@@ -144,7 +144,7 @@ def _record_reader(run: RunDirectory, config: Config) -> Read:
         if isinstance(content, dict):
             content = json.dumps(content).encode("utf-8", "replace")
         (run.path / "store.json").write_bytes(content)
-        return model_signature(run, config.dataset), open_run_store(run, config.dataset)
+        return model_signature(run), open_run_store(run.store_record(), config.dataset)
 
     return read
 
