@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnntrain import __version__, startup
-from gnntrain.commands import COMMANDS, Arguments, say
-from gnntrain.commands.base import refuse_several
-from gnntrain.commands.parsing import check_positionals, help_text, parse
+from gnntrain.commands import COMMANDS, say
+from gnntrain.commands.parsing import help_text, parse
+from gnntrain.commands.training import refuse_several
 from gnntrain.distributed.launchers import launched
 from gnntrain.distributed.requeue import requeue, requeues_itself
 from gnntrain.distributed.signals import install_handlers
@@ -64,18 +64,17 @@ def _main(argv: Sequence[str]) -> int:
         return 0
     _check_surroundings(argv)
     name = arguments.command or "train"
-    command = COMMANDS[name]
-    refuse_several(name, arguments)
-    if not command.positionals:
-        # A bare word among the overrides is judged with them.
-        arguments.overrides[:0] = arguments.positionals
-    else:
-        check_positionals(name, arguments)
-    # Hydra prints a part of the configuration, or an unresolved one.
-    is_hydras = arguments.multirun or arguments.resolve or arguments.package
-    if arguments.cfg == "job" and not is_hydras:
-        return _show_config(arguments)
-    return command.run(arguments)
+    refuse_several(name, arguments, is_sweep=arguments.multirun)
+    if arguments.hydra == ["--cfg=job"] and not arguments.multirun:
+        from gnntrain.app import compose_config
+
+        path, beginning = arguments.config_path, arguments.config_name
+        composed = compose_config(
+            arguments.overrides, arguments.config_dirs, config_path=path, config_name=beginning
+        )
+        say(composed.yaml.rstrip())
+        return 0
+    return COMMANDS[name].run(arguments)
 
 
 def _check_surroundings(argv: Sequence[str]) -> None:
@@ -95,19 +94,6 @@ def _check_surroundings(argv: Sequence[str]) -> None:
             "the current directory does not exist any more",
             "Change to one that does; run directories and relative paths start there.",
         ) from None
-
-
-def _show_config(arguments: Arguments) -> int:
-    from gnntrain.app import compose_config
-
-    composed = compose_config(
-        arguments.overrides,
-        arguments.config_dirs,
-        config_path=arguments.config_path,
-        config_name=arguments.config_name,
-    )
-    say(composed.yaml.rstrip())
-    return 0
 
 
 def _fail(error: Exception) -> int:

@@ -58,9 +58,9 @@ def plan_together(
     """
     if rendezvous is not None:
         started, num_processes = rendezvous.launched, config.distributed.num_processes
-        starts_ranks = started.local_rank is not None or started.num_ranks is not None
+        num_here = rendezvous.machines.count(rendezvous.machine)
         unused = {
-            f"distributed.num_processes={num_processes}": starts_ranks and num_processes > 1,
+            f"distributed.num_processes={num_processes}": num_processes not in (1, num_here),
             f"trainer.max_restarts={config.trainer.max_restarts}": config.trainer.max_restarts,
         }
         for key in (key for key, is_set in unused.items() if is_set):

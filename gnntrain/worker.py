@@ -34,8 +34,7 @@ from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
-from gnntrain.reporting.logfiles import restore_tables
-from gnntrain.reporting.loggers import build_loggers
+from gnntrain.reporting.loggers import build_loggers, restore_tables
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted

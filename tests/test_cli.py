@@ -104,7 +104,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
-    monkeypatch.setattr("gnntrain.commands.partition._sections", lambda *_: [])
+    monkeypatch.setattr("gnntrain.commands.graphs._partition", lambda *_: [])
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.sweep.graph_metric", lambda *_: "accuracy")
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
@@ -236,10 +236,10 @@ def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> 
         (["trian"], "Did you mean train?"),
         (["evalute", "latest"], "Did you mean evaluate?"),
         (["evaluate"], "gnntrain evaluate latest"),
-        (["evaluate", "a", "b"], "one run directory"),
-        (["evaluate", "a", "x=1"], "one run directory"),
+        (["evaluate", "a", "b"], "takes RUN, not a b"),
+        (["evaluate", "a", "x=1"], "takes RUN, not a x=1"),
         (["resume", "trainer.epochs=3"], "gnntrain resume latest"),
-        (["resume", "a", "b", "trainer.epochs=3"], "one run directory"),
+        (["resume", "a", "b", "trainer.epochs=3"], "not a b"),
         (["resume", "latest", "trainer.epochs=x"], "an integer >= 1"),
         (["resume", "latest", "experiment=cora_gcn"], "train a new run with it"),
         (["--cgf", "job"], "Did you mean --cfg?"),

@@ -115,9 +115,9 @@ def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: st
 
 def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
     dataset = {"name": "files", "edges": "e.csv"}
-    problems = read({"dataset": dataset | {"metric": error_rate}}).problems
+    problems = read({"dataset": dataset | {"metric": error_rate}})[1]
     assert "dataset.metric" not in [problem.key for problem in problems]
-    problems = read({"dataset": dataset | {"metric": "acuracy"}}).problems
+    problems = read({"dataset": dataset | {"metric": "acuracy"}})[1]
     hints = {problem.key: problem.hint for problem in problems}
     assert hints["dataset.metric"] == "did you mean accuracy?"
 

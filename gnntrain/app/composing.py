@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,21 +21,19 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.app.overrides import (
     LIST_KEYS,
     Groups,
-    choice_lines,
     choice_problem,
-    file_lines,
+    hydra_lines,
     is_choice,
     is_hydras,
     parse_overrides,
-    read_file,
     sides_of,
+    with_file,
 )
 from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files, with_search_path
-from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
+from gnntrain.config import Config, changed_meaning
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
-from gnntrain.config.reading import from_dict, read
+from gnntrain.config.reading import from_dict
 from gnntrain.config.types import flattened
-from gnntrain.config.whole import is_config_file
 from gnntrain.groups import config_groups
 
 _MOST_INTERPOLATIONS = 32
@@ -104,37 +103,28 @@ class Composer:
         """As `compose_config`."""
         problems = [*self.sources.problems()]
         are_files_sound, groups = not problems, self.groups
-        texts = [text for text in overrides if not is_config_file(text)]
+        texts, places = with_file(overrides, groups, problems)
         parsed = [o for o in parse_overrides(texts, groups, problems) if not is_hydras(o)]
         choices = [o for o in parsed if is_choice(o, groups)]
-        values = [o for o in parsed if not is_choice(o, groups)]
-        file, in_file = read_file(overrides, choices, groups, problems)
-        wrong = [problem for o in choices if (problem := choice_problem(o, groups)) is not None]
-        problems += wrong
+        problems += filter(None, (choice_problem(o, groups) for o in choices))
         unsure = {problem.key for problem in problems if problem.key in groups}
-        sound = [o for o in (*in_file, *choices) if o.key_or_group not in unsure]
-        lines = [line for o in sound for line in choice_lines(o, groups)]
-        lines += [line for section, line in file_lines(file) if section in {*groups} - unsure]
+        sound = [o for o in choices if o.key_or_group not in unsure]
+        lines = [hydra_lines(o, str(o.input_line), groups, forced=True) for o in sound]
         if not are_files_sound:
             raise ConfigError(problems)
-        node = self._node(tuple(dict.fromkeys(lines)), problems)
-        for section, keys in file.keys.items():
-            if section not in groups:
-                node[section] = keys
+        node = self._node(tuple(dict.fromkeys(chain(*lines))), problems)
+        values = [o for o in parsed if o not in choices]
         for override in values:
             if override.key_or_group.split(".")[0] not in unsure:
                 set_key(node, override, groups, problems)
         try:
             raw = resolved(node, problems)
-            config = checked(raw, problems, saved=self._saved, for_here=for_here)
+            config = from_dict(
+                raw, saved=self._saved, found=problems, gpus=gpus_here if for_here else None
+            )
         except ConfigError as error:
-            typed = {o.key_or_group for o in values}
-            line_of = {key: line for key, line in file.lines.items() if key not in typed}
             raise ConfigError(
-                replace(one, place=f"{next(filter(is_config_file, overrides))}, line {line}")
-                if (line := line_of.get(one.key))
-                else one
-                for one in error.problems
+                replace(one, place=places.get(one.key)) for one in error.problems
             ) from None
         return Composed(config, list(overrides))
 
@@ -177,7 +167,9 @@ def recompose_config(
             problems.append(problem)
         else:
             _choose_again(node, override, problems)
-    config = checked(resolved(node, problems), problems, saved=True, for_here=for_here)
+    config = from_dict(
+        resolved(node, problems), saved=True, found=problems, gpus=gpus_here if for_here else None
+    )
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)
@@ -249,36 +241,8 @@ def resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:
             OmegaConf.update(node, key, None)
 
 
-def checked(
-    raw: Mapping[str, Any],
-    problems: Sequence[Problem],
-    *,
-    saved: bool = False,
-    for_here: bool = True,
-) -> Config:
-    """The configuration, if neither the schema nor this machine finds a mistake.
+def gpus_here() -> dict[str, int]:
+    """How many GPUs torch sees, by their type."""
+    from gnntrain import devices  # imports torch; most configurations need no look
 
-    Args:
-        raw: Plain data.
-        problems: Mistakes already known.
-        saved: As for `gnntrain.config.read`.
-        for_here: As for `compose_config`.
-
-    Raises:
-        ConfigError: With every mistake.
-    """
-    reading = read(raw, saved=saved, found=problems)
-    lacking: list[Problem] = []
-    if for_here:
-        found_gpus = _gpus_here() if needs_gpu_count(reading.config) else {}
-        lacking = machine_problems(reading.config, found_gpus)
-    found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]
-    if found:
-        raise ConfigError(found)
-    return reading.config
-
-
-def _gpus_here() -> dict[str, int]:
-    from gnntrain.devices import gpus_here  # imports torch; most configurations need no look
-
-    return gpus_here()
+    return devices.gpus_here()

@@ -14,9 +14,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gnntrain.app.composing import checked, resolved
+from gnntrain.app.composing import gpus_here, resolved
 from gnntrain.app.sources import Sources
-from gnntrain.config import Config, Problem, RunConfig
+from gnntrain.config import Config, Problem, RunConfig, from_dict
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.reporting.run_lookup import RunPlace, is_run
 from gnntrain.reporting.rundir import occupied
@@ -64,7 +64,7 @@ class TrainTask:
             with contextlib.chdir(own.runtime.cwd):
                 OmegaConf.set_struct(cfg, False)
                 problems: list[Problem] = []
-                config = checked(resolved(cfg, problems), problems)
+                config = from_dict(resolved(cfg, problems), found=problems, gpus=gpus_here)
             overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
                 sweep = Path(own.runtime.cwd, own.sweep.dir)

@@ -1,28 +1,25 @@
-"""What a command of the command line is."""
+"""What a command of the command line is, and what several of them need."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from inspect import cleandoc
 from typing import Any
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.distributed.launchers import launched
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
-_INTERRUPTED = 130
-_MOST_ENTRIES = 8
-
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """The arguments of `ArgumentParser.add_argument`."""
+
+Run = Callable[[Namespace], int]
+"""Does what a command is for with the sorted command line, and returns the exit code."""
 
 
 def option(flags: str, metavar: str, meaning: str, **settings: Any) -> Option:
@@ -35,70 +32,62 @@ def switch(flags: str, meaning: str) -> Option:
     return tuple(flags.split()), {"action": "store_true", "help": meaning}
 
 
-class Arguments(argparse.Namespace):
-    """The command line, sorted; a command's own options by their names.
-
-    Attributes:
-        command: What to do; None: not said, so train.
-        positionals: Arguments without `=`: what the command is about.
-        overrides: Arguments with `=`, or that remove a key with `~`.
-        config_dirs: Folders of the user's own YAML files.
-        config_path: A folder in place of `conf/`.
-        config_name: The file to begin with.
-        hydra: Hydra's other flags, as Hydra reads them: `--info=all`.
-    """
-
-    command: str | None = None
-    positionals: list[str]
-    overrides: list[str]
-    config_dirs: list[Path]
-    config_path: Path | None = None
-    config_name: str = "config"
-    hydra: list[str]
-    cfg: str | None = None
-    multirun: bool = False
-    resolve: bool = False
-    package: str | None = None
-    help: bool = False
-    version: bool = False
-
-    def __init__(self, **values: Any) -> None:
-        super().__init__(positionals=[], overrides=[], config_dirs=[], hydra=[], **values)
-
-    @property
-    def is_sweep(self) -> bool:
-        """Whether Hydra is asked for many runs."""
-        return self.multirun or "hydra.mode=MULTIRUN" in self.overrides
-
-
 @dataclass(frozen=True)
 class Command:
     """One command of the command line.
 
     Attributes:
+        run: The function; its docstring is the help: what the command does in a line, more about
+            it, and command lines that run as they are.
         usage: What follows the command.
-        summary: What it does, in a line.
-        details: More about it.
-        examples: Command lines that run as they are.
-        run: Does it with the sorted command line, and returns the exit code.
-        positionals: The names of its positional arguments, as in "run directory"; without any, it
-            is about a configuration.
-        num_optional: How many of the last ones may be left out.
-        repeats: Whether the last may be repeated.
-        changes_keys: Whether it takes keys besides.
         options: Its own options.
+        least: How many words it needs that are no keys.
+        most: How many it may have; 0: it is about a configuration.
     """
 
+    run: Run
     usage: str
-    summary: str
-    details: str
-    examples: Sequence[str]
-    run: Callable[[Arguments], int]
-    positionals: Sequence[str] = ()
-    num_optional: int = 0
-    repeats: bool = False
-    changes_keys: bool = False
     options: Sequence[Option] = ()
+    least: int = 0
+    most: int = 0
+
+    @property
+    def help(self) -> str:
+        """Its whole help."""
+        return cleandoc(self.run.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a line."""
+        return self.help.partition("\n")[0]
+
+    @property
+    def examples(self) -> list[str]:
+        """Command lines that run as they are."""
+        lines = (line.strip() for line in self.help.splitlines())
+        return [line for line in lines if line.startswith("gnntrain ")]
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether it takes keys of the configuration."""
+        return "group.key=value" in self.usage
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def command(
+    usage: str, *options: Option, least: int = 0, most: int | None = None
+) -> Callable[[Run], Run]:
+    """Makes a function a command; see `Command`. `most` is `least` where it is not given."""
+
+    def register(run: Run) -> Run:
+        COMMANDS[run.__name__] = Command(
+            run, usage, options, least, least if most is None else most
+        )
+        return run
+
+    return register
 
 
 def say(text: str) -> None:
@@ -126,58 +115,3 @@ def write_json(out: str, content: object) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{out} cannot be written: {reason}", "Choose another file.") from error
-
-
-def figure(value: object) -> str:
-    """A result as it is printed: four digits, `-` where there is none."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, Mapping):
-        shown = [f"{key} {figure(item)}" for key, item in islice(value.items(), _MOST_ENTRIES)]
-        hidden = len(value) - len(shown)
-        return ", ".join([*shown, *([f"… ({hidden} more)"] if hidden else [])])
-    return str(value)
-
-
-def exit_code(summary: Mapping[str, Any]) -> int:
-    """The exit code that tells how a run ended."""
-    return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
-
-
-def in_meeting(lead: Callable[[], int]) -> int:
-    """Train; of several processes that a launcher has started the first leads, others follow."""
-    if launched() is None:
-        return lead()
-    # torch would warn, on every rank, of each address that has no name. It reads this when loaded.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from gnntrain.distributed.rendezvous import meeting
-
-    with meeting(sys.argv[1:]) as rendezvous:
-        if rendezvous is None or rendezvous.is_main:
-            return lead()
-        from gnntrain.run import follow
-
-        return exit_code(follow(rendezvous))
-
-
-def refuse_several(name: str, arguments: Arguments) -> None:
-    """Refuse what several processes that a launcher has started cannot do together.
-
-    Raises:
-        UserError: They do not train one run.
-    """
-    started, is_sweep = launched(), arguments.is_sweep
-    shows = arguments.cfg or arguments.hydra
-    trains = name in ("train", "resume") and not shows and not is_sweep
-    if started is None or started.num_processes == 1 or trains:
-        return
-    what = "A sweep" if is_sweep else f"`gnntrain {name}`{' with --cfg or --info' * bool(shows)}"
-    slurm = "; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a cluster"
-    error = UserError(
-        f"{what} needs one process, and {started.launcher} has started {started.num_processes}.",
-        f"Start it alone{slurm * is_sweep}.",
-    )
-    error.is_told = not started.is_main  # type: ignore[attr-defined]
-    raise error

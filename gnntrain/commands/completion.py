@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from argparse import Namespace
 from pathlib import Path
 
-from gnntrain.commands.base import Arguments, Command, option, say
+from gnntrain.commands.base import COMMANDS, command, option, say
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
-
-_RUNS = Path("runs")
 
 # Bash takes = and : for ends of words, so the part before the last = is taken off again.
 _BASH = """\
@@ -72,17 +70,26 @@ complete -c gnntrain -k -f -a '(__gnntrain)'
 """
 
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-_INSTALL = {
-    "bash": 'eval "$(gnntrain completion bash)"   # in ~/.bashrc',
-    "zsh": 'eval "$(gnntrain completion zsh)"    # in ~/.zshrc',
-    "fish": "gnntrain completion fish | source     # in ~/.config/fish/config.fish",
-}
 
 
-def _completion(arguments: Arguments) -> int:
-    shell = arguments.positionals[0]
+@command(
+    "bash|zsh|fish",
+    option("--line", "TEXT", "answer for this half-typed line, as the script asks"),
+    least=1,
+)
+def completion(arguments: Namespace) -> int:
+    """print the script that completes commands, keys and values in your shell
+
+    Put the line `eval "$(gnntrain completion bash)"` into ~/.bashrc, with zsh into ~/.zshrc, or
+    `gnntrain completion fish | source` into ~/.config/fish/config.fish.
+
+    examples:
+      gnntrain completion bash
+      gnntrain completion zsh
+    """
+    shell = arguments.words[0]
     if shell not in _SCRIPTS:
-        hint = f"There are {', '.join(_SCRIPTS)}: {_INSTALL['bash']}"
+        hint = f"There are {', '.join(_SCRIPTS)}."
         raise UserError(f"completion for {shell!r} is not known", hint)
     if arguments.line is None:
         say(_SCRIPTS[shell].rstrip())
@@ -95,8 +102,7 @@ def _completion(arguments: Arguments) -> int:
 
 
 def known_keys() -> dict[str, tuple[str, list[str]]]:
-    """By key: its meaning, and the values that can be listed. Of a section whose options have
-    different keys, those of all of them.
+    """By key: its meaning, and the values that can be listed.
 
     `python -m scripts.config_reference` writes them from the schema to `keys.json`: the schema
     itself takes a sixth of a second to import, too long for the Tab key.
@@ -114,7 +120,6 @@ def candidates(line: str) -> dict[str, str]:
     Args:
         line: What was typed up to the cursor, the command first.
     """
-    from gnntrain.commands import COMMANDS
     from gnntrain.commands.parsing import options_of
 
     try:
@@ -122,51 +127,42 @@ def candidates(line: str) -> dict[str, str]:
     except ValueError:  # an open quotation mark
         words = line.replace("'", "").replace('"', "").split()
     *before, current = [*words, ""][1:] if line[-1:].isspace() else words[1:] or [""]
-    previous = before[-1] if before else ""
     has_command = bool(before) and before[0] in COMMANDS
     name = before[0] if has_command else "train"
-    command = COMMANDS[name]
-    options = {flags[0]: settings for flags, settings in options_of(name)}
-    if "action" not in (last := options.get(previous, {"action": ""})) or last.get("dest"):
+    command, options = COMMANDS[name], {flags[0]: one for flags, one in options_of(name)}
+    last = options.get(before[-1] if before else "")
+    if last is not None and last.get("action") != "store_true":  # its value
         found = dict.fromkeys(last.get("choices", ()), "")
     elif current.startswith("-"):
         found = {flag: str(settings["help"]) for flag, settings in options.items()}
     else:
-        typed = [word for word in before if "=" not in word and not word.startswith("-")]
-        left = command.positionals[len(typed) - has_command :]
-        takes_keys = command.changes_keys or not command.positionals
-        groups = config_groups([*_config_dirs(before)])
-        found = _positionals(left[0]) if left and "=" not in current else {}
-        found |= {one: COMMANDS[one].summary for one in COMMANDS if not before}
-        if "=" in current or (takes_keys and not left):
-            found |= _keys(current, groups)
+        typed = [word for word in before[has_command:] if "=" not in word and word[0] != "-"]
+        found = {one: COMMANDS[one].summary for one in COMMANDS if not before}
+        if command.most and not typed and "=" not in current:
+            found |= dict.fromkeys(_first_words(command.usage.split()[0].strip("[]")), "")
+        elif command.takes_keys:
+            flag = "--config-dir"
+            given = " ".join(before).replace(f"{flag} ", f"{flag}=").split()
+            folders = [word.partition("=")[2] for word in given if word.startswith(f"{flag}=")]
+            found |= _keys(current, [Path(folder).expanduser() for folder in folders])
     return {word: meaning for word, meaning in found.items() if word.startswith(current)}
 
 
-def _config_dirs(before: list[str]) -> list[Path]:
-    text = " ".join(before).replace("--config-dir ", "--config-dir=")
-    given = [word.partition("=")[2] for word in text.split() if word.startswith("--config-dir=")]
-    return [Path(folder).expanduser() for folder in given]
+def _first_words(usage: str) -> list[str]:
+    """What may stand where a command's usage says `RUN`, `EXPERIMENT` or `one|two`."""
+    if usage == "RUN":
+        runs = sorted(file.parent.name for file in Path("runs").glob("*/config.yaml"))
+        return ["latest"] * bool(runs) + runs
+    if usage == "EXPERIMENT":
+        return [option for option in config_groups()["experiment"] if option != "none"]
+    return usage.split("|") if "|" in usage else []
 
 
-def _positionals(name: str) -> dict[str, str]:
-    """The values of a positional argument of this name."""
-    if name.startswith("run"):
-        runs = sorted(file.parent.name for file in _RUNS.glob("*/config.yaml"))
-        words = ["latest"] * bool(runs) + runs
-    elif name == "experiment":
-        words = [option for option in config_groups()["experiment"] if option != "none"]
-    else:
-        from gnntrain.commands.ls import KINDS
-
-        words = [*{"shell": _SCRIPTS, "kind": KINDS}.get(name, ())]
-    return dict.fromkeys(words, "")
-
-
-def _keys(current: str, groups: Mapping[str, list[str]]) -> dict[str, str]:
+def _keys(current: str, config_dirs: list[Path]) -> dict[str, str]:
     """Groups and sections; of a section its keys; of a key its values, those of the next one in a
     list or in a sweep."""
-    keys, (key, equals, value) = known_keys(), current.partition("=")
+    keys, groups = known_keys(), config_groups(config_dirs)
+    key, equals, value = current.partition("=")
     if equals:
         options = groups.get(key) or keys.get(key, ("", []))[1]
         typed = f"{key}={value[: max(value.rfind(','), value.rfind('[')) + 1]}"
@@ -175,15 +171,3 @@ def _keys(current: str, groups: Mapping[str, list[str]]) -> dict[str, str]:
         return {f"{name}=": meaning for name, (meaning, _) in keys.items()}
     found = {f"{group}=": ", ".join(all_) for group, all_ in groups.items() if len(all_) > 1}
     return found | dict.fromkeys((f"{name.partition('.')[0]}." for name in keys), "")
-
-
-COMMAND = Command(
-    "bash|zsh|fish",
-    "print the script that completes commands, keys and values in your shell",
-    "Put the line of the example into the shell's start-up file; for fish: "
-    "`gnntrain completion fish | source`.",
-    ["gnntrain completion bash", "gnntrain completion zsh"],
-    _completion,
-    positionals=["shell"],
-    options=[option("--line", "TEXT", "answer for this half-typed line, as the script asks")],
-)

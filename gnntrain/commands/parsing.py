@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gnntrain.commands import COMMANDS
-from gnntrain.commands.base import Arguments, Option, option, switch
+from gnntrain.commands.base import Option, option, switch
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
@@ -24,16 +24,16 @@ def _folder(text: str) -> Path:
     return expanded(text).absolute()  # a job may run elsewhere
 
 
+_SHOWN = ("job", "hydra", "all")
+_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_DIRS = {"dest": "config_dirs", "action": "append", "type": expanded}
 _GENERAL = (
     switch("--help -h", "print this; after a command, more about it"),
     switch("--version", "print the version"),
 )
-_SHOWN = ("job", "hydra", "all")
-_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-_DIRS = {"dest": "config_dirs", "action": "append", "type": expanded}
 _CONFIG = (
-    option("--cfg -c", "job", "print the whole configuration and stop", choices=_SHOWN),
     option("--config-dir -cd", "DIR", "your own YAML files too: DIR/model/mine.yaml", **_DIRS),
+    option("--cfg -c", "job", "print the whole configuration and stop", choices=_SHOWN),
 )
 _HYDRA = (
     switch("--multirun -m", "sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna"),
@@ -47,16 +47,13 @@ _HYDRA = (
     switch("--shell-completion -sc", "Hydra's own completion"),
     option("--experimental-rerun", "FILE", "run a pickled configuration of Hydra's again"),
 )
-_HYDRAS = (
-    *("info", "package", "resolve", "run", "hydra_help", "shell_completion"),
-    "experimental_rerun",
-)
+_PASSED_ON = [flags[0] for flags, _ in (_CONFIG[1], *_HYDRA[3:])]
 
 
 def options_of(name: str) -> list[Option]:
     """The options that a command takes."""
     command = COMMANDS[name]
-    shared = () if command.positionals else _CONFIG
+    shared = () if command.most else _CONFIG
     return [*command.options, *shared, *(_HYDRA if name == "train" else ()), *_GENERAL]
 
 
@@ -72,8 +69,7 @@ def _parser(name: str) -> _Parser:
     parser = _Parser(
         command.examples[-1 if name == "train" else 0],
         f"gnntrain {name} {command.usage}",
-        f"{command.summary}\n\n{textwrap.fill(command.details, width=98)}",
-        "\n  ".join(["examples:", *command.examples]),
+        command.help,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
         allow_abbrev=False,
@@ -83,38 +79,52 @@ def _parser(name: str) -> _Parser:
     return parser
 
 
-def parse(argv: Sequence[str]) -> Arguments:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Sort the command line's arguments.
 
+    Returns:
+        The command's own options by their names, and `command`, what to do (None: not said, so
+        train); `words`, what the command is about; `overrides`, arguments with `=`, or that remove
+        a key with `~`; `config_dirs`, `config_path`, `config_name`: see `gnntrain.app.Sources`;
+        `multirun`, whether Hydra is asked for many runs; `hydra`, its other flags, as it reads
+        them: `--info=all`.
+
     Raises:
-        UserError: For an unknown command or option, or an option without its value.
+        UserError: For an unknown command or option, an option without its value, or other words
+            than the command takes.
     """
-    words, rest = _parser("train").parse_known_args(argv)[1], list(argv)
-    name = words[0] if words and words[0] in COMMANDS else None
+    rest, typed = list(argv), _parser("train").parse_known_args(argv)[1]
+    name = typed[0] if typed and typed[0] in COMMANDS else None
     if name is not None:
         rest.remove(name)
-    arguments = Arguments(command=name)
-    command = COMMANDS[name or "train"]
+    arguments = argparse.Namespace(command=name, version=False, multirun=False)
+    arguments.config_dirs, arguments.config_path, arguments.config_name = [], None, "config"
     arguments.help = not {"-h", "--help"}.isdisjoint(rest)
-    for word in (
-        () if arguments.help else _parser(name or "train").parse_known_args(rest, arguments)[1]
-    ):
+    name, command = name or "train", COMMANDS[name or "train"]
+    words: list[str] = []
+    keys: list[str] = []
+    others = [] if arguments.help else _parser(name).parse_known_args(rest, arguments)[1]
+    for word in others:
         if word.startswith("-"):
-            raise _unknown_option(name or "train", word)
-        is_key = "=" in word or word.startswith("~")
-        if command.positionals and (not command.changes_keys or is_folder(expanded(word))):
-            is_key = False  # a sweep's folders hold `=` too
-        is_first = name is None and not (arguments.positionals or arguments.overrides)
+            raise _unknown_option(name, word)
+        # A sweep's folders hold `=` too.
+        may_be_key = command.takes_keys and not (command.most and is_folder(expanded(word)))
+        is_key = may_be_key and ("=" in word or word.startswith("~"))
+        is_first = arguments.command is None and not (words or keys)
         if is_first and not is_key and not _is_known_to_conf(word):
-            error = _unknown(f"command {word!r}", word, [*COMMANDS, "--help"])
-            if word == "serve":  # one would guess it
-                error.hint = "It is not supported yet: docs/faq.md says what is."
-            raise error
-        (arguments.overrides if is_key else arguments.positionals).append(word)
-    given = {key: getattr(arguments, key, None) for key in _HYDRAS}
-    given["cfg"] = arguments.cfg if arguments.cfg != "job" else None
-    flags = {f"--{key.replace('_', '-')}": value for key, value in given.items() if value}
-    arguments.hydra += [f if value is True else f"{f}={value}" for f, value in flags.items()]
+            raise _unknown(f"command {word!r}", word, [*COMMANDS, "--help"])
+        (keys if is_key else words).append(word)
+    if not (arguments.help or arguments.version) and command.most:
+        if not command.least <= len(words) <= command.most:
+            told = f", not {' '.join(words)}" if words else ""
+            hint = f"As in `{command.examples[0]}`."
+            raise UserError(f"`gnntrain {name}` takes {command.usage}{told}", hint)
+        arguments.words, arguments.overrides = words, keys
+    else:  # bare words among the keys are judged with them
+        arguments.overrides = words + keys
+    arguments.multirun |= "hydra.mode=MULTIRUN" in keys
+    values = {flag: getattr(arguments, flag[2:].replace("-", "_"), None) for flag in _PASSED_ON}
+    arguments.hydra = [f if v is True else f"{f}={v}" for f, v in values.items() if v]
     return arguments
 
 
@@ -126,13 +136,10 @@ def _is_known_to_conf(word: str) -> bool:
 
 def _unknown_option(name: str, word: str) -> UserError:
     flag = word.partition("=")[0]
-    known = [flags[0] for flags, _ in options_of(name)]
     if any(flag in flags for flags, _ in options_of("train")):
-        return UserError(
-            f"{flag} goes with training, not with {name}",
-            "Leave it out, or use `gnntrain` without a command.",
-        )
-    error = _unknown(f"option {word}", flag, known)
+        hint = "Leave it out, or use `gnntrain` without a command."
+        return UserError(f"{flag} goes with training, not with {name}", hint)
+    error = _unknown(f"option {word}", flag, [flags[0] for flags, _ in options_of(name)])
     error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
     return error
 
@@ -143,45 +150,24 @@ def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:
     return UserError(f"unknown {what}", f"{hint}There are {', '.join(choices)}.")
 
 
-def check_positionals(name: str, arguments: Arguments) -> None:
-    """Whether the command is told what it is about, and nothing else."""
-    command = COMMANDS[name]
-    given = [*arguments.positionals, *([] if command.changes_keys else arguments.overrides)]
-    hint = f"As in `{command.examples[0]}`."
-    if len(arguments.positionals) < len(command.positionals) - command.num_optional:
-        noun = command.positionals[len(arguments.positionals)]
-        raise UserError(f"{name} needs {'an' if noun[0] in 'aeio' else 'a'} {noun}", hint)
-    if len(arguments.positionals) > len(command.positionals) and not command.repeats:
-        takes = " and ".join(f"one {noun}" for noun in command.positionals)
-        raise UserError(f"{name} takes {takes}, not {' '.join(given)}", hint)
-
-
 def help_text(name: str | None) -> str:
     """What `gnntrain --help` prints, or `gnntrain NAME --help`."""
     parser = _parser(name or "train")
     if name is None:
         width = max(map(len, COMMANDS))
-        lines = [f"  {one:{width}}  {command.summary}" for one, command in COMMANDS.items()]
+        parts = ["Train graph neural networks on graphs of any size, on any number of GPUs."]
+        parts.append("\ncommands:")
+        for one, command in COMMANDS.items():
+            parts.append(f"  {one:{width}}  {command.summary}")
         parser.usage = "gnntrain [command] [options] [group=option] [group.key=value] ..."
-        parser.description = "\n".join(
-            [
-                "Train graph neural networks on graphs of any size, on any number of GPUs.",
-                "\ncommands:",
-                *lines,
-            ]
-        )
-        examples = [f"  {line}" for command in COMMANDS.values() for line in command.examples]
-        groups = [
-            textwrap.fill(
-                ", ".join(options),
-                width=98,
-                initial_indent=f"  {group:12}",
-                subsequent_indent=" " * 14,
-                break_on_hyphens=False,
-            )
-            for group, options in config_groups().items()
-        ]
-        end = "\n`gnntrain --cfg job` prints every key with its value; conf/ explains each."
-        parts = ["examples:", *examples, "\ngroups and their options:", *groups, end]
+        parser.description = "\n".join(parts)
+        parts = ["examples:"]
+        parts += [f"  {line}" for command in COMMANDS.values() for line in command.examples]
+        parts.append("\ngroups and their options:")
+        for group, options in config_groups().items():
+            text, later = f"  {group:12}{', '.join(options)}", " " * 14
+            wrapped = textwrap.wrap(text, 98, subsequent_indent=later, break_on_hyphens=False)
+            parts.append("\n".join(wrapped))
+        parts.append("\n`gnntrain --cfg job` prints every key with its value.")
         parser.epilog = "\n".join(parts)
     return parser.format_help().rstrip()

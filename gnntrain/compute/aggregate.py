@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute import kernels
+from gnntrain.compute import kernels, launching
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import (
     NO_NUMBERS,
@@ -25,7 +25,7 @@ from gnntrain.compute.cpu import (
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import arguments_of, launch_by_row
+from gnntrain.compute.launching import launch, num_chunks
 from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -122,13 +122,20 @@ class Aggregate(Operator):
         return out
 
     def cuda(self) -> Tensor:
-        total, adds_own, out = self.total, self.root == "added", self.fake()
-        features, args = self.features, arguments_of(self)
-        width = features.num_features // 2 if adds_own else features.num_features
-        args |= {"HEADS": total.heads, "PUTS_OWN": self.root == "beside", "ADDS_OWN": adds_own}
-        args["LOOP_HEADS"] = total.loop_heads
-        args["num_loops"] = len(features) * adds_own if total.loop is None else len(total.loop)
-        launch_by_row("reduce_rows", out, width, args)
+        """Hubs' edges are summed in chunks, see `triton_kernels.reduce_rows`."""
+        total, features, root, out = self.total, self.features, self.root, self.fake()
+        num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
+        width = self.out_width // 2 if root == "beside" else self.out_width
+        chunks = num_chunks(total.num_edges(features), total.max_in_edges) if len(out) else 0
+        more: dict[str, Any] = {"dst_offset": total.dst_offset, "num_rows": len(out)}
+        more |= {"heads": total.heads, "skip_own": total.skip_own, "num_loops": num_loops}
+        more |= {"CHUNK": launching.CHUNK_EDGES if chunks else 0, "partial": None}
+        if chunks:
+            partial = out.new_empty(chunks, width, dtype=exact_type(out.dtype))
+            bare: dict[str, Any] = {"total": total._replace(scale=None, loop=None), "root": "none"}
+            launch("reduce_rows", self, partial, width, **more | bare, OF_CHUNKS=True)
+            more["partial"] = partial
+        launch("reduce_rows", self, out, width, **more, OF_CHUNKS=False)
         return out
 
     @staticmethod
@@ -153,8 +160,8 @@ class Aggregate(Operator):
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
             "loops by head": of(given.rows(number, 15), loops),
-            "gradient": of(grad, given.transposed(factors)),
-            "gradient with own rows": of(grad, given.transposed(mean), "added"),
+            "gradient": of(grad, factors.transposed(given.back())),
+            "gradient with own rows": of(grad, mean.transposed(given.back()), "added"),
             "rows by edge": of(given.rows(given.num_edges, 3), by_edge),
         }
 
@@ -231,8 +238,7 @@ class AggregateMax(Operator):
 
     def cuda(self) -> tuple[Tensor, Tensor]:
         out, ties = self.fake()
-        also = {"ties": ties if self.count else None}
-        launch_by_row("max_rows", out, out.shape[1], arguments_of(self), also)
+        launch("max_rows", self, out, out.shape[1], ties=ties if self.count else None)
         return out, ties
 
     @staticmethod
@@ -286,8 +292,8 @@ class AggregateMaxBackward(Operator):
         return grad_rows
 
     def cuda(self) -> Tensor:
-        grad_rows, args = torch.empty_like(self.rows), arguments_of(self)
-        launch_by_row("spread_maximum", grad_rows, self.rows.shape[1], args | {"tops": self.out})
+        grad_rows = torch.empty_like(self.rows)
+        launch("spread_maximum", self, grad_rows, grad_rows.shape[1])
         return grad_rows
 
     @staticmethod

@@ -23,7 +23,7 @@ from gnntrain.compute.cpu import (
 )
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import arguments_of, launch_by_edge, launch_by_row
+from gnntrain.compute.launching import launch
 from gnntrain.compute.operator import EXACT_TYPES, Edges, Operator, Sum
 from gnntrain.compute.reference import (
     by_head,
@@ -97,17 +97,10 @@ class EdgeSoftmax(Operator):
         return alpha, second
 
     def cuda(self) -> tuple[Tensor, Tensor]:
-        score, edges = self.score, self.edges
-        num_dst, heads = edges.num_dst, score.shape[1]
-        tops, totals, out = (score.new_empty(num_dst, heads) for _ in range(3))
-        alpha = score.new_zeros(len(edges.indices), heads)
-        # No source has the number −num_dst.
-        own = edges.dst_offset if self.loop_score is not None else -num_dst
-        args = arguments_of(self) | {"rows": score, "own": own, "SLOPE": self.slope}
-        launch_by_row("softmax_sums", tops, heads, args, {"totals": totals})
-        args |= {"tops": tops, "totals": totals, "alpha": alpha}
-        launch_by_edge("softmax_weights", out, heads, args)
-        return alpha, out
+        alpha, second = torch.zeros_like(self.fake()[0]), self.fake()[1]
+        offset = self.edges.dst_offset
+        launch("softmax_rows", self, second, second.shape[1], alpha=alpha, dst_offset=offset)
+        return alpha, second
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
@@ -313,10 +306,11 @@ class PairScores(Operator):
         return out.to(exact_type(self.left.dtype))
 
     def cuda(self) -> Tensor:
-        left, heads = LazyFeatures.of(self.left).rows, self.heads
-        args = arguments_of(self) | {"rows": left, "STRIDE": left.stride(0), "HEADS": heads}
-        out = self.fake().zero_()
-        launch_by_edge("pair_scores", out, left.shape[1], args | {"SLOPE": self.slope}, heads)
+        out, features = self.fake().zero_(), LazyFeatures.of(self.left)
+        programs = self.edges.num_dst
+        launch(
+            "pair_scores", self, out, self.left.shape[1], self.heads, programs, features=features
+        )
         return out
 
     @staticmethod
@@ -368,11 +362,11 @@ class PairScoresBackward(Operator):
         left, right, att = self.left, self.right, self.att
         left_grad, right_grad, _ = self.fake()
         values = torch.empty_like(right, dtype=exact_type(att.dtype))
-        args = arguments_of(self) | {"SLOPE": self.slope, "HEADS": len(att)}
-        sides: dict[str, Any] = {"rows": left, "mine": right}
-        launch_by_row("pair_gradient", right_grad, right.shape[1], args | sides, {"values": values})
-        args |= {"rows": right, "mine": left, **self.back._asdict()}
-        launch_by_row("pair_gradient", left_grad, right.shape[1], args, {"values": None})
+        width, heads = right.shape[1], len(att)
+        mine: dict[str, Any] = {"others": left, "rows": right, "values": values}
+        launch("pair_gradient", self, right_grad, width, heads, **mine)
+        mine = {"others": right, "rows": left, "values": None, "edges": self.back}
+        launch("pair_gradient", self, left_grad, width, heads, **mine)
         return left_grad, right_grad, values.sum(0).view(att.shape).to(att.dtype)
 
     @staticmethod

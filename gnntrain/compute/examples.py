@@ -83,11 +83,6 @@ class Inputs:
         weight, source_scale, scale, loop = map(self.exact, sizes)
         return Sum(*self.edges, weight, source_scale, scale, loop, skip_own=True)
 
-    def transposed(self, total: Sum) -> Sum:
-        """The sum of the gradients of the sources behind a sum."""
-        factors = total.edge_weight, total.scale, total.source_scale, total.loop, total.skip_own
-        return Sum(*self.back(), *factors)
-
 
 def awkward_inputs(
     dtype: torch.dtype = torch.float32, hub_edges: int = _HUB_EDGES

@@ -1,4 +1,4 @@
-"""Launching the GPU's kernels on tensors.
+"""Launching the GPU's kernels on an operator's fields.
 
 Triton is imported when first needed: computing on a CPU does not need it.
 """
@@ -6,134 +6,62 @@ Triton is imported when first needed: computing on a CPU does not need it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.operator import Operator, Sum
-from gnntrain.compute.reference import exact_type
+from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.errors import UserError
 
 _MOST_BYTES = 16  # that a thread reads at once
 
-# A warp's part of a program's tile: 16 numbers for each thread. Tiles are narrow enough that few
-# columns of the last one are idle, and no taller than most destinations have in-edges: where these
-# are few, a program is one warp, so that more programs wait for memory at the same time, and sums
-# need no shared memory.
-_WARP_TILE = 512
-_MANY_WARPS = 4
-_FEW_EDGES = 8
-_MIN_BLOCK, _MAX_BLOCK = 16, 128
-_MAX_ROWS = 64
+# Numbers of a tile for each warp: 16 a thread. Where destinations have few in-edges a program is
+# one warp, with a tile no taller than most need: more programs then wait for memory at the same
+# time, and sums need no shared memory.
+_WARP_TILE, _MANY_WARPS = 512, 4
+_FEW_EDGES, _MOST_EDGES = 16, 64
+_MAX_BLOCK = 128
 
-# Edges of a long row that a program takes: one warp reads them in 64 steps. A row of a million
-# edges has 4,000 chunks to add up, which its own program does in 250.
-_CHUNK_EDGES = 256
-
-
-def tile_of(width: int, edges_a_row: float = math.inf) -> tuple[int, int, int]:
-    """The rows and columns of a program's tile, and its warps.
-
-    For rows of so many columns, which are sums over so many edges on the average.
-    """
-    block = min(_MAX_BLOCK, max(_MIN_BLOCK, 1 << (width - 1).bit_length()))
-    warps = 1 if edges_a_row <= _FEW_EDGES else _MANY_WARPS
-    return min(_MAX_ROWS, warps * _WARP_TILE // block), block, warps
+# Edges of a long row that a program sums: A row of a million edges has 4,000 chunks to add up.
+CHUNK_EDGES = 256
 
 
 def num_chunks(num_edges: int, max_edges: int | None = None) -> int:
     """The whole chunks in so many edges, of at most `max_edges` a row if that is known; 0 if no row
-    has many: see `triton_kernels`."""
+    has many: see `triton_kernels.reduce_rows`."""
     longest = num_edges if max_edges is None else min(num_edges, max_edges)
-    return 0 if longest < 2 * _CHUNK_EDGES else num_edges // _CHUNK_EDGES
-
-
-def launch_by_row(
-    name: str,
-    out: Tensor,
-    width: int,
-    arguments: Mapping[str, Any],
-    also: Mapping[str, Tensor | None] = MappingProxyType({}),
-) -> None:
-    """Run a kernel that writes by row: a program for each chunk, then one for each row.
-
-    Args:
-        name: Of the kernel.
-        out: `[num_rows, any]`.
-        width: Columns of the rows that it sums.
-        arguments: Its other arguments by name, among them the edges. The chunks' programs write to
-            tensors which those of the rows find under the same names with `partial_` in front.
-        also: What it writes besides, `[num_rows, width]`.
-    """
-    tile, chunks, given = _cut(arguments, len(out), width)
-    across, outs = -(-width // tile[1]), {"out": out, **also}
-    partials = {
-        key: like.new_empty(chunks, width, dtype=exact_type(like.dtype))
-        for key, like in outs.items()
-        if chunks and like is not None
-    }
-    given |= {**outs, **dict.fromkeys(f"partial_{key}" for key in outs)}
-    if partials and len(out):
-        launch(name, (chunks, across), tile, width, given | partials | {"OF_CHUNKS": True})
-    given |= {f"partial_{key}": part for key, part in partials.items()}
-    launch(name, (len(out), across), tile, width, given | {"OF_CHUNKS": False})
-
-
-def launch_by_edge(
-    name: str, out: Tensor, width: int, arguments: Mapping[str, Any], heads: int | None = None
-) -> None:
-    """Run a kernel that writes by edge: a program for the edges of each row and of each chunk.
-
-    Args:
-        name, out, width, arguments: See `launch_by_row`.
-        heads: Programs of a row, each of which reads `width / heads` columns; None: a tile's.
-    """
-    num_rows = len(arguments["indptr"]) - 1
-    tile, chunks, given = _cut(arguments, num_rows, width // (heads or 1))
-    across = heads or -(-width // tile[1])
-    for number, of_chunks in ((num_rows, False), (chunks if num_rows else 0, True)):
-        more = {"out": out, "OF_CHUNKS": of_chunks}
-        launch(name, (number, across), tile, width, given | more)
-
-
-def _cut(
-    arguments: Mapping[str, Any], num_rows: int, width: int
-) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
-    """The tile, the number of chunks, and the arguments with those that say so."""
-    indices = arguments["indices"]
-    num_edges = len(arguments["rows"] if indices is None else indices)
-    chunks = num_chunks(num_edges, arguments.get("max_in_edges"))
-    size = _CHUNK_EDGES if chunks else 0
-    tile = tile_of(width, num_edges / max(1, num_rows))
-    return tile, chunks, {**arguments, "num_rows": num_rows, "CHUNK": size}
+    return 0 if longest < 2 * CHUNK_EDGES else num_edges // CHUNK_EDGES
 
 
 def launch(
     name: str,
-    grid: tuple[int, int],
-    tile: tuple[int, int, int],
+    operator: Operator,
+    result: Tensor,
     width: int,
-    arguments: Mapping[str, Any],
+    heads: int = 1,
+    programs: int | None = None,
+    **more: Any,
 ) -> None:
-    """Run a kernel on the device of what it writes, on the current stream.
+    """Run a kernel on the device of its result, on the current stream.
 
     Args:
         name: Of the kernel.
-        grid: Number of programs.
-        tile: See `tile_of`.
-        width: Columns of the rows that it reads.
-        arguments: By name, what else it takes; others are left out.
+        operator: Whose fields are the kernel's arguments of the same names.
+        result: What it writes to.
+        width: Columns of the rows that it reads, of all heads.
+        heads: Heads, each of which has programs of its own.
+        programs: For each block of columns; None: one a row of the result or, for a kernel without
+            edges, a tile of rows.
+        more: Further arguments, or others than the operator's.
 
     Raises:
         UserError: Triton is not installed.
     """
-    out = arguments["out"]
-    if out.numel() == 0 or 0 in grid:
+    programs = len(result) if programs is None else programs
+    if result.numel() == 0 or programs == 0:
         return
     try:
         kernels = import_module("gnntrain.compute.triton_kernels")
@@ -145,29 +73,52 @@ def launch(
             "it comes with torch's CUDA builds for Linux; else: pip install triton",
         ) from error
     kernel = getattr(kernels, name)
-    known = {given: arguments[given] for given in kernel.arg_names if given in arguments}
-    number = kernels.tl.float64 if out.dtype == torch.float64 else kernels.tl.float32
-    known |= {"WIDTH": width, "TOTAL": number, "ROWS": tile[0], "BLOCK": tile[1]}
-    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]  # torch has no types here
-        kernel[grid](**known, num_warps=tile[2], enable_fp_fusion=True)
+    known = {**vars(operator), **more, "result": result}
+    given = {key: _plain(known[key]) for key in kernel.arg_names if key in known}
+    features, edges = known.get("features"), known.get("edges", known.get("total"))
+    part = width // heads
+    block = 1 << max(0, part - 1).bit_length()
+    block = block if name == "pair_scores" else min(_MAX_BLOCK, block)
+    warps, rows = _MANY_WARPS, _MOST_EDGES
+    if edges is not None:
+        num_edges = len(known["features"] if edges.indices is None else edges.indices)
+        if num_edges <= _FEW_EDGES * programs:
+            warps, rows = 1, _FEW_EDGES
+    rows = max(1, min(rows, warps * _WARP_TILE // block))
+    number = kernels.tl.float64 if result.dtype == torch.float64 else kernels.tl.float32
+    more = {}
+    if features is not None:
+        more = _layout(features, width)
+        nodes = features.nodes if features.is_plain else features.addresses()
+        given["features"] = kernels.Rows(features.rows, nodes)
+    given["K"] = kernels.Constants(width, heads, rows, block, number, **more)
+    grid = -(-programs // rows) if edges is None else programs, -(-part // block), heads
+    with torch.cuda.device_of(result):  # type: ignore[no-untyped-call]  # torch has no types here
+        kernel[grid](**given, num_warps=warps, enable_fp_fusion=True)
 
 
-def arguments_of(operator: Operator) -> dict[str, Any]:
-    """An operator's fields, and those of its rows, edges and sum, by the names of kernels."""
-    known: dict[str, Any] = {}
-    for name, value in vars(operator).items():
-        if isinstance(value, LazyFeatures):
-            rows, stride = value.rows, value.rows.stride(0)
-            known |= {"rows": rows, "nodes": value.nodes, "STRIDE": stride, "ALIGN": 0}
-            if not value.is_plain:
-                begins = [matrix.data_ptr() for matrix in (rows, *value.held)]
-                known["ALIGN"] = math.gcd(_MOST_BYTES, stride * rows.element_size(), *begins)
-                known["nodes"] = value.addresses()
-        elif isinstance(value, Sum) or name == "edges":
-            known |= value._asdict()
-        else:
-            known[name] = value
-    return {
-        name: value.contiguous() if isinstance(value, Tensor) and name != "rows" else value
-        for name, value in known.items()
-    }
+def _layout(features: LazyFeatures, width: int) -> dict[str, int]:
+    """Constants for the kernels that read these rows."""
+    matrices, size = (features.rows, *features.held), features.rows.element_size()
+    stride = max(matrices, key=len).stride(0)  # torch gives a single row any stride
+    step = _MOST_BYTES // size
+    wide, align, load = -(-width // step) * step, 0, 0
+    if not features.is_plain:
+        begins = (matrix.data_ptr() for matrix in matrices)
+        align = math.gcd(_MOST_BYTES, stride * size, *begins)
+    # Columns behind the last one are read, too, to fill a vector, where there is memory.
+    ends = (m.storage_offset() + (len(m) - 1) * stride + wide for m in matrices if len(m))
+    sizes = (m.untyped_storage().nbytes() // size for m in matrices if len(m))
+    is_whole = width == features.num_features and stride % step == 0
+    if is_whole and all(end <= most for end, most in zip(ends, sizes, strict=True)):
+        load = wide
+    return {"STRIDE": stride, "ALIGN": align, "LOAD": load}
+
+
+def _plain(value: Any) -> Any:
+    """A field as kernels take it: tensors without gaps, of edges and sums the tensors alone."""
+    if isinstance(value, Edges | Sum):
+        return type(value)._make(
+            _plain(part) if isinstance(part, Tensor) else None for part in value
+        )
+    return value.contiguous() if isinstance(value, Tensor) else value

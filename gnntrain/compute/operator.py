@@ -86,6 +86,11 @@ class Sum(NamedTuple):
     def num_dst(self) -> int:
         return len(self.indptr) - 1
 
+    def transposed(self, back: Edges) -> Sum:
+        """The sum of the gradients of the sources, over their out-edges."""
+        factors = self.edge_weight, self.scale, self.source_scale, self.loop, self.skip_own
+        return Sum(*back, *factors)
+
     def num_edges(self, features: LazyFeatures) -> int:
         return len(features if self.indices is None else self.indices)
 

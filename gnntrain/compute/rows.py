@@ -11,7 +11,7 @@ from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import array_of, by_rows, table_of
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import arguments_of, launch, tile_of
+from gnntrain.compute.launching import launch
 from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
 from gnntrain.compute.reference import rows_at
 
@@ -45,12 +45,8 @@ class Gather(Operator):
         return out
 
     def cuda(self) -> Tensor:
-        width, number = self.features.num_features, self.stop - self.start
-        out = torch.empty(number, width, dtype=self.dtype, device=self.features.device)
-        tile = tile_of(width)
-        grid = -(-number // tile[0]), -(-width // tile[1])
-        args = arguments_of(self) | {"num_rows": number, "out": out}
-        launch("gather_rows", grid, tile, width, args)
+        out = torch.empty_like(self.fake(), device=self.features.device)
+        launch("gather_rows", self, out, out.shape[1], num_rows=len(out))
         return out
 
     @staticmethod

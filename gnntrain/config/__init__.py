@@ -18,7 +18,7 @@ from gnntrain.config.datasets import (
 from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
 from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import ConfigError, Problem
-from gnntrain.config.reading import Reading, from_dict, read, takes_integers
+from gnntrain.config.reading import from_dict, read, takes_integers
 from gnntrain.config.resuming import changed_meaning
 from gnntrain.config.schema import (
     CheckpointConfig,
@@ -59,7 +59,6 @@ __all__ = [
     "OptunaSweepConfig",
     "PluginConfig",
     "Problem",
-    "Reading",
     "RunConfig",
     "SamplerConfig",
     "SweepConfig",

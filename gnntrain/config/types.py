@@ -90,16 +90,16 @@ else:
                 return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
-            from gnntrain.config.mistakes import places, problems_of
+            from gnntrain.config.mistakes import mistakes
 
             keys = without_numpy(keys)
             kind = cls.class_for(keys)
             try:
                 return kind.model_validate(keys)
             except ValidationError as error:
-                wrong = places(error, kind, keys)
-            prefix = "" if kind.variants else f"{cls.__name__}."
-            raise ConfigError(p for place in wrong for p in problems_of(place, kind, prefix=prefix))
+                prefix = "" if kind.variants else f"{cls.__name__}."
+                wrong = mistakes(error, kind, keys, prefix)
+            raise ConfigError(problem for of_key in wrong.values() for problem in of_key)
 
 
 class Section(BaseModel, metaclass=_SectionType):

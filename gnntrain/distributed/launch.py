@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gnntrain import devices
 from gnntrain.config import Config, training_device
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.liveness import Roster, Supervisor, Watch
+from gnntrain.distributed.liveness import Supervisor, Watch
 from gnntrain.distributed.process_group import (
     abort_process_group,
     gpu_address,
@@ -31,7 +31,6 @@ from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
-    BoundedStore,
     StoreAddress,
     check_loopback,
     serve_store,
@@ -111,35 +110,30 @@ class LaunchPlan:
         rendezvous.wait_at_most(keys.timeout)
         launched = rendezvous.launched
         device = rendezvous.gather("device", device)[0]
-        if launched.local_rank is not None:
-            num_ranks = 1
-        elif launched.num_ranks is not None:
-            num_ranks = launched.num_ranks
-        else:  # process 0's machine may have GPUs and this one none, or the other way round
-            num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
+        if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
+            raise UserError(
+                f"{launched.launcher} has started one process on {socket.gethostname()}, which is "
+                f"to have {num_ranks} ranks.",
+                f"Start the program by `torchrun --nproc-per-node {num_ranks}`.",
+            )
         if device == "mps" and len(rendezvous.machines) > 1:
             raise UserError(
                 "torch has no collectives for Apple's GPUs: only one rank can train on them.",
                 "Write trainer.device=cpu for several ranks.",
             )
         if device != "cpu":
-            if num_ranks > (there := devices.num_gpus(device)):
+            if not devices.num_gpus(device):
                 raise UserError(
-                    f"{launched.launcher} has started more ranks than GPUs: {num_ranks} on "
-                    f"{socket.gethostname()}, where torch sees {there}.",
-                    "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for "
-                    "the CPU.",
+                    f"torch sees no GPU on {socket.gethostname()}, where {launched.launcher} has "
+                    "started a rank.",
+                    "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0.",
                 )
             own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
             refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
-        counts = rendezvous.gather("num_ranks", num_ranks)
-        rendezvous.note_ranks(counts)
-        machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
+        machines = rendezvous.machines
         _check_servers(keys.servers, len(machines), device)
-        threads = keys.threads or max(1, rendezvous.cores // num_ranks)
-        return cls(
-            len(machines), device, threads, keys.timeout, tuple(machines), keys.servers, keys.grace
-        )
+        threads = keys.threads or rendezvous.cores
+        return cls(len(machines), device, threads, keys.timeout, machines, keys.servers, keys.grace)
 
 
 def _check_servers(servers: int, num_ranks: int, device: str) -> None:
@@ -195,23 +189,25 @@ def launch(
             ended, those that trained after the same step.
     """
     if rendezvous is not None:
-        first, number = rendezvous.launched.process, 1
-        if rendezvous.launched.local_rank is None:
-            first, number = plan.machines.index(first), plan.machines.count(first)
-        control, store, host = rendezvous.control, rendezvous.address, rendezvous.host
-        if number == 1:
-            return _run_here(worker, payload, plan, control, first, rendezvous)
-        ranks, hosts = range(first, first + number), rendezvous.hosts
-        return _supervise(worker, payload, plan, log_dir, control, ranks, store, host, hosts)
+        return _run_here(worker, payload, plan, rendezvous.control, rendezvous)
     if plan.world_size == 1 and in_process:
         return _run_here(worker, payload, plan, RunControl())
     check_loopback()
     # Served by this process, so that the error of a failed rank outlives the rank.
     served = serve_store(plan.world_size, plan.timeout)
-    control, ranks = RunControl(served, rank=None), range(plan.world_size)
+    control = RunControl(served, rank=None)
+    control.grace = plan.grace
+    store = StoreAddress(LOOPBACK, served.port)
+    resume_collection()
     try:
-        store = StoreAddress(LOOPBACK, served.port)
-        _supervise(worker, payload, plan, log_dir, control, ranks, store, LOOPBACK)
+        with forward_to(control):
+            processes = [
+                start_process(
+                    _run_rank, (rank, worker, payload, plan, store), uses_gpu=plan.use_gpus
+                )
+                for rank in range(plan.world_size)
+            ]
+            Supervisor(processes, control, log_dir, plan.timeout).watch()
     finally:
         # Closes the server even if a traceback keeps this frame alive.
         control.close()
@@ -223,11 +219,10 @@ def _run_here(
     payload: Any,
     plan: LaunchPlan,
     control: RunControl,
-    rank: int = 0,
     rendezvous: Rendezvous | None = None,
 ) -> None:
     """Be a rank in this process: the only one, or that as which a launcher has started it."""
-    control.rank, control.grace, control.timeout = rank, plan.grace, plan.timeout
+    control.grace, control.timeout = plan.grace, plan.timeout
     reporting: AbstractContextManager[None] = nullcontext()
     host, local_rank, store = LOOPBACK, 0, None
     if rendezvous is not None:
@@ -237,7 +232,7 @@ def _run_here(
         with forward_to(control), reporting:
             device = _device(plan, local_rank)
             with devices.generator_kept(device):
-                _run(worker, payload, plan, control, rank, device, host, store)
+                _run(worker, payload, plan, control, device, host, store)
     except BaseException as error:
         cause = error if rendezvous is None else control.cause_of(error)
         if control.stop_requested and not isinstance(cause, RankLost):
@@ -252,53 +247,17 @@ def _run_here(
             abort_process_group()
 
 
-def _supervise(
-    worker: Worker,
-    payload: Any,
-    plan: LaunchPlan,
-    log_dir: Path,
-    control: RunControl,
-    ranks: range,
-    address: StoreAddress,
-    host: str,
-    hosts: tuple[str, ...] = (),
-) -> None:
-    """Start the ranks of this machine, and wait for them."""
-    resume_collection()
-    control.grace = plan.grace
-    with forward_to(control):
-        processes = [
-            start_process(
-                _run_rank,
-                (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
-                uses_gpu=plan.use_gpus,
-            )
-            for rank in ranks
-        ]
-        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
-
-
 def _run_rank(
-    rank: int,
-    local_rank: int,
-    worker: Worker,
-    payload: Any,
-    plan: LaunchPlan,
-    address: StoreAddress,
-    host: str,
-    hosts: tuple[str, ...],
+    rank: int, worker: Worker, payload: Any, plan: LaunchPlan, address: StoreAddress
 ) -> None:
     """The main function of a rank that is a process of its own."""
-    store = address.connect(_CONNECT_SECONDS)
-    control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
+    control = RunControl(address.connect(_CONNECT_SECONDS), rank)
     control.grace, control.timeout = plan.grace, plan.timeout
-    roster = Roster(plan.machines, hosts) if hosts else None
-    with Watch(control, roster, plan.timeout).running():
+    with Watch(control).running():
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
-                device = _device(plan, local_rank)
-                _run(worker, payload, plan, control, rank, device, host, address)
+                _run(worker, payload, plan, control, _device(plan, rank), LOOPBACK, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception:  # reported above: the parent raises it
@@ -313,14 +272,15 @@ def _run(
     payload: Any,
     plan: LaunchPlan,
     control: RunControl,
-    rank: int,
     device: torch.device,
     host: str,
     address: StoreAddress | None,
 ) -> None:
     """Meet the other ranks, if there are some, and call the worker."""
     torch.set_num_threads(plan.threads)
-    context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
+    context = DistributedContext(
+        control.rank or 0, plan.world_size, device, control, plan.machines, host
+    )
     if plan.world_size > 1 and address is not None:
         with control.waiting():
             context = replace(context, machine_group=_join(context, plan, address))

@@ -26,12 +26,10 @@ import psutil
 from gnntrain.distributed.run_control import (
     SYNC_SECONDS,
     CollectiveTimeout,
-    Member,
     Phase,
     Progress,
     RunControl,
     is_timeout,
-    process_name,
 )
 from gnntrain.distributed.signals import CLOSE_SECONDS, ENDING, step_seconds
 from gnntrain.distributed.tcp_store import StoreTimeout
@@ -68,38 +66,27 @@ class Roster:
     Attributes:
         machines: The number of each rank's machine, ascending from 0; empty: all are on this one.
         hosts: Name and address of each machine, as in "gnn2, 10.77.0.2".
-        of_machines: Whether its members are not ranks, but the one process that a launcher has
-            started on each machine.
-        ranks: With `of_machines` the ranks that each member starts; empty: not known yet.
         logs: The folder of the ranks' logs.
     """
 
     machines: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
-    of_machines: bool = False
-    ranks: tuple[range, ...] = ()
     logs: str = "RUN/logs"
 
-    def member(self, number: int) -> Member:
-        """The name by which `RunControl` knows a member."""
-        return process_name(number) if self.of_machines else number
-
     def named(self, numbers: Sequence[int]) -> str:
-        """The members, for a sentence: "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"."""
+        """The ranks, for a sentence: "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"."""
         groups = itertools.groupby(sorted(numbers), lambda n: self.machines[n] if self.hosts else 0)
         words = []
         for machine, group in groups:
-            members = [*group]
-            if self.of_machines:
-                members = [rank for n in members if self.ranks for rank in self.ranks[n]]
-            *most, last = map(str, members or ("",))
+            *most, last = map(str, group)
             ranks = f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
-            place = f"machine {machine} ({self.hosts[machine]})" if self.hosts else ""
-            words.append(" on ".join(part for part in (ranks * bool(members), place) if part))
+            words.append(
+                f"{ranks} on machine {machine} ({self.hosts[machine]})" if self.hosts else ranks
+            )
         return " and ".join(words)
 
     def lost(self, numbers: Sequence[int], has: str, where: str, hint: str) -> RankLost:
-        """The error that names lost members: `has` is what they have not done."""
+        """The error that names lost ranks: `has` is what they have not done."""
         name = self.named(numbers)
         have = "have" if " and " in name else "has"
         text = f"{name[0].upper()}{name[1:]} {have} {has}{where}."
@@ -108,7 +95,7 @@ class Roster:
     def unanswered(
         self, numbers: Sequence[int], timeout: float, places: Sequence[Progress] = ()
     ) -> RankLost:
-        """The error that names members for which others have waited in vain, and where they were
+        """The error that names ranks for which others have waited in vain, and where they were
         (empty: not known)."""
         steps = " and ".join(dict.fromkeys(map(_where, places)))
         return self.lost(
@@ -156,8 +143,7 @@ class Watch:
     ) -> None:
         self._control, self.roster, self.timeout = control, roster, timeout
         self._on_forced_end = on_forced_end
-        self._number = control.rank if control.process is None else control.process
-        self._watches_all = self._number == 0
+        self._watches_all = control.rank == 0
         self._seen = [Progress(beat=-1)] * (0 if roster is None else len(roster.machines))
         self._silence = [0.0] * len(self._seen)
         self._over, self._lock = threading.Event(), threading.Lock()
@@ -183,7 +169,7 @@ class Watch:
         control, over = self._control, self._over
         parent, pid = multiprocessing.parent_process(), os.getppid()
         is_torchruns = "TORCHELASTIC_RUN_ID" in os.environ  # other launchers may leave it alone
-        while not over.wait(SYNC_SECONDS) and (not control.is_abandoned or control.is_supervising):
+        while not over.wait(SYNC_SECONDS) and not control.is_abandoned:
             if not parent.is_alive() if parent else is_torchruns and os.getppid() != pid:
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
@@ -233,8 +219,8 @@ class Watch:
         """Read where the others are; called every `LOOK_SECONDS`."""
         assert self.roster is not None
         for number in range(len(self._seen) if self._watches_all else 1):
-            place = self._control.progress(self.roster.member(number))
-            is_same = place.beat == self._seen[number].beat and number != self._number
+            place = self._control.progress(number)
+            is_same = place.beat == self._seen[number].beat and number != self._control.rank
             # Time counts in looks: a process that was itself stopped accuses nobody.
             self._silence[number] = is_same * (self._silence[number] + LOOK_SECONDS)
             self._seen[number] = place
@@ -264,8 +250,7 @@ class Watch:
         is_others = control.failed_waiting or isinstance(error, RankLost | CollectiveTimeout)
         if isinstance(error, KeyboardInterrupt):
             # torchrun ends the ranks beside one that was killed: they ask the whole run to end.
-            has_begun = control.is_supervising or not control.is_starting
-            is_others = control.is_stopped_elsewhere and not has_begun
+            is_others = control.is_stopped_elsewhere and control.is_starting
         self._watches_all |= is_others
         failure, deadline = None, time.monotonic() + _OBSERVE_SECONDS * is_others
         while control.lost_store is None and (failure := control.first_failure()) is None:
@@ -293,13 +278,12 @@ class Watch:
 
     def _unanswered(self, numbers: Sequence[int]) -> RankLost:
         assert self.roster is not None
-        places = () if self.roster.of_machines else [self._seen[n] for n in numbers]
-        return self.roster.unanswered(numbers, self.timeout, places)
+        return self.roster.unanswered(numbers, self.timeout, [self._seen[n] for n in numbers])
 
     def _ended(self, numbers: Sequence[int], where: str | None = None) -> RankLost:
         assert self.roster is not None
         if where is None:
-            where = "" if self.roster.of_machines else f", after {_where(self._seen[numbers[0]])}"
+            where = f", after {_where(self._seen[numbers[0]])}"
         return self.roster.lost(numbers, "ended without a word", where, _MEMORY_HINT)
 
 
@@ -311,7 +295,6 @@ class Supervisor:
         control: The run control of this process.
         log_dir: The folder of the ranks' logs.
         timeout: Seconds that a rank waits for the others in a collective.
-        first: The number of the first of these ranks.
     """
 
     def __init__(
@@ -320,12 +303,10 @@ class Supervisor:
         control: RunControl,
         log_dir: Path,
         timeout: float,
-        first: int = 0,
     ) -> None:
-        self._processes = dict(enumerate(processes, first))
+        self._processes = dict(enumerate(processes))
         self._control, self._timeout = control, timeout
         self._roster = Roster(logs=str(log_dir))
-        control.is_supervising = True
         control.is_writing = lambda: self._is_writing
         self._began = time.monotonic()
         self._is_writing = False
@@ -349,9 +330,8 @@ class Supervisor:
                 self._control.sync()
                 signals = {code - 128 for code in failed.values()}
                 # All have acted on a signal, and this process has not read the request; unless
-                # they were ended beside a failure, also one on another machine.
-                has_failed = self._control.is_abandoned or self._control.first_failure() is not None
-                if signals <= {*ENDING} and not has_failed:
+                # they were ended beside a failure.
+                if signals <= {*ENDING} and self._control.first_failure() is None:
                     return self._stop(signals.pop())
                 self._fail(failed)
         finally:
@@ -374,7 +354,7 @@ class Supervisor:
     def _fail(self, failed: Mapping[int, int]) -> None:
         places, alive = self._places(), self._alive()
         computing = {n for n in alive if not places[n].is_waiting or self._is_stopped(n)}
-        cause = self._own_end(failed) or self._control.find_cause(RuntimeError())
+        cause = self._own_end(failed) or self._control.first_failure()
         self._wait(_NOTICE_SECONDS)
         # NCCL aborts a process that has waited for too long; and one where CUDA has failed. It does
         # not make the host wait: a rank that it has aborted was waiting, too.
@@ -385,7 +365,7 @@ class Supervisor:
         is_aborted = cause is None and -signal.SIGABRT in failed.values() and could_wait
         if (is_aborted or isinstance(cause, CollectiveTimeout)) and silent:
             raise self._roster.unanswered(silent, self._timeout, [places[n] for n in silent])
-        raise cause or self._control.find_cause(RuntimeError()) or _unexplained(failed)
+        raise cause or self._control.first_failure() or _unexplained(failed)
 
     def _end_where_they_are(self) -> None:
         """End the remaining ranks: by an exception, or by force if that takes too long."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import (
@@ -23,8 +24,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.signals import HANDLED, block_signals
-from gnntrain.errors import UserError
+from gnntrain.errors import RESTART_CODE, UserError
 
 _PRELOADED = "gnntrain.preloaded"
 _STREAMS = (1, 2)
@@ -124,6 +126,40 @@ def start_process(
                 process = get_context("forkserver").Process(target=_run, args=forked)
             process.start()
     return process
+
+
+def run_ranks(machine: Launched, num_ranks: int) -> int:
+    """Start this command once for each rank of this machine, as torchrun would, and wait for all.
+
+    Args:
+        machine: How this process was started: one a machine.
+        num_ranks: Ranks of each machine.
+
+    Returns:
+        The exit code: of a rank that has not been killed, if one has failed.
+    """
+    ranks: list[subprocess.Popen[bytes]] = []
+    common = {
+        "TORCHELASTIC_RUN_ID": machine.launcher,
+        "MASTER_ADDR": machine.address,
+        "MASTER_PORT": str(machine.port),
+        "WORLD_SIZE": str(machine.num_processes * num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+    }
+    for local in range(num_ranks):
+        number = machine.process * num_ranks + local
+        own = {"RANK": str(number), "LOCAL_RANK": str(local)}
+        ranks.append(subprocess.Popen(sys.orig_argv, env=os.environ | common | own))
+
+    def pass_on(number: int, _frame: object) -> None:
+        for rank in ranks:
+            rank.send_signal(number)
+
+    for number in HANDLED:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    codes = [rank.wait() for rank in ranks]
+    return max(codes) or (RESTART_CODE if any(codes) else 0)
 
 
 def unblock_signals() -> None:

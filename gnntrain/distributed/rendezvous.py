@@ -78,7 +78,7 @@ class ProcessInfo:
     Attributes:
         name: The host name of its machine.
         host: The address from which its machine reaches the others.
-        local_rank: See `Launched`.
+        local_rank: Its number on its machine.
         cores: The cores that it may run on.
         version: Of gnntrain.
         command: Its command line; None: it is a program of the user's.
@@ -86,7 +86,7 @@ class ProcessInfo:
 
     name: str
     host: str
-    local_rank: int | None
+    local_rank: int
     cores: Sequence[int]
     version: str
     command: Sequence[str] | None
@@ -116,8 +116,7 @@ class Rendezvous:
         # Beside the keys of this start: torchrun's store outlives it. There other processes ask
         # process 0 for the name of this start.
         self._common = _client(replace(address, prefix="gnntrain"))
-        rank = None if launched.local_rank is None else launched.process
-        self.control = RunControl(self._store, rank, launched.process)
+        self.control = RunControl(self._store, launched.process)
         self.watch = Watch(self.control)
         self.processes: list[ProcessInfo] = []
         self.machines: tuple[int, ...] = ()
@@ -151,7 +150,7 @@ class Rendezvous:
             RankLost: Some have not come in time.
             GnntrainError: torchrun has started the ranks again, and they would fail again.
         """
-        local_rank, cores = self.launched.local_rank, core_numbers()
+        local_rank, cores = self.launched.local_rank or 0, core_numbers()
         name = socket.gethostname()
         info = ProcessInfo(name, self.host, local_rank, cores, __version__, command)
         self.processes = [ProcessInfo(**one) for one in self.gather("info", asdict(info), deadline)]
@@ -159,7 +158,7 @@ class Rendezvous:
         self.machines = tuple(count - 1 for count in firsts)
         by_machine = dict(zip(self.machines, self.processes, strict=True))
         self.hosts = tuple(f"{one.name}, {one.host}" for one in by_machine.values())
-        roster = Roster(self.machines, self.hosts, of_machines=local_rank is None)
+        roster = Roster(self.machines, self.hosts)
         self.watch = Watch(self.control, roster, _START_SECONDS, self._end_by_force)
         if self.is_main:
             _check_equal(self.processes)
@@ -171,13 +170,6 @@ class Rendezvous:
     def wait_at_most(self, timeout: float) -> None:
         """Set how long the others may give no sign of life."""
         self._store.timeout = self._common.timeout = self.watch.timeout = timeout
-
-    def note_ranks(self, counts: Sequence[int]) -> None:
-        """Note how many ranks each process is or starts, to name them if one is lost."""
-        ends = itertools.accumulate(counts)
-        ranks = tuple(range(end - n, end) for end, n in zip(ends, counts, strict=True))
-        if self.watch.roster is not None:
-            self.watch.roster = replace(self.watch.roster, ranks=ranks)
 
     def mark_told(self, error: BaseException) -> None:
         """Mark an error that another process tells the user: process 0 tells those of all."""
@@ -260,8 +252,9 @@ class Rendezvous:
     def _answer_newcomers(self) -> None:
         """See `_called`."""
         with self._reached():
-            for process in range(1, self.launched.num_processes):
-                request = self._common.compare_set(f"ask/{process}", "", "")
+            count = self.launched.num_processes
+            for process in range(1, count):
+                request = self._common.compare_set(f"ask/{count}/{process}", "", "")
                 if request and request not in self._answered:
                     self._common.set(f"answer/{request.decode()}", _start or "")
                     self._answered.add(request)
@@ -465,7 +458,7 @@ def _called(found: Launched, deadline: float) -> tuple[str, str]:
         # program's.
         address = StoreAddress(host, found.port, "gnntrain")
         with contextlib.suppress(dist.DistError), contextlib.closing(_client(address)) as store:
-            store.set(f"ask/{found.process}", request)
+            store.set(f"ask/{found.num_processes}/{found.process}", request)
             while time.monotonic() < deadline:
                 if answer := store.compare_set(f"answer/{request}", "", ""):
                     return host, answer.decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -12,11 +11,14 @@ from torch import Tensor, nn
 from torch_geometric.nn import Linear
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
+from gnntrain.compute.reference import exact_type
 from gnntrain.data.graph import EDGE, EdgeType, NodeType
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate, sampling_scale
+from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.embedding import LearntRows
 from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
+from gnntrain.models.plain import LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 if TYPE_CHECKING:
@@ -30,32 +32,6 @@ InputRows = Rows | LearntRows
 
 SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
-
-
-@dataclass(frozen=True)
-class LayerTypes:
-    """The types and widths of one layer.
-
-    Attributes:
-        in_channels: Width of the layer's input, by the node types that it reads.
-        out_channels: Width of its output.
-        node_types: The node types whose rows it computes.
-        edge_types: The edge types into these, in the graph's order.
-        is_output: Whether it gives the model's outputs.
-        one_hot: The node types whose input is one-hot. Such an input times a matrix is a row of the
-            matrix: the node's row in the table holds, side by side, those of all the matrices.
-    """
-
-    in_channels: Mapping[NodeType, int]
-    out_channels: int
-    node_types: tuple[NodeType, ...]
-    edge_types: tuple[EdgeType, ...]
-    is_output: bool
-    one_hot: tuple[NodeType, ...] = ()
-
-    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
-        """The edge types whose destinations are of `node_type`."""
-        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
 
 
 class HeteroConv:
@@ -225,10 +201,13 @@ class LinearConv(HeteroConv):
         columns = range(self.types.in_channels[edge_type[0]])[self.columns(edge_type)]
         return len(columns), self.types.out_channels
 
-    def aggregation(self, block: Block) -> Aggregation:
-        """The reduction over a block."""
-        scale = sampling_scale(block) if self.reduce == "sum" else None
-        return Aggregation(block, self.reduce, scale=scale)
+    def total(self, block: Block, dtype: torch.dtype) -> Sum | None:
+        """The sum over a block of rows of a type; None: the maximum."""
+        if self.reduce == "max":
+            return None
+        is_mean = self.reduce == "mean"
+        scale = block.edges.shares(exact_type(dtype)) if is_mean else sampling_scale(block)
+        return Sum(*block.edges, scale=scale)
 
     @property
     def is_linear(self) -> bool:
@@ -281,7 +260,9 @@ class LinearConv(HeteroConv):
         terms = []
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
-            terms.append(LinearTerm(source, self.aggregation(block), weight, self.columns(edge)))
+            total = self.total(block, weight.dtype)
+            assert total is not None  # see `is_linear`
+            terms.append(LinearTerm(source, block, total, weight, self.columns(edge)))
         own = inputs.index(node_type)
         return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
 
@@ -304,7 +285,9 @@ class LinearConv(HeteroConv):
             node_type = edge_type[2]
             part = self._part(node_type, blocks, [node_type], block.num_dst)
             return linear_sums([*sources.values()], [part])[0]
-        rows = aggregate(sources[edge_type], self.aggregation(block))
+        source = sources[edge_type]
+        dtype = (source if isinstance(source, Tensor) else source.rows).dtype
+        rows = aggregate(source, block, self.total(block, dtype))
         is_transformed = rows.shape[1] != self.widths(edge_type)[0]
         return rows if is_transformed else self.transform(rows, edge_type)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Unpack
 
+import torch
 import torch_geometric.nn as pyg
 from torch import Tensor
 
+from gnntrain.compute.ops import Sum
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.models.aggregate import Aggregation, sampling_scale
+from gnntrain.models.aggregate import sampling_scale
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import LinearConv, Root
 from gnntrain.models.pyg_model import PyGModel
@@ -30,21 +31,16 @@ class BlockGCNConv(LinearConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's clas
     def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
         return None, self.bias
 
-    def aggregation(self, block: Block) -> Aggregation:
+    def total(self, block: Block, dtype: torch.dtype) -> Sum:  # noqa: ARG002
         assert block.norm is not None  # see `needs`
         norm, dst = block.norm, slice(block.dst_offset, block.dst_offset + block.num_dst)
         loop_weight: Tensor | float = 1.0
         if norm.ndim == 2:
             loop_weight, norm = norm[dst, 1], norm[:, 0].contiguous()
         norm_dst, scale = norm[dst], sampling_scale(block)
-        return Aggregation(
-            block,
-            weight=block.weight,
-            source_scale=norm,
-            scale=norm_dst if scale is None else norm_dst * scale,
-            loop=norm_dst.square() * loop_weight,
-            skip_loops=True,
-        )
+        scale = norm_dst if scale is None else norm_dst * scale
+        loop = norm_dst.square() * loop_weight
+        return Sum(*block.edges, block.weight, norm, scale, loop, skip_own=True)
 
 
 class GCN(GNN):
@@ -68,4 +64,4 @@ class GCN(GNN):
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
-        return replace(self.basic_gnn("GCN"), inputs=("x", "edge_index", "edge_weight"))
+        return self.basic_gnn("GCN", inputs=("x", "edge_index", "edge_weight"))

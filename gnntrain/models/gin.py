@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Unpack
 
 import torch_geometric.nn as pyg
 from torch import Tensor
 
+from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
-from gnntrain.models.aggregate import Aggregation, aggregate, sampling_scale
+from gnntrain.models.aggregate import aggregate, sampling_scale
 from gnntrain.models.base import GNN, Scaffold
 from gnntrain.models.conv import BlockConv, Rows
 from gnntrain.models.pyg_model import PyGModel
@@ -22,7 +22,7 @@ class BlockGINConv(BlockConv, pyg.GINConv):  # type: ignore[misc]  # PyG's class
     needs = BlockNeeds(degree=True, rows=True)
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        total = aggregate(z, Aggregation(block, scale=sampling_scale(block)))
+        total = aggregate(z, block, Sum(*block.edges, scale=sampling_scale(block)))
         out: Tensor = self.nn(total + (1 + self.eps) * x_dst)
         return out
 
@@ -60,7 +60,6 @@ class GIN(GNN):
         self.train_eps = train_eps
 
     def pyg_model(self) -> PyGModel:
-        made = self.basic_gnn("GIN", train_eps=self.train_eps)
         options = ", ".join(f"{key}={value!r}" for key, value in self.act_and_norm.items())
         changes = []
         for i in range(self.num_layers):
@@ -69,4 +68,5 @@ class GIN(GNN):
             if widths != [widths[0], widths[-1], widths[-1]]:  # as in PyG's GIN
                 mlp = f"MLP({widths}, {options})"
                 changes.append(f"model.convs[{i}] = GINConv({mlp}, train_eps={self.train_eps})")
-        return replace(made, changes=changes, imports=[*made.imports, "GINConv", "MLP"])
+        imports = "GINConv", "MLP"
+        return self.basic_gnn("GIN", changes=changes, imports=imports, train_eps=self.train_eps)

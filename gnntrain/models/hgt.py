@@ -18,8 +18,9 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, dot_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
-from gnntrain.models.pyg_model import PyGLayer
+from gnntrain.models.conv import HeteroConv, Rows, SourceKey
+from gnntrain.models.plain import LayerTypes
+from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
@@ -146,8 +147,11 @@ class BlockHGTConv(HeteroConv, nn.Module):
         for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
             stacked = torch.stack([matrices[edge_type] for edge_type in types.edge_types], dim=1)
             weights[f"{name}.weight"] = stacked.flatten(0, 1)
-        lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
-        return PyGLayer("HGTConv", options, weights, own=own, lin=lin)
+        if not types.is_output:
+            return pyg_layer("HGTConv", options, weights, own)
+        widths = hidden, types.out_channels
+        arguments, named = pyg_layer("HGTConv", options, weights, own, lin=widths)
+        return arguments, {**named, **self.lin.state_dict(prefix="lin.", keep_vars=True)}
 
 
 class HGT(HeteroGNN):

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
 from gnntrain.compute.products import product_type
-from gnntrain.models.aggregate import Aggregation, source_gradient
+from gnntrain.models.aggregate import source_gradient
+from gnntrain.sampling.block import Block
 
 _ALL = slice(None)
 
@@ -21,13 +23,15 @@ class LinearTerm(NamedTuple):
 
     Attributes:
         source: Place of the aggregated rows in the list of rows.
-        aggregation: A sum or mean.
+        block: The in-edges.
+        total: The sum over them.
         weight: `[O, F]`; gradients flow.
         columns: The F columns of the rows that are aggregated.
     """
 
     source: int
-    aggregation: Aggregation
+    block: Block
+    total: Sum
     weight: Tensor
     columns: slice = _ALL
 
@@ -122,17 +126,14 @@ class _Sums(torch.autograd.Function):
             own = features[part.own]
             if is_one:
                 weight = weights[0] if root is None else torch.cat([weights[0], root], dim=1)
-                total = part.terms[0].aggregation.sum(own.rows.dtype, dtype)
                 layer = weight, bias, root is not None, dropout, any(ctx.needs_input_grad)
-                out, inputs = ops.aggregate_linear(*own.arguments(), *total, *layer)
+                out, inputs = ops.aggregate_linear(*own.arguments(), *part.terms[0].total, *layer)
                 saved += [weight, inputs, None if dropout is None else out]
             else:
                 inputs = [own.columns(part.columns).read(0, part.num_dst, dtype)]
                 for term in part.terms:
-                    rows = features[term.source]
-                    total = term.aggregation.sum(rows.rows.dtype, dtype)
-                    arguments = *rows.columns(term.columns).arguments(), *total
-                    inputs.append(ops.aggregate(*arguments, "none", dtype))
+                    rows = features[term.source].columns(term.columns).arguments()
+                    inputs.append(ops.aggregate(*rows, *term.total, "none", dtype))
                 out = torch.addmm(bias, inputs[0], root.t())
                 for aggregates, weight in zip(inputs[1:], weights, strict=True):
                     out.addmm_(aggregates, weight.t())
@@ -153,8 +154,10 @@ class _Sums(torch.autograd.Function):
                 grads[0], *ctx.saved_tensors, ctx.dropout, types[-1], needs_rows
             )
             if needs_rows:
-                aggregation, dtype = part.terms[0].aggregation, types[part.own]
-                rows[part.own] = source_gradient(grad_inputs, aggregation, dtype, has_root)
+                _, block, total, *_ = part.terms[0]
+                rows[part.own] = source_gradient(
+                    grad_inputs, block, total, types[part.own], has_root
+                )
             weight_grads = [weight_grad, None]
             if has_root:  # contiguous, as DDP requires of gradients
                 weight_grads = [half.contiguous() for half in weight_grad.chunk(2, dim=1)]
@@ -194,9 +197,9 @@ def _row_gradient(
     """
     out: Tensor | None = None
     for term, grad in aggregates:
-        if term.aggregation.block.num_edges == 0:
+        if term.block.num_edges == 0:
             continue
-        found = source_gradient(grad, term.aggregation, dtype)
+        found = source_gradient(grad, term.block, term.total, dtype)
         if out is None:
             out = found if found.shape == shape else found.new_zeros(shape)
         if out is not found:

@@ -15,9 +15,10 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
+from gnntrain.models.conv import HeteroConv, Rows, SourceKey, glorot_linear
 from gnntrain.models.gat import BlockGATConv, head_options
-from gnntrain.models.pyg_model import PyGLayer
+from gnntrain.models.plain import LayerTypes
+from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
@@ -79,7 +80,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
         }
         weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
         own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
-        return PyGLayer("GATConv", options, weights, "sum", own)
+        return pyg_layer("GATConv", options, weights, own, aggr="sum")
 
 
 class RGAT(HeteroGNN):

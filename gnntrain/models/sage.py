@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import torch.nn.functional as F
@@ -73,8 +72,11 @@ class SAGE(GNN):
     def pyg_model(self) -> PyGModel:
         first: Any = self.convs[0]
         last: Any = self.convs[-1]
-        made = self.basic_gnn(
-            "GraphSAGE", aggr=first.aggr, root_weight=first.root_weight, normalize=first.normalize
-        )
         is_other = last.normalize != first.normalize
-        return replace(made, changes=["model.convs[-1].normalize = False"] if is_other else [])
+        return self.basic_gnn(
+            "GraphSAGE",
+            changes=["model.convs[-1].normalize = False"] if is_other else [],
+            aggr=first.aggr,
+            root_weight=first.root_weight,
+            normalize=first.normalize,
+        )

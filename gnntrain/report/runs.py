@@ -12,17 +12,17 @@ from typing import Any
 
 from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
-from gnntrain.metrics import get_metric
 from gnntrain.paths import is_file
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.run_lookup import RUNS, find_run, is_running, known_runs, run_directories
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
+from gnntrain.reporting.trials import Scored
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
 
 
 @dataclass(frozen=True)
-class ReportedRun:
+class ReportedRun(Scored):
     """A run as its files describe it.
 
     Attributes:
@@ -58,16 +58,8 @@ class ReportedRun:
         """Metrics by split at the best epoch."""
         return {name: self.result.best[name] for name in SPLIT_ORDER if self.result.best.get(name)}
 
-    @property
-    def cost(self) -> float:
-        """The validation metric, negated where more is better; infinite without a metric."""
-        value = self.score("val")
-        if self.metric is None or math.isnan(value):
-            return math.inf
-        return get_metric(self.metric).cost(value)
-
     def score(self, split: str) -> float:
-        """The deciding metric at the best epoch; NaN where there is none."""
+        """The deciding metric at the best epoch."""
         return self.best.get(split, {}).get(self.metric or "", math.nan)
 
     @property

@@ -29,9 +29,7 @@ class Channel:
     """
 
     def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._sent = clock()
+        self._connection, self._clock, self._sent = connection, clock, clock()
 
     def on_start(self, info: RunInfo) -> None:
         """Send."""

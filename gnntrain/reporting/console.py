@@ -7,17 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.reporting.display import (
-    BEST,
-    DOT,
-    GAP,
-    INDENT,
-    LABEL,
-    Column,
-    Display,
-    Pairs,
-    fitting,
-)
+from gnntrain.reporting.display import BEST, DOT, GAP, INDENT, LABEL, Cells, Display, Pairs
 from gnntrain.reporting.tables import rows
 from gnntrain.reporting.text import (
     counted,
@@ -34,7 +24,7 @@ from gnntrain.reporting.text import (
 )
 from gnntrain.training.records import EpochRecord, FitResult, RunInfo, StepProgress, Summary
 
-_COURSE = 60
+_CURVE = 60
 _MOST_ROWS = 100
 
 
@@ -44,7 +34,6 @@ class Console(Display):
     On a terminal a run of more than 100 epochs keeps only every second, third … row.
     """
 
-    _columns: Sequence[Column[EpochRecord]] = ()
     _unshown: EpochRecord | None = None
     _loss: float | None = None
 
@@ -66,8 +55,7 @@ class Console(Display):
         best = self._result.best.get("val", {}).get(info.metric)
         if best is not None:
             facts.append(f"best {format_metric(best)} in epoch {self._result.best_epoch}")
-        facts += [*_speeds(step), format_bytes(step.memory_bytes)]
-        self.bars.facts = GAP.join(facts)
+        self.bars.facts = GAP.join([*facts, *_speeds(step), format_bytes(step.memory_bytes)])
         self.bars.update(
             self._task,
             completed=step.epoch - 1 + step.step / max(1, step.num_steps),
@@ -80,24 +68,21 @@ class Console(Display):
         """Add the epoch's row."""
         info = self._info
         self._result.add(record, info.metric)
-        if not self._columns:
-            self._columns = fitting(self._epoch_columns(record), self.width)
-            self.head(self._columns)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
         self._unshown = record
         if record.epoch in (info.first_epoch, info.epochs) or record.epoch % interval == 0:
             self._show_row()
-        num_steps, rates = info.steps_per_epoch, (record.seeds_per_s, record.edges_per_s)
         # A short epoch ends before one of its steps was reported.
+        steps, rates = info.steps_per_epoch, (record.seeds_per_s, record.edges_per_s)
         loss, memory = record.train_loss, record.memory_bytes
-        self.on_step(StepProgress(record.epoch, num_steps, num_steps, loss, *rates, memory))
+        self.on_step(StepProgress(record.epoch, steps, steps, loss, *rates, memory))
 
     def on_message(self, text: str) -> None:
         """Show a notice as one line."""
         self.note(text)
 
     def on_finish(self, summary: Summary) -> None:
-        """End the bar and show the results."""
+        """End the bar and show metrics, curves, speed, time, memory and the next command."""
         self.close()
         self._show_row()
         # A run that is resumed for fewer epochs than it has had keeps those.
@@ -115,74 +100,61 @@ class Console(Display):
                 for name in names
             ]
             self.block(rows(["", *splits], cells))
-        self.pairs(self._end_pairs(summary))
-
-    def _show_row(self) -> None:
-        """Print the last epoch's row, unless it stands there."""
-        record, self._unshown = self._unshown, None
-        if record is not None:
-            is_best = record.epoch == self._result.best_epoch
-            self.row(self._columns, record, "bold green" if is_best else "")
-
-    def _values(self) -> list[float]:
-        """The validation metric of the epochs that were evaluated."""
-        values = (record.metric("val", self._info.metric) for record in self._result.records)
-        return [value for value in values if value is not None]
-
-    def _epoch_columns(self, first: EpochRecord) -> list[Column[EpochRecord]]:
-        """The columns of a table of epochs, by the splits and devices of the first record; the most
-        important come first."""
-        metric, epochs = self._info.metric, self._info.epochs
-        name, digits = shown_metric(metric), len(str(epochs))
-
-        def val(record: EpochRecord) -> str:
-            is_best = record.epoch == self._result.best_epoch
-            return f"{BEST} " * is_best + format_metric(record.metric("val", metric))
-
-        def of_split(split: str) -> Column[EpochRecord]:
-            return Column(f"{split} {name}", lambda r: format_metric(r.metric(split, metric)))
-
-        columns = [
-            Column("epoch", lambda r: f"{r.epoch:{digits}}/{epochs}", 2 * digits + 1),
-            Column("loss", lambda r: format_loss(r.train_loss)),
-            Column(f"val {name}", val, 10),
-            Column("time", lambda r: format_seconds(r.seconds)),
-            Column("memory", lambda r: format_bytes(r.memory_bytes)),
-            Column("GPU", lambda r: format_bytes(r.gpu_memory_bytes)),
-            Column("edges/s", lambda r: format_rate(r.edges_per_s)),
-            Column("seeds/s", lambda r: format_rate(r.seeds_per_s)),
-            Column("eval", lambda r: format_seconds(r.eval_seconds)),
-            Column("cache", lambda r: format_metric(r.cache_hit_rate)),
-            *(of_split(split) for split in ("test", "train") if first.metrics.get(split)),
-            Column("lr", lambda r: f"{r.lr:.3g}"),
-        ]
-        absent = {"GPU": first.gpu_memory_bytes, "cache": first.cache_hit_rate}
-        return [column for column in columns if absent.get(column.title, 0) is not None]
-
-    def _end_pairs(self, summary: Summary) -> Pairs:
-        """Courses, speed, time, memory, the run directory and the next command."""
-        run = shown_path(self._info.run_dir)
         times = [format_seconds(summary.seconds_total)]
         if summary.seconds_per_epoch is not None:
             times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
         memory = [f"{format_bytes(summary.peak_rss_bytes)} peak"]
         if summary.peak_gpu_bytes:
             memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
+        metric, run = summary.metric, shown_path(self._info.run_dir)
+        values = [record.metric("val", metric) for record in self._result.records]
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
         # The command itself says at its end how to go on with a run that did not complete.
         has_next = summary.best_epoch is not None and summary.status == "completed"
         width = self.width - INDENT - LABEL
-        return [
-            ("estimated", summary.extra.get("estimated", "")),
-            ("constant", f"the same outputs for all nodes of {constant}" if constant else ""),
-            (shown_metric(summary.metric), _course(self._values(), format_metric, width)),
-            ("loss", _course(summary.train_loss, format_loss, width)),
-            ("speed", DOT.join(_speeds(summary))),
-            ("time", DOT.join(times)),
-            ("memory", DOT.join(memory)),
-            ("run", run),
-            ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
-        ]
+        known = [value for value in values if value is not None]
+        self.pairs(
+            [
+                ("estimated", summary.extra.get("estimated", "")),
+                ("constant", f"the same outputs for all nodes of {constant}" if constant else ""),
+                (shown_metric(metric), _curve(known, format_metric, width)),
+                ("loss", _curve(summary.train_loss, format_loss, width)),
+                ("speed", DOT.join(_speeds(summary))),
+                ("time", DOT.join(times)),
+                ("memory", DOT.join(memory)),
+                ("run", run),
+                ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
+            ]
+        )
+
+    def _show_row(self) -> None:
+        """Print the last epoch's row, unless it stands there."""
+        record, self._unshown = self._unshown, None
+        if record is not None:
+            is_best = record.epoch == self._result.best_epoch
+            self.row(self._cells(record, is_best), "bold green" if is_best else "")
+
+    def _cells(self, record: EpochRecord, is_best: bool) -> Cells:
+        metric, epochs = self._info.metric, self._info.epochs
+        name, mark = shown_metric(metric), f"{BEST} " * is_best
+        cells = {
+            "epoch": f"{record.epoch:{len(str(epochs))}}/{epochs}",
+            "loss": format_loss(record.train_loss),
+            f"val {name}".rjust(11): mark + format_metric(record.metric("val", metric)),
+            "time": format_seconds(record.seconds),
+            "memory": format_bytes(record.memory_bytes),
+        }
+        if record.gpu_memory_bytes is not None:
+            cells["GPU"] = format_bytes(record.gpu_memory_bytes)
+        cells["edges/s"] = format_rate(record.edges_per_s)
+        cells["seeds/s"] = format_rate(record.seeds_per_s)
+        cells["eval"] = format_seconds(record.eval_seconds)
+        if record.cache_hit_rate is not None:
+            cells["cache"] = format_metric(record.cache_hit_rate)
+        for split in ("test", "train"):
+            if record.metrics.get(split):
+                cells[f"{split} {name}"] = format_metric(record.metric(split, metric))
+        return cells | {"lr": f"{record.lr:.3g}"}
 
 
 def _speeds(of: StepProgress | Summary) -> list[str]:
@@ -191,12 +163,12 @@ def _speeds(of: StepProgress | Summary) -> list[str]:
     return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]
 
 
-def _course(values: Sequence[float], to_text: Callable[[float | None], str], width: int) -> str:
+def _curve(values: Sequence[float], to_text: Callable[[float | None], str], width: int) -> str:
     """A sparkline with its first and last value; empty where there are not two finite values."""
     if len(values) < 2 or not any(map(math.isfinite, values)):
         return ""
     ends = f"{to_text(values[0])} → {to_text(values[-1])}"
-    return f"{sparkline(values, max(1, min(_COURSE, width - len(ends) - 2)))}  {ends}"
+    return f"{sparkline(values, max(1, min(_CURVE, width - len(ends) - 2)))}  {ends}"
 
 
 def start_pairs(info: RunInfo) -> Pairs:

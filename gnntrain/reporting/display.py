@@ -7,21 +7,17 @@ import math
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Generic, Self, TextIO, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO, cast
 
 from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column as TableColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from gnntrain import __version__
 from gnntrain.reporting.stream import TolerantStream
-from gnntrain.reporting.text import format_seconds
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -37,58 +33,34 @@ _NOTEBOOK_WIDTH = 100
 _REFRESH_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
 _BAR = 40
-_STATUS_STYLES = {"completed": "bold green", "failed": "bold red"}
+_NARROWEST = 8
+_STYLES = {"completed": "bold green", "failed": "bold red"}
 
 Pairs = Sequence[tuple[str, str]]
-Row = TypeVar("Row")
+Cells = Mapping[str, str]
+"""The cells of a row by the titles of their columns, the most important first."""
 
 
-@dataclass(frozen=True)
-class Column(Generic[Row]):
-    """A column of a table that grows row by row, the number of its characters being fixed.
+def widths_of(cells: Cells, limit: int) -> dict[str, int]:
+    """The widths of the first columns of a table, as many as fit a line; from its first row.
 
-    Attributes:
-        title: Its heading.
-        cell: Its text in a row.
-        width: Characters; at least those of the title.
+    The first cell of all rows is as long as in this one.
     """
-
-    title: str
-    cell: Callable[[Row], str]
-    width: int = 8
-
-    def padded(self, text: str) -> str:
-        """The text in the column's width."""
-        width = max(self.width, len(self.title))
-        return text.rjust(width) if len(text) <= width else f"{text[: width - 1]}…"
+    widths: dict[str, int] = {}
+    for title, text in cells.items():
+        widths[title] = max(len(title), _NARROWEST if widths else len(text))
+        if sum(widths.values()) + len(GAP) * (len(widths) - 1) > limit:
+            del widths[title]
+            break
+    return widths
 
 
-def fitting(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
-    """The first columns, as many as fit the width."""
-    ends = accumulate(len(column.padded("") + GAP) for column in columns)
-    return [column for column, end in zip(columns, ends, strict=True) if end <= width + len(GAP)]
-
-
-class _TimeLeft(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(_time_left(task))
-
-
-def _time_left(task: Task) -> str:
-    return f"ETA {format_seconds(task.time_remaining)}"
-
-
-class Bars(Progress):
-    """rich's bars, a task a row, with a line of facts below them.
-
-    Attributes:
-        facts: The line.
-    """
+class _Bars(Progress):
+    """rich's bars, a task a row, with a line of facts below them."""
 
     facts = ""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The rows and the line."""
         yield ""
         yield self.make_tasks_table(self.tasks)
         if self.facts:
@@ -136,13 +108,16 @@ class Display:
         if not self.is_live:  # a log keeps its lines whole
             self._rich.size = ConsoleDimensions(WHOLE, 25)
         self.width = self._rich.width
+        self._widths: dict[str, int] = {}  # of the table's columns
         self._clock = clock
         self._printed, self._drawn = clock(), -math.inf
-        self.bars = Bars(
+        self._time_left = TimeRemainingColumn(compact=True)
+        self.bars = _Bars(
             TextColumn("{task.description}", markup=False),
-            BarColumn(None, table_column=TableColumn(max_width=_BAR)),
+            BarColumn(None, table_column=Column(max_width=_BAR)),
             TextColumn("{task.fields[state]}", markup=False),
-            _TimeLeft(),
+            TextColumn("ETA"),
+            self._time_left,
             console=self._rich,
             auto_refresh=False,
             transient=True,
@@ -153,12 +128,7 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -178,7 +148,8 @@ class Display:
                 self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
             tasks = [
-                GAP.join((task.description, task.fields["state"], _time_left(task)))
+                f"{task.description}{GAP}{task.fields['state']}{GAP}"
+                f"ETA {self._time_left.render(task)}"
                 for task in self.bars.tasks
             ]
             self.line(GAP.join(filter(None, ("; ".join(tasks), self.bars.facts))))
@@ -193,18 +164,18 @@ class Display:
         self._put(Padding.indent(block, INDENT))
         self.line()
 
-    def head(self, columns: Sequence[Column[Row]]) -> None:
-        """Print the titles of a table; a log does without them."""
-        if self.is_live:
-            self.line((GAP.join(column.padded(column.title) for column in columns), "dim"))
-
-    def row(self, columns: Sequence[Column[Row]], row: Row, style: str = "") -> None:
-        """Print a row under its titles; in a log, with its titles."""
-        cells = [(column, column.cell(row)) for column in columns]
-        if self.is_live:
-            self.line((GAP.join(column.padded(cell) for column, cell in cells), style))
-        else:
-            self.line(GAP.join(f"{column.title} {cell}" for column, cell in cells if cell.strip()))
+    def row(self, cells: Cells, style: str = "") -> None:
+        """Print a row; on a terminal below the titles of the first one, in a log with its own."""
+        if not self.is_live:
+            named = [(title.strip(), text.strip()) for title, text in cells.items()]
+            self.line(GAP.join(f"{title} {text}" for title, text in named if text))
+            return
+        if not self._widths:
+            self._widths = widths_of(cells, self.width)
+            self.line((GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
+        texts = [(cells.get(title, ""), width) for title, width in self._widths.items()]
+        shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in texts]
+        self.line((GAP.join(shown), style))
 
     def note(self, text: str) -> None:
         """Print a notice as one line."""
@@ -221,8 +192,7 @@ class Display:
         """End the bars and print how it ended."""
         self.close()
         self.line()
-        style = _STATUS_STYLES.get(status, "bold yellow")
-        self._put(Text.assemble((status, style), f" {words}"))
+        self._put(Text.assemble((status, _STYLES.get(status, "bold yellow")), f" {words}"))
         self.line()
 
     def pairs(self, pairs: Pairs) -> None:

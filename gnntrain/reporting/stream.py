@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,13 +32,14 @@ class TolerantStream:
     def write(self, text: str) -> int:
         """Write ``text``, with ASCII in place of characters that the encoding lacks."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        encoded = text.encode(encoding, errors="gnntrain.ascii")
-        self._attempt(lambda: self._stream.write(encoded.decode(encoding)))
+        with self._muted_if_lost():
+            self._stream.write(text.encode(encoding, errors="gnntrain.ascii").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream."""
-        self._attempt(lambda: self._stream.flush())
+        with self._muted_if_lost():
+            self._stream.flush()
 
     def isatty(self) -> bool:
         """Whether the output is a terminal."""
@@ -47,9 +47,10 @@ class TolerantStream:
             return self._stream.isatty()
         return False
 
-    def _attempt(self, call: Callable[[], object]) -> None:
+    @contextlib.contextmanager
+    def _muted_if_lost(self) -> Any:
         try:
-            call()
+            yield
         except (OSError, ValueError):  # ValueError: this process closed the stream
             lost, self._stream = self._stream, Path(os.devnull).open("w")  # noqa: SIM115
             # The interpreter flushes the buffer at exit, which would fail again.
@@ -57,9 +58,9 @@ class TolerantStream:
                 os.dup2(self._stream.fileno(), lost.fileno())
 
 
-def restore_terminal(stream: TextIO | None = None) -> None:
+def restore_terminal() -> None:
     """Show the cursor again, for a parent whose rank 0 was killed while its live view was on."""
-    output = TolerantStream(stream if stream is not None else sys.stdout)
+    output = TolerantStream(sys.stdout)
     if output.isatty():
         output.write("\x1b[?25h")
         output.flush()

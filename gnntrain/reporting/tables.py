@@ -22,19 +22,12 @@ _STYLES: dict[Judgement, str] = {"ok": "green", "note": "yellow", "problem": "bo
 
 @dataclass(frozen=True)
 class Check:
-    """The result of looking at one thing.
+    """The result of looking at one thing."""
 
-    Attributes:
-        judgement: `ok`, `note` (it works, but) or `problem` (something needed fails).
-        name: The thing, in a word or two.
-        text: Its state.
-        hint: What to do about it; empty where nothing need be done.
-    """
-
-    judgement: Judgement
-    name: str
-    text: str
-    hint: str = ""
+    judgement: Judgement  # note: it works, but; problem: something needed fails
+    name: str  # the thing, in a word or two
+    text: str  # its state
+    hint: str = ""  # what to do about it; empty where nothing need be done
 
 
 @dataclass(frozen=True)
@@ -82,12 +75,12 @@ def checks(found: Iterable[Check]) -> Table:
 
 def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1) -> Table:
     """Rows of cells; the first `left` columns stand to the left, the others to the right."""
-    table = Table(*header, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.show_header, table.header_style = any(header), "dim"
-    for number, column in enumerate(table.columns):
-        column.overflow = "fold"
-        column.justify = "left" if number < left else "right"
-        column.no_wrap = number >= left
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.show_header = any(header)
+    for number, title in enumerate(header):
+        is_left = number < left
+        justify: Literal["left", "right"] = "left" if is_left else "right"
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=not is_left)
     for row in cells:
         table.add_row(*row)
     return table

@@ -14,15 +14,8 @@ from gnntrain.metrics import LabelKind
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHOWN_METRICS = {
-    "accuracy": "accuracy",
-    "roc_auc": "ROC AUC",
-    "average_precision": "AP",
-    "f1_micro": "F1 micro",
-    "f1_macro": "F1 macro",
-    "f1": "F1",
-    "r2": "R2",
-    "rmse": "RMSE",
-    "mae": "MAE",
+    **{"roc_auc": "ROC AUC", "average_precision": "AP", "r2": "R2", "rmse": "RMSE", "mae": "MAE"},
+    **{"f1": "F1", "f1_micro": "F1 micro", "f1_macro": "F1 macro"},
 }
 
 
@@ -67,12 +60,7 @@ def format_loss(loss: float | None) -> str:
 
 def format_metric(value: float | None, beside: float | None = None) -> str:
     """A metric in at most 9 characters: four decimals, fewer of a number from 1,000 on, and powers
-    of ten where those would show too little.
-
-    Args:
-        value: The metric, or its deviation.
-        beside: The mean beside which a deviation stands, and whose form it takes.
-    """
+    of ten where those would show too little; a deviation in the form of the mean ``beside`` it."""
     if value is None or math.isnan(value):
         return "-"
     size = abs(value if beside is None else beside)
@@ -84,10 +72,9 @@ def format_metric(value: float | None, beside: float | None = None) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """The course of ``values`` in at most ``width`` characters, from its lowest to its highest.
+    """``values`` in at most ``width`` characters, from the lowest to the highest.
 
-    More values than characters are averaged in equal groups. Values that are missing or not finite
-    count for nothing; a group of only such is a blank.
+    More values than characters are averaged in equal groups, of the finite ones alone.
     """
     array = np.array(values, dtype=np.float64)  # None is NaN
     array[~np.isfinite(array)] = np.nan
@@ -129,7 +116,7 @@ def shown_path(path: str | Path) -> str:
     """A path as a person would type it here: relative where it lies below, else absolute."""
     absolute = Path(path).absolute()
     with contextlib.suppress(ValueError, OSError):
-        return str(absolute.relative_to(Path.cwd()))
+        absolute = absolute.relative_to(Path.cwd())
     return str(absolute)
 
 

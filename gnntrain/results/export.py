@@ -22,7 +22,8 @@ from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model
 from gnntrain.models.embedding import num_parameters
-from gnntrain.models.pyg_model import PyGModel, with_tables
+from gnntrain.models.plain import WithTables
+from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
@@ -137,16 +138,19 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
     if isinstance(model, PlainModel):  # as its package makes it
         assert isinstance(config, PluginConfig)
-        point, inputs = find_plugin(MODELS, config.name), repr(signature.num_features)
-        weights = model.module.state_dict()
-        made = PyGModel(point.attr, dict(config.options), weights, point.module)
-        made.imports = [point.attr]
-        if model.schema is not None:
-            schema = {**vars(model.schema), "node_types": model.schema.node_types}
-            inputs = f"types.SimpleNamespace(**{schema})"
-            made = with_tables(made, model, weights)
-        made.positionals = inputs, repr(signature.num_outputs)
-        return made
+        point, schema = find_plugin(MODELS, config.name), model.schema
+        options, name, more = dict(config.options), point.attr, dict[str, Any]()
+        code, inputs = [], repr(signature.num_features)
+        if schema is not None:
+            tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+            code = [f"model = WithTables(model, {schema.target!r}, {tables})"]
+            fields = {**vars(schema), "node_types": schema.node_types}
+            inputs = f"types.SimpleNamespace(**{fields})"
+            more = {"copied": [WithTables], "inputs": ("x_dict", "edge_index_dict")}
+        code.insert(0, f"model = {call(name, inputs, repr(signature.num_outputs), **options)}")
+        weights = (model.module if schema is None else model).state_dict()
+        more |= {"imports": [name], "module": point.module, "arguments": options}
+        return PyGModel(name, weights, "\n".join(code), **more)
     # Not what a base class says: the subclass of a plug-in computes something else.
     made_by = type(model)
     if not made_by.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(made_by):

@@ -13,8 +13,6 @@ from gnntrain.models import plain
 from gnntrain.models.pyg_model import PyGModel
 from gnntrain.results import prepare
 
-_WIDTH = 80
-
 _SOURCE = '''"""{title} Needs {needs}."""
 
 {imports}
@@ -56,12 +54,6 @@ def model_source(
         imports |= _imports(prepare)
         body = inspect.getsource(prepare).split("\n\n\n", 1)[1]
         sources += [f"MISSING_MARKS = {MISSING_MARKS}\n", body]
-    keywords = [f"{key}={value!r}" for key, value in model.arguments.items()]
-    lines = [f"model = {model.call or model.name}("]
-    for argument in [*model.positionals, *keywords]:
-        if len(lines) == 1 or len(lines[-1]) + len(argument) > _WIDTH:
-            lines.append("   ")
-        lines[-1] += f" {argument},"
     own = model.own_package
     units = "" if scale is None else f"in_units(mean={scale.mean}, std={scale.std})"
     return _SOURCE.format(
@@ -69,7 +61,7 @@ def model_source(
         needs="torch and torch_geometric only" if own is None else f"torch and {own}",
         imports="\n".join(sorted(imports, key=lambda line: ("__future__" not in line, line))),
         copied="".join(f"\n\n{source}" for source in sources),
-        make=textwrap.indent("\n".join([*lines, ")", *model.changes]), " " * 4),
+        make=textwrap.indent(model.code, " " * 4),
         hook=f"    model.register_forward_hook({units})\n" if units else "",
     )
 

@@ -41,29 +41,29 @@ class Case(NamedTuple):
 
 
 def all_cases() -> list[Case]:
-    """Every case: what most models need first."""
+    """Every case: first those of the operators' examples, then of the sampler."""
     cases, first = list[Case](), next(awkward_inputs())
     for precision, dtype in PRECISIONS.items():
-        of_host_memory = []
         for name, operator in OPERATORS.items():
-            is_tried = operator.has("cuda") and dtype in operator.types
-            for options in operator.examples(first) if is_tried else ():
+            if not operator.has("cuda") or dtype not in operator.types:
+                continue
+            for options in operator.examples(first):
                 run = partial(_try_operator, name, options, dtype)
                 cases.append(Case(f"{name}: {options}, {precision}", name, precision, run))
                 if options == _SPREAD:
-                    case = f"{HOST_MEMORY}: {name}, {precision}"
-                    run = partial(run, is_pinned=True)
-                    of_host_memory.append(Case(case, HOST_MEMORY, precision, run))
-        cases += of_host_memory
-    draws: dict[str, Callable[[torch.device], float]] = {
-        "fan-outs 4, 3": partial(_try_sampler, (4, 3)),
-        "fan-outs 65, 2": partial(_try_sampler, (65, 2), index_type="int64"),
-        "all in-neighbours": partial(_try_sampler, (-1, 2)),
-        "with replacement": partial(_try_sampler, (3, 2), is_repeating=True),
-        "padded": partial(_try_sampler, (3, 2), is_padded=True),
-        "padded, fan-out 65": partial(_try_sampler, (65,), is_padded=True),
+                    case, run = f"{HOST_MEMORY}: {name}, {precision}", partial(run, is_pinned=True)
+                    cases.append(Case(case, HOST_MEMORY, precision, run))
+    draws: dict[str, dict[str, Any]] = {
+        "fan-outs 4, 3": {"fan_outs": (4, 3)},
+        "fan-outs 65, 2": {"fan_outs": (65, 2), "index_type": "int64"},
+        "all in-neighbours": {"fan_outs": (-1, 2)},
+        "with replacement": {"fan_outs": (3, 2), "is_repeating": True},
+        "padded": {"fan_outs": (3, 2), "is_padded": True},
+        "padded, fan-out 65": {"fan_outs": (65,), "is_padded": True},
     }
-    return cases + [Case(f"{SAMPLER}: {name}", SAMPLER, None, run) for name, run in draws.items()]
+    for name, draw in draws.items():
+        cases.append(Case(f"{SAMPLER}: {name}", SAMPLER, None, partial(_try_sampler, **draw)))
+    return cases
 
 
 def _try_operator(
@@ -72,11 +72,16 @@ def _try_operator(
     """Compare a kernel with its reference on all blocks. `is_pinned`: features are in pinned host
     memory, for the kernel alone."""
 
+    def in_float64(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return torch.float64
+        return value.double() if value.is_floating_point() else value
+
     def pinned(tensor: Tensor) -> Tensor:
-        is_moved = is_pinned and tensor.is_floating_point() and device.type != "cpu"
+        is_moved = tensor.is_floating_point() and device.type != "cpu"
         return empty_pinned(tuple(tensor.shape), tensor.dtype).copy_(tensor) if is_moved else tensor
 
-    error = 0.0
+    errors = []
     for given in awkward_inputs(dtype):
         example = OPERATORS[name].examples(given)[options]
         moved: Any = example.map(lambda x: x.to(device) if isinstance(x, Tensor) else x)
@@ -86,22 +91,16 @@ def _try_operator(
             parts = device_addresses(features.held, device)
             kernel = replace(moved, features=replace(features, parts=parts))
         try:
-            found = compare(kernel.cuda, moved.reference, example.map(_in_float64).reference)
+            found = compare(kernel.cuda, moved.reference, example.map(in_float64).reference)
         except WrongResultError as wrong:
             raise WrongResultError(f"{wrong} ({given.name})") from wrong
-        error = max(error, found)
-    return error
-
-
-def _in_float64(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return torch.float64
-    return value.double() if value.is_floating_point() else value
+        errors.append(found)
+    return max(errors)
 
 
 def _try_sampler(
-    fan_outs: tuple[int, ...],
     device: torch.device,
+    fan_outs: tuple[int, ...],
     index_type: str = "int32",
     is_repeating: bool = False,
     is_padded: bool = False,
@@ -128,33 +127,27 @@ def _try_sampler(
         blocks = [hop.edges[EDGE] for hop in sample.hops]
         return [sample.nodes[NODE], *(part for block in blocks for part in block.tensors.values())]
 
-    def by_gpu(key: SampleKey) -> list[Tensor]:
+    for key in [SampleKey(1, 2, step) for step in (0, 0, 1)]:  # later draws find the first's traces
+        expected = tensors(cpu.sample(seeds, key))
         if is_padded:
-            return tensors(gpu.sample_padded(nodes.to(device), gpu.hop_keys(key).to(device)))
-        return tensors(gpu.sample(seeds, key))
-
-    def by_cpu(key: SampleKey) -> list[Tensor]:
-        drawn = tensors(cpu.sample(seeds, key))
-        if is_padded:  # by 0, and `indptr` by destinations without edges
-            for number, padded in enumerate(by_gpu(key)):
-                part, fill = drawn[number], int(drawn[number][-1]) if number % 3 == 1 else 0
-                drawn[number] = F.pad(part, (0, len(padded) - len(part)), value=fill)
-        return drawn
-
-    for step in range(2):  # the second draw finds the first one's traces
-        key = SampleKey(1, 2, step)
-        wanted = partial(by_cpu, key)
-        compare(partial(by_gpu, key), wanted, wanted)
+            found = tensors(gpu.sample_padded(nodes.to(device), gpu.hop_keys(key).to(device)))
+            # By 0, and `indptr` by destinations without edges.
+            for i, part in enumerate(expected):
+                value = int(part[-1]) if i % 3 == 1 else 0
+                expected[i] = F.pad(part, (0, len(found[i]) - len(part)), value=value)
+        else:
+            found = tensors(gpu.sample(seeds, key))
+        for one, other in zip(found, expected, strict=True):
+            if one.dtype != other.dtype or not torch.equal(one.cpu(), other):
+                raise WrongResultError("another draw than the CPU's")
     return 0.0
 
 
 def compare(
     kernel: Callable[[], Any], reference: Callable[[], Any], in_float64: Callable[[], Any]
 ) -> float:
-    """The kernel's largest error against float64, relative to the largest number (at least 1).
-
-    Args:
-        kernel, reference, in_float64: Compute a tensor or several, the latter two by the reference.
+    """The kernel's largest error against float64, relative to the largest number (at least 1). Each
+    function computes a tensor or several, the latter two by the reference.
 
     Raises:
         WrongResultError: The error is above twice the reference's plus four times the type's

@@ -8,22 +8,20 @@ import json
 import logging
 import math
 import os
-import subprocess
-import sys
 import time
-from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import platformdirs
+import torch
 from filelock import FileLock
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import UserError
 from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import compiler, package_version, visible_gpus
 from gnntrain.reporting.text import counted
@@ -40,16 +38,11 @@ TRITON_DEVICES = {"cuda"}
 _MAX_PROCESSES = 6  # each takes half a GiB of the GPU
 _TRITON = "triton"  # stands among the kernels' names for all of them
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_NAMES_OF_GPUS = (
-    "import sys; sys.path[:] = sys.argv[1:]; import json, torch; cuda = torch.cuda; "
-    "print(json.dumps([cuda.get_device_name(i) for i in range(cuda.device_count())]))"
-)
 _log = logging.getLogger("gnntrain")
 
 
 class GPU(NamedTuple):
-    """A kind of GPU: its maker's name, the driver's version if known, and torch's name of the first
-    one."""
+    """A kind of GPU: its maker's name, the driver's version if known, and torch's name of one."""
 
     name: str
     driver: str
@@ -63,8 +56,8 @@ def kernel_choice(
     are replaced.
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
-    that a launcher has started, every process does, with their `rendezvous`. CUDA does not start in
-    this process.
+    that a launcher has started, every process does, with their `rendezvous`: of those with one kind
+    of GPU the first one checks, and the others wait. CUDA does not start in this process.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.
@@ -74,15 +67,17 @@ def kernel_choice(
         return KernelChoice("torch")
     if not takes_triton(asked, device_type):
         return CPU_KERNELS if device_type == "cpu" else KernelChoice("torch")
-    if rendezvous is None:
-        faults = _faults(config, device_type)
-    else:  # one process checks each kind of GPU of a machine
-        kind = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
-        kinds = [*zip(rendezvous.machines, rendezvous.gather("kinds of GPUs", kind), strict=True)]
-        process = rendezvous.launched.process
-        is_first = kinds.index(kinds[process]) == process
-        own = _faults(config, device_type) if is_first else {}
-        faults = dict(ChainMap(*rendezvous.gather("self-check", own)))
+    faults: dict[str, str] = {}
+    if find_spec("triton") is None:
+        faults[_TRITON] = "the package triton is not installed"
+    else:  # evaluation computes in fp32
+        precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
+        seconds = SECONDS if asked == "auto" else math.inf
+        for gpu in kinds_of_gpus(device_type):
+            faults |= faults_of(self_check(gpu, precisions, seconds=seconds))
+    if rendezvous is not None:
+        for elsewhere in rendezvous.gather("self-check", faults):
+            faults = elsewhere | faults
     if not faults:
         return KernelChoice("triton")
     names = sorted(faults)
@@ -111,41 +106,18 @@ def takes_triton(asked: str, device_type: str) -> bool:
     return device_type in TRITON_DEVICES
 
 
-def _faults(config: Config, device_type: str) -> dict[str, str]:
-    """The faults of kernels on the GPUs that this process sees. Evaluation computes in fp32."""
-    if find_spec("triton") is None:
-        return {_TRITON: "the package triton is not installed"}
-    precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
-    seconds = SECONDS if config.compute.kernels == "auto" else math.inf
-    faults: dict[str, str] = {}
-    for gpu in kinds_of_gpus(device_type):
-        faults |= faults_of(self_check(gpu, precisions, seconds=seconds))
-    return faults
-
-
 def kinds_of_gpus(device_type: str) -> list[GPU]:
-    """The GPUs that torch sees, one of each kind.
-
-    Raises:
-        RunError: The GPUs do not tell their names.
-    """
+    """The kinds of GPUs; where they differ, or no tool lists them, every GPU that torch counts, in
+    an order of its own."""
     if device_type == "cpu":
         return [GPU("Triton's interpreter", "", "cpu")]
     listed = visible_gpus()
-    drivers = {str(gpu["driver"]) for gpu in listed}
-    names = [str(gpu["name"]) for gpu in listed]
-    if len(set(names)) != 1:  # torch counts in another order, or no tool lists them
-        command = [sys.executable, "-c", _NAMES_OF_GPUS, *sys.path]
-        try:
-            printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
-        except subprocess.SubprocessError as error:
-            raise RunError(
-                f"torch cannot use this machine's GPUs: {error}.", "See `gnntrain doctor`."
-            ) from error
-        names = json.loads(printed.splitlines()[-1])
+    kinds, drivers = ({str(gpu[key]) for gpu in listed} for key in ("name", "driver"))
     driver = drivers.pop() if len(drivers) == 1 else ""
-    kinds = dict.fromkeys(names)
-    return [GPU(name, driver, f"{device_type}:{names.index(name)}") for name in kinds]
+    if len(kinds) == 1:
+        return [GPU(kinds.pop(), driver, f"{device_type}:0")]
+    devices = [f"{device_type}:{number}" for number in range(torch.cuda.device_count())]
+    return [GPU(", ".join([device, *sorted(kinds)]), driver, device) for device in devices]
 
 
 def self_check(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -19,12 +18,11 @@ import torch
 from gnntrain.loading.pinned import PinningError
 from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases
 
-CASE_SECONDS = 30.0
+CASE_SECONDS = 30
 """A case that takes longer hangs; compiling its kernels takes a few seconds."""
-_HANGS = "Timeout ("  # says `faulthandler` as it ends a process
 # The modules of this process, not those of the current directory.
 _CODE = (
-    "import faulthandler, sys; faulthandler.dump_traceback_later(60, exit=True); "
+    "import signal, sys; signal.alarm(60); "
     "end = sys.argv.index('--'); sys.path[:] = sys.argv[end + 1 :]; "
     "from gnntrain.selfcheck.trying import child; child(*sys.argv[1:end])"
 )
@@ -54,10 +52,9 @@ def try_cases(
 ) -> str | None:
     """Try cases, each process an equal share, see `child`; `known` gets the outcomes by name.
 
-    A process that ends or hangs within a case has found a fault, and others go on with the rest,
-    but for further cases of kernels that have a fault. A hang counts for good only if the case was
-    in `known` before. A case that is not done by the deadline, of `time.monotonic`, gets no
-    outcome.
+    A process that ends within a case has found a fault, and another one goes on behind it, but for
+    further cases of kernels that have a fault. A hang counts for good only if the case was in
+    `known` before. A case that is not done by the deadline, of `time.monotonic`, gets no outcome.
 
     Returns:
         Why a process did not start (a GPU may take one alone); None: all did.
@@ -66,31 +63,41 @@ def try_cases(
     while cases and not is_over:
         shares = [cases[number::num_processes] for number in range(min(num_processes, len(cases)))]
         rest: list[Case] = []
-        with tempfile.TemporaryDirectory() as folder:
-            places = [Path(tempfile.mkdtemp(dir=folder)) for _ in shares]
-            processes = list(map(_start, shares, [device] * len(shares), places))
+        with ExitStack() as stack:
+            children = []
+            for share in shares:
+                printed = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                names = [case.name for case in share]
+                process = subprocess.Popen(
+                    [sys.executable, "-c", _CODE, device, *names, "--", *sys.path],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=printed,
+                    start_new_session=True,  # Ctrl-C in a terminal does not reach it
+                )
+                stack.callback(process.kill)
+                children.append((share, process, printed))
             try:
-                for process in processes:
+                for _, process, _ in children:
                     process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 is_over = True
-            finally:
-                for process in processes:
-                    process.kill()
-                    process.wait()
-            for share, place, process in zip(shares, places, processes, strict=True):
-                ending = _ending(
-                    process.returncode, (place / "printed").read_text(errors="replace")
-                )
-                if not (place / "outcomes").exists():
+            for share, process, printed in children:
+                process.kill()
+                lines = [json.loads(line) for line in process.communicate()[0].splitlines()]
+                outcomes = [Outcome(*line) for line in lines if isinstance(line, list)]
+                code = process.returncode
+                ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                printed.seek(0)
+                last = printed.read().strip().splitlines()[-1:]
+                ending = ": ".join([f"ends its process: {ending}", *last])[:300]
+                if not lines:
                     failure = failure if is_over else ending
                     continue
-                lines = (place / "outcomes").read_text().splitlines()
-                outcomes = [Outcome(*json.loads(line)) for line in lines]
-                is_at_fault = any(outcome.fault for outcome in outcomes)
-                if len(outcomes) < len(share) and not is_at_fault and not is_over:
-                    is_lasting = process.returncode != -signal.SIGKILL  # by the system or a person
-                    if ending.startswith("hangs"):
+                if len(outcomes) * 2 < len(lines) and not is_over:  # it began one more
+                    is_lasting = code != -signal.SIGKILL  # by the system or a person
+                    if code == -signal.SIGALRM:
+                        ending = "hangs: no result in time"
                         is_lasting = share[len(outcomes)].name in before
                     outcomes.append(Outcome(ending, is_lasting=is_lasting))
                 known |= {case.name: one for case, one in zip(share, outcomes, strict=False)}
@@ -100,44 +107,25 @@ def try_cases(
     return failure
 
 
-def _start(share: Sequence[Case], device: str, place: Path) -> subprocess.Popen[bytes]:
-    """Start a process whose files lie in a folder."""
-    arguments = [device, str(place / "outcomes"), str(os.getpid()), *(case.name for case in share)]
-    with (place / "printed").open("wb") as printed:
-        return subprocess.Popen(
-            [sys.executable, "-c", _CODE, *arguments, "--", *sys.path],
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=printed,
-            start_new_session=True,  # Ctrl-C in a terminal does not reach it
-        )
-
-
-def _ending(code: int, printed: str) -> str:
-    """How a process ended that should not have, with the last line that it printed."""
-    if _HANGS in printed:
-        return "hangs: no result in time"
-    ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return ": ".join([f"ends its process: {ending}", *printed.strip().splitlines()[-1:]])[:300]
-
-
-def child(device_name: str, path: str, parent: str, *names: str) -> None:
+def child(device_name: str, *names: str) -> None:
     """Try the cases of these names, up to a fault: after an illegal access, for example, a process
-    can compute nothing. Each outcome becomes a line of the file, which exists once the GPU works.
+    can compute nothing. A line of JSON says what begins, the next one how it ended.
 
-    The process ends itself if a case hangs, and between two cases if its parent has ended.
+    The process is ended by a signal if a case hangs, and by a broken pipe if its parent has ended.
     """
     torch.set_num_threads(1)
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # where a compiler may print
     cases = {case.name: case for case in all_cases()}
     device = torch.device(device_name)
     torch.ones(1, device=device)
-    with Path(path).open("w", buffering=1) as file:
-        for name in names:
-            faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
-            outcome = tried(cases[name], device)
-            file.write(f"{json.dumps(outcome)}\n")
-            if outcome.fault is not None or os.getppid() != int(parent):
-                break
+    for name in names:
+        signal.alarm(CASE_SECONDS)
+        lines.write(f"{json.dumps(name)}\n")
+        outcome = tried(cases[name], device)
+        lines.write(f"{json.dumps(outcome)}\n")
+        if outcome.fault is not None:
+            break
     os._exit(0)  # not by way of CUDA, which may be unable to clean up
 
 

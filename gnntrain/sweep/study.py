@@ -24,7 +24,7 @@ from optuna.trial import TrialState, create_trial
 
 from gnntrain.config import OptunaSweepConfig
 from gnntrain.metrics import get_metric
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder

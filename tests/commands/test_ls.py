@@ -51,7 +51,7 @@ def test_without_a_word_all_kinds_are_listed_briefly(
         (["dataset"], "Did you mean datasets?"),
         (["runs", "/nowhere"], "there is no folder"),
         (["models", "/tmp"], "lie in no folder"),
-        (["runs", "a", "b"], "takes one kind and one folder"),
+        (["runs", "a", "b"], "[FOLDER], not runs a b"),
     ],
 )
 def test_what_cannot_be_listed_is_the_users_mistake(

@@ -42,7 +42,7 @@ class CompilesInstead:
     def _compile(self, *args: Any, **arguments: Any) -> None:
         arguments |= zip(self._kernel.arg_names, args, strict=False)
         self._found.update(self._gpus.compile_all(self._kernel, arguments))
-        if arguments.get("ALIGN"):
+        if arguments.get("K") and arguments["K"].ALIGN:
             # Buffer loads, which AMD's backend prefers, reach 2 GiB from `rows` on.
             code = self._gpus.compiled(self._kernel, arguments, "gfx942").asm["amdgcn"]
             assert "global_load" in code, "rows in other matrices are out of reach"
@@ -59,7 +59,7 @@ def compile_all() -> set[Compiled]:
         setattr(triton_kernels, kernel, launch)
     for inputs in awkward_inputs(hub_edges=14):
         # All rows of the hub's block are long; its numbers are int64.
-        launching._CHUNK_EDGES = 1 if inputs.name == "hubs" else 256
+        launching.CHUNK_EDGES = 1 if inputs.name == "hubs" else 256
         types = {"hubs": (torch.float32,), "padded": (torch.bfloat16, torch.float16)}
         for dtype in types.get(inputs.name, ()):
             _call(replace(inputs, dtype=dtype))
@@ -71,7 +71,7 @@ def compile_all() -> set[Compiled]:
 def launched() -> list[str]:
     """The kernels that are launched, rather than called by another one."""
     kernels = vars(compute_kernels).items()
-    return [name for name, value in kernels if "out" in getattr(value, "arg_names", ())]
+    return [name for name, value in kernels if "result" in getattr(value, "arg_names", ())]
 
 
 def _call(inputs: Inputs) -> None:

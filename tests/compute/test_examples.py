@@ -53,7 +53,7 @@ CALLS = [
 def chunks_of(size: int) -> Iterator[None]:
     """Small chunks, so that small graphs have rows of many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "_CHUNK_EDGES", size)
+        patch.setattr(launching, "CHUNK_EDGES", size)
         yield
 
 

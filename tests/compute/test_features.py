@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, addresses_of
-from gnntrain.models.aggregate import Aggregation, Reduce, aggregate
+from gnntrain.compute.ops import Sum
+from gnntrain.models.aggregate import aggregate
 from tests.compute.devices import NEEDS_GPU
 from tests.compute.registrations import each_registration
 from tests.compute.test_examples import DTYPES
@@ -99,16 +100,16 @@ def test_rows_are_gathered_from_wherever_they_lie_and_converted(
 
 @each_registration
 @examples(30)
-@given(spread=spreads(), reduce=st.sampled_from(["sum", "mean", "max"]), has_loop=st.booleans())
+@given(spread=spreads(), is_sum=st.booleans(), has_loop=st.booleans())
 def test_rows_are_reduced_wherever_they_lie(
-    spread: Spread, reduce: Reduce, has_loop: bool, device: str
+    spread: Spread, is_sum: bool, has_loop: bool, device: str
 ) -> None:
     block = full_block(rough_graph(), 4, 30)
-    loop = torch.rand(block.num_dst) if has_loop and reduce != "max" else None
-    given = Aggregation(block, reduce, loop=loop)
-    moved = replace(given, block=block.to(device), loop=None if loop is None else loop.to(device))
-    got = aggregate(spread.table(device), moved)
-    assert_near(got, slow_aggregate(spread.expected.double(), given))
+    loop, on_device = torch.rand(block.num_dst) if has_loop else None, block.to(device)
+    total = Sum(*block.edges, loop=loop) if is_sum else None
+    moved = Sum(*on_device.edges, loop=None if loop is None else loop.to(device))
+    got = aggregate(spread.table(device), on_device, moved if is_sum else None)
+    assert_near(got, slow_aggregate(spread.expected.double(), block, total))
 
 
 @each_registration
@@ -128,8 +129,8 @@ def test_only_what_a_batch_names_is_read(device: str) -> None:
     spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(10), 10, torch.randint(10, (25,)))
     table = replace(spread.table(device), parts=torch.zeros(4, dtype=torch.int64, device=device))
     assert torch.equal(gathered(table, 0, 25), spread.expected)
-    aggregation = Aggregation(full_block(rough_graph(25), 0, 5).to(device), "mean")
-    assert aggregate(table, aggregation).isfinite().all()
+    block = full_block(rough_graph(25), 0, 5).to(device)
+    assert aggregate(table, block, Sum(*block.edges)).isfinite().all()
 
 
 class TestOnAGpu:

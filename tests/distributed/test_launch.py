@@ -271,14 +271,12 @@ def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of(process: Launched, gather: Callable[[str, Any], list[Any]]) -> LaunchPlan:
-    """The plan of a process that a launcher has started, one or one a machine."""
-    each_on_its_own = process.local_rank is None
+    """The plan of a process that a launcher has started."""
     met: Any = SimpleNamespace(
         launched=process,
-        machines=tuple(n * each_on_its_own for n in range(process.num_processes)),
+        machines=(0,) * process.num_processes,
         cores=8,
         wait_at_most=lambda _: None,
-        note_ranks=lambda _: None,
         gather=gather,
     )
     return LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
@@ -336,21 +334,21 @@ def test_two_launched_ranks_on_one_gpu_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("device", "words"), [("mps", "Apple"), ("cuda", "Kubernetes .* more ranks than GPUs: 3")]
+    ("device", "local_rank", "num_gpus", "words"),
+    [
+        ("mps", 0, 1, "Apple"),
+        ("cuda", 0, 0, "no GPU"),
+        ("cuda", None, 3, "3 ranks"),  # a program, which would have to start itself
+    ],
 )
-def test_more_ranks_than_gpus_are_refused(
-    monkeypatch: pytest.MonkeyPatch, device: str, words: str
+def test_a_rank_without_a_gpu_of_its_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    local_rank: int | None,
+    num_gpus: int,
+    words: str,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    process = Launched("Kubernetes", 1, 2, None, "node0", 29500, num_ranks=3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    process = Launched("Kubernetes", 1, 2, local_rank, "node0", 29500)
     with pytest.raises(UserError, match=words):
         plan_of(process, lambda _, value: [device, value])
-
-
-def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    process = Launched("Kubernetes", 1, 2, None, "node0", 29500)
-    plan = plan_of(process, lambda key, value: ["cpu" if key == "device" else 2, value])
-    assert (plan.device, plan.machines) == ("cpu", (0, 0, 1, 1))

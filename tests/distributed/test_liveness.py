@@ -201,18 +201,6 @@ def test_exactly_the_ranks_that_stopped_and_did_not_end_are_named(
         assert message(lost).lower().startswith(roster.named(sorted(stopped - ended)))
 
 
-@pytest.mark.parametrize(
-    ("ranks", "named"),
-    [
-        ((), "machine 1 (gnn2, 10.77.0.2)"),  # lost before its ranks were known
-        ((range(2), range(2, 4)), "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"),
-    ],
-)
-def test_a_lost_machine_is_named_with_its_ranks(ranks: tuple[range, ...], named: str) -> None:
-    roster = Roster((0, 1), ROSTER.hosts, of_machines=True, ranks=ranks)
-    assert roster.named([1]) == named
-
-
 def test_a_script_that_goes_on_after_its_run_is_no_longer_watched() -> None:
     with Watch(RunControl()).running():
         [thread] = [one for one in threading.enumerate() if one.name == "gnntrain-watch"]

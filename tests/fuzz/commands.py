@@ -226,7 +226,8 @@ def _parse(argv: list[str]) -> object:
     arguments = parse(argv)
     folders = [is_folder(folder) for folder in arguments.config_dirs]
     # What is no run lies in the folder of the runs, which is not there either.
-    return folders, [RunDirectory.open(word, Path("no runs")) for word in arguments.positionals]
+    words = getattr(arguments, "words", ())
+    return folders, [RunDirectory.open(word, Path("no runs")) for word in words]
 
 
 def _recompose(overrides: list[str]) -> object:

@@ -23,7 +23,7 @@ from gnntrain.data.array_folder import digest_of
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.models.aggregate import Aggregation, Reduce
+from gnntrain.compute.ops import Sum
 from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, graph_of
 
@@ -25,23 +25,24 @@ def edge_list(block: Block) -> list[tuple[int, int]]:
     ]
 
 
-def slow_aggregate(x: Tensor, given: Aggregation) -> Tensor:
-    """`Aggregation`'s formula, one edge after the other."""
-    block, offset = given.block, given.block.dst_offset
+def slow_aggregate(x: Tensor, block: Block, total: Sum | None) -> Tensor:
+    """The formula of `Sum`, or of the maximum, one edge after the other."""
+    given = Sum(*block.edges) if total is None else total
+    offset = block.dst_offset
     rows: list[list[Tensor]] = [[] for _ in range(block.num_dst)]
     for edge, (dst, src) in enumerate(edge_list(block)):
         factor = x.new_ones(())
-        if given.weight is not None:
-            factor = factor * given.weight[edge]
+        if given.edge_weight is not None:
+            factor = factor * given.edge_weight[edge]
         if given.source_scale is not None:
             factor = factor * given.source_scale[src]
-        if given.skip_loops and src == dst + offset:
+        if given.skip_own and src == dst + offset:
             factor = x.new_zeros(())
         rows[dst].append(x[src] * factor)
     out = []
     for dst, found in enumerate(rows):
         stack = torch.stack(found) if found else x.new_zeros(1, x.shape[1])
-        row = {"sum": stack.sum(0), "mean": stack.mean(0), "max": stack.amax(0)}[given.reduce]
+        row = stack.amax(0) if total is None else stack.sum(0)
         row = row if given.scale is None else row * given.scale[dst]
         out.append(row if given.loop is None else row + given.loop[dst] * x[dst + offset])
     return torch.stack(out) if out else x.new_zeros(0, x.shape[1])
@@ -63,21 +64,15 @@ def blocks(draw: st.DrawFn, max_offset: int = 8) -> Block:
 
 
 @st.composite
-def aggregations(draw: st.DrawFn, max_offset: int = 8) -> Aggregation:
+def sums(draw: st.DrawFn, max_offset: int = 8) -> tuple[Block, Sum | None]:
+    """A block with a sum over it, or none: the maximum."""
     block = draw(blocks(max_offset))
-    reduce: Reduce = draw(st.sampled_from(["sum", "mean", "max"]))
-    if reduce == "max":
-        return Aggregation(block, reduce)
+    if draw(st.integers(0, 2)) == 0:
+        return block, None
 
     def maybe(size: int) -> Tensor | None:
         return torch.rand(size, dtype=torch.float64) if draw(st.booleans()) else None
 
-    return Aggregation(
-        block,
-        reduce,
-        weight=maybe(block.num_edges),
-        source_scale=maybe(block.num_src),
-        scale=maybe(block.num_dst),
-        loop=maybe(block.num_dst),
-        skip_loops=draw(st.booleans()),
-    )
+    factors = maybe(block.num_edges), maybe(block.num_src)
+    ends = maybe(block.num_dst), maybe(block.num_dst)
+    return block, Sum(*block.edges, *factors, *ends, skip_own=draw(st.booleans()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.ops import Sum
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
-from gnntrain.models.aggregate import Aggregation
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.linear import LinearSum, LinearTerm, linear_sums
 from gnntrain.sampling.block import Block
@@ -36,15 +35,15 @@ NEAR: dict[torch.dtype, Any] = {
 class Layer(NamedTuple):
     """weight · aggregate + root_weight · own row + bias."""
 
-    aggregation: Aggregation
+    block: Block
+    total: Sum
     weight: Tensor
     root_weight: Tensor | None
     bias: Tensor
 
     def __call__(self, x: Tensor | LazyFeatures, dropout: float | None) -> Tensor:
-        term = LinearTerm(0, self.aggregation, self.weight)
-        num_dst = self.aggregation.block.num_dst
-        part = LinearSum([term], 0, num_dst, self.root_weight, self.bias)
+        term = LinearTerm(0, self.block, self.total, self.weight)
+        part = LinearSum([term], 0, self.block.num_dst, self.root_weight, self.bias)
         return linear_sums([x], [part], dropout)[0]
 
     @property
@@ -53,38 +52,36 @@ class Layer(NamedTuple):
         return parts if self.root_weight is None else [*parts, self.root_weight]
 
 
-def layer(aggregation: Aggregation, device: str = "cpu", has_root: bool = True, **to: Any) -> Layer:
+def layer(block: Block, total: Sum, device: str = "cpu", has_root: bool = True, **to: Any) -> Layer:
     torch.manual_seed(1)
-    block = aggregation.block.to(device)
-    factors = ("weight", "source_scale", "scale", "loop")
-    held: dict[str, Any] = {name: getattr(aggregation, name) for name in factors}
-    moved: dict[str, Any] = {
-        name: None if value is None else value.to(device) for name, value in held.items()
-    }
+    moved = Sum._make(part.to(device) if isinstance(part, Tensor) else part for part in total)
     weight, root, bias = (
         torch.randn(shape).to(device, **to).requires_grad_() for shape in ((5, 6), (5, 6), (5,))
     )
-    own: Aggregation = replace(aggregation, block=block, **moved)
-    return Layer(own, weight, root if has_root else None, bias)
+    return Layer(block.to(device), moved, weight, root if has_root else None, bias)
 
 
-def aggregations() -> dict[str, Aggregation]:
-    """As of SAGE and GCN."""
+def totals() -> tuple[Block, dict[str, Sum]]:
+    """A block, and sums over it as of SAGE and GCN."""
     block = full_block(rough_graph(14, 30, weighted=True), 0, 9, torch.int32)
     assert block.norm is not None
     norm_src = block.norm[:, 0].contiguous()
     norm = norm_src[: block.num_dst]
-    gcn: dict[str, Any] = {"weight": block.weight, "source_scale": norm_src, "scale": norm}
-    return {
-        "mean": Aggregation(block, "mean"),
-        "sum": Aggregation(block, scale=torch.rand(block.num_dst)),
-        "gcn": Aggregation(block, **gcn, loop=norm.square(), skip_loops=True),
+    factors = block.weight, norm_src, norm, norm.square()
+    return block, {
+        "mean": mean_of(block),
+        "sum": Sum(*block.edges, scale=torch.rand(block.num_dst)),
+        "gcn": Sum(*block.edges, *factors, skip_own=True),
     }
 
 
-def by_operations(linear: Layer, x: Tensor, aggregation: Aggregation) -> Tensor:
+def mean_of(block: Block) -> Sum:
+    return Sum(*block.edges, scale=block.edges.shares(torch.float32))
+
+
+def by_operations(linear: Layer, x: Tensor, block: Block, total: Sum) -> Tensor:
     """In float64 on the CPU."""
-    rows = slow_aggregate(x, aggregation)
+    rows = slow_aggregate(x, block, total)
     out = rows @ linear.weight.cpu().double().t() + linear.bias.cpu().double()
     if linear.root_weight is not None:
         out = out + x[: len(out)] @ linear.root_weight.cpu().double().t()
@@ -99,11 +96,11 @@ def by_operations(linear: Layer, x: Tensor, aggregation: Aggregation) -> Tensor:
 def test_a_layer_is_its_operations_forward_and_backward(
     name: str, has_root: bool, dtype: torch.dtype, device: str
 ) -> None:
-    aggregation = aggregations()[name]
-    linear = layer(aggregation, device, has_root, dtype=dtype)
+    block, sums = totals()
+    linear = layer(block, sums[name], device, has_root, dtype=dtype)
     x = torch.randn(14, 6).to(dtype)
     mine, exact = x.to(device).requires_grad_(), x.double().requires_grad_()
-    got, expected = linear(mine, None), by_operations(linear, exact, aggregation)
+    got, expected = linear(mine, None), by_operations(linear, exact, block, sums[name])
     assert got.dtype == dtype
     torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[dtype])
     pull, own = torch.randn(expected.shape).to(dtype), linear.parameters
@@ -128,14 +125,14 @@ def test_a_layer_is_its_operations_forward_and_backward(
 def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
     computed: torch.dtype, stored: torch.dtype, device: str
 ) -> None:
-    aggregation = aggregations()["mean"]
-    linear = layer(aggregation, device)
+    block, sums = totals()
+    linear = layer(block, sums["mean"], device)
     rows, nodes = torch.randn(30, 6).to(stored), torch.randint(0, 30, (14,))
     table = LazyFeatures(rows.to(device), nodes.to(device))
     with torch.autocast(device, computed, enabled=computed != torch.float32):
         got = linear(table, None)
     assert got.dtype == computed
-    expected = by_operations(linear, rows[nodes].double(), aggregation)
+    expected = by_operations(linear, rows[nodes].double(), block, sums["mean"])
     torch.testing.assert_close(got.detach().cpu().double(), expected.detach(), **NEAR[computed])
     gradients = torch.autograd.grad(got.float().sum(), linear.parameters)
     wanted = torch.autograd.grad(expected.sum(), linear.parameters)
@@ -149,7 +146,8 @@ def test_stored_rows_go_through_a_layer_in_the_type_of_autocast(
 def test_relu_and_dropout_go_backward_through_what_was_kept(
     probability: float, device: str
 ) -> None:
-    linear = layer(aggregations()["mean"], device, dtype=torch.float64)
+    block, sums = totals()
+    linear = layer(block, sums["mean"], device, dtype=torch.float64)
     x = torch.randn(14, 6, dtype=torch.float64, device=device, requires_grad=True)
     plain, out = linear(x, None), linear(x, probability)
     kept = out != 0
@@ -168,7 +166,7 @@ def test_neither_chunks_nor_threads_change_a_layer(monkeypatch: pytest.MonkeyPat
     torch.manual_seed(0)
     rows = torch.arange(0, 20_001, 2, dtype=torch.int32)
     block = Block(rows, torch.randint(10_000, (20_000,), dtype=torch.int32), 10_000)
-    x, linear = torch.randn(10_000, 6), layer(Aggregation(block, "mean"))
+    x, linear = torch.randn(10_000, 6), layer(block, mean_of(block))
     before, grads = torch.get_num_threads(), []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
@@ -191,9 +189,9 @@ def test_a_weights_gradient_of_bfloat16_is_as_exact_as_torchs() -> None:
     x, grad = torch.randn(number, 16).relu().bfloat16(), torch.randn(number, 8).bfloat16()
     weight = torch.randn(8, 16)
     rows = torch.arange(number + 1, dtype=torch.int32)
-    aggregation = Aggregation(Block(rows, rows[:-1], number), "mean")
+    block = Block(rows, rows[:-1], number)
     with torch.autocast("cpu", torch.bfloat16):
-        out = Layer(aggregation, weight.requires_grad_(), None, torch.zeros(8))(x, None)
+        out = Layer(block, mean_of(block), weight.requires_grad_(), None, torch.zeros(8))(x, None)
     (ours,) = torch.autograd.grad(out, weight, grad)
     exact = grad.t().double() @ x.double()
     errors = [(found.double() - exact).abs().max() for found in (ours, grad.t() @ x)]
@@ -267,8 +265,9 @@ def layers(draw: st.DrawFn) -> tuple[list[Tensor], list[LinearSum]]:
             indptr = degrees.cumsum(0)
             indices = torch.randint(0, sizes[source], (int(indptr[-1]),))
             block = Block(indptr, indices, sizes[source])
-            aggregation = Aggregation(block, draw(st.sampled_from(["sum", "mean"])))
-            terms.append(LinearTerm(source, aggregation, weight(OUT, WIDTHS[source])))
+            scale = block.edges.shares(torch.float64) if draw(st.booleans()) else None
+            total = Sum(*block.edges, scale=scale)
+            terms.append(LinearTerm(source, block, total, weight(OUT, WIDTHS[source])))
         parts.append(LinearSum(terms, own, num_dst, weight(OUT, WIDTHS[own]), weight(OUT)))
     return rows, parts
 
@@ -277,7 +276,7 @@ def slow(rows: list[Tensor], part: LinearSum) -> Tensor:
     assert part.root_weight is not None
     out = rows[part.own][: part.num_dst] @ part.root_weight.t() + part.bias
     for term in part.terms:
-        out = out + slow_aggregate(rows[term.source], term.aggregation) @ term.weight.t()
+        out = out + slow_aggregate(rows[term.source], term.block, term.total) @ term.weight.t()
     return out
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -23,86 +25,35 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 @pytest.mark.parametrize(
-    ("rate", "text"),
+    ("format_", "texts"),
     [
-        (0, "0.00"),
-        (3.14159, "3.14"),
-        (847.3, "847"),
-        (999.6, "1.00k"),
-        (12_345, "12.3k"),
-        (1_210_000, "1.21M"),
-        (4e9, "4.00G"),
-        (2e15, "2000T"),
-        (None, "-"),
-        (math.nan, "-"),
-        (math.inf, "-"),
+        (format_rate, {0: "0.00", 3.14159: "3.14", 847.3: "847", 999.6: "1.00k", 12_345: "12.3k"}),
+        (format_rate, {1_210_000: "1.21M", 2e15: "2000T", None: "-", math.nan: "-", math.inf: "-"}),
+        (format_bytes, {0: "0.00 MiB", 2**20: "1.00 MiB", 1000 * 2**20: "0.98 GiB"}),
+        (format_bytes, {3 * 2**29: "1.50 GiB", 139 * 2**30: "139 GiB", 2**41: "2.00 TiB"}),
+        (format_seconds, {0.0124: "12 ms", 0.9996: "1.00 s", 3.214: "3.21 s", 59.94: "59.9 s"}),
+        (format_seconds, {59.96: "1:00", 67: "1:07", 7387: "2:03:07", None: "-", math.nan: "-"}),
+        (format_loss, {1.93754: "1.9375", 0: "0.0000", 12345.6: "12345.6", 1e-5: "1.00e-05"}),
+        (format_loss, {math.nan: "nan", math.inf: "inf", None: "-"}),
+        (format_metric, {0.5: "0.5000", -0.25: "-0.2500", 999.5: "999.5000", 1234.567: "1234.6"}),
+        (format_metric, {-12345.67: "-12345.7", 1234567.8: "1234568", 12345678: "1.23e+07"}),
+        (format_metric, {0.0004567: "4.57e-04", math.nan: "-", None: "-"}),
+        (
+            lambda number: counted(number, "epoch"),
+            {0: "0 epochs", 1: "1 epoch", 2000: "2,000 epochs"},
+        ),
     ],
 )
-def test_a_rate_is_three_digits_and_a_unit(rate: float | None, text: str) -> None:
-    assert format_rate(rate) == text
+def test_numbers_are_texts_that_fit_a_column(
+    format_: Callable[[Any], str], texts: dict[Any, str]
+) -> None:
+    assert [*map(format_, texts)] == [*texts.values()]
 
 
 @given(st.floats(0, 9e14))
 @settings(max_examples=50)
 def test_a_rate_fits_its_column(rate: float) -> None:
     assert len(format_rate(rate)) <= 6
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0.00 MiB"),
-        (2**20, "1.00 MiB"),
-        (1000 * 2**20, "0.98 GiB"),
-        (3 * 2**29, "1.50 GiB"),
-        (139 * 2**30, "139 GiB"),
-        (2**41, "2.00 TiB"),
-        (None, "-"),
-    ],
-)
-def test_bytes_are_three_digits_and_a_binary_unit(number: int | None, text: str) -> None:
-    assert format_bytes(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0124, "12 ms"),
-        (0.9996, "1.00 s"),
-        (3.214, "3.21 s"),
-        (59.94, "59.9 s"),
-        (59.96, "1:00"),
-        (67, "1:07"),
-        (7387, "2:03:07"),
-        (None, "-"),
-        (math.nan, "-"),
-    ],
-)
-def test_a_duration_reads_at_a_glance(seconds: float | None, text: str) -> None:
-    assert format_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("loss", "text"),
-    [
-        *((1.93754, "1.9375"), (0, "0.0000"), (12345.6, "12345.6"), (1e-5, "1.00e-05")),
-        *((math.nan, "nan"), (math.inf, "inf"), (None, "-")),
-    ],
-)
-def test_a_loss_shows_its_digits_or_its_power(loss: float | None, text: str) -> None:
-    assert format_loss(loss) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *((0.5, "0.5000"), (0, "0.0000"), (-0.25, "-0.2500"), (999.5, "999.5000")),
-        *((1234.567, "1234.6"), (-12345.67, "-12345.7"), (1234567.8, "1234568")),
-        *((12345678, "1.23e+07"), (0.0004567, "4.57e-04"), (math.nan, "-"), (None, "-")),
-    ],
-)
-def test_a_metric_has_four_decimals_or_as_many_as_it_needs(value: float | None, text: str) -> None:
-    assert format_metric(value) == text
 
 
 def test_a_deviation_has_the_form_of_its_mean() -> None:
@@ -150,10 +101,3 @@ def test_a_path_is_shown_as_one_would_type_it(
     assert shown_path(tmp_path / "runs" / "a") == "runs/a"
     assert shown_path("runs/a") == "runs/a"
     assert shown_path("/elsewhere") == "/elsewhere"
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0 epochs"), (1, "1 epoch"), (2000, "2,000 epochs")]
-)
-def test_a_number_is_counted_with_its_noun(number: int, text: str) -> None:
-    assert counted(number, "epoch") == text

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gnntrain.cli import main
-from gnntrain.commands.predict import predicting_config
+from gnntrain.commands.results import predicting_config
 from gnntrain.config import Config, FilesConfig, TrainerConfig, from_dict
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.store import StoredGraph

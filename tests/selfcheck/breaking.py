@@ -46,6 +46,6 @@ if __name__ == "sitecustomize" and os.environ.get("BROKEN"):
         OPERATORS[name].cuda = broken(OPERATORS[name].cuda, way)  # type: ignore[method-assign]
     choice.TRITON_DEVICES.add("cpu")
     # A loaded machine interprets a case in a few seconds.
-    trying.CASE_SECONDS = float(os.environ.get("CASE_SECONDS", "12"))
+    trying.CASE_SECONDS = int(os.environ.get("CASE_SECONDS", "12"))
     choice.SECONDS = 500.0
     gpu.PRECISIONS = ("fp32",)  # type: ignore[assignment]

@@ -4,7 +4,6 @@ what the check tries at a start, by what is known from an earlier one."""
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+import torch
 from filelock import FileLock
 
 from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import ComputeConfig, Config, SyntheticConfig, TrainerConfig
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import UserError
 from gnntrain.selfcheck import choice, kernel_choice
 from gnntrain.selfcheck.cases import Case, all_cases
 from gnntrain.selfcheck.choice import GPU, cache_file, faults_of, kinds_of_gpus, self_check
@@ -200,53 +200,31 @@ def test_the_run_s_precisions_are_checked(machine: Machine) -> None:
     assert [tried for tried, _ in machine.tries] == [names(), *added]
 
 
-def test_one_process_checks_each_kind_of_a_machine_and_faults_count_everywhere(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_fault_on_one_process_counts_on_all_and_is_told_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpus = "H100", "H100", "T4", "H100", "H100"
-    found, num_tries = [], []
-    for number, name in enumerate(gpus):
+    def gather(_: str, own: dict[str, str]) -> list[dict[str, str]]:
+        return [own, {"gather": "hangs"}]
 
-        def gather(key: str, value: Any) -> list[Any]:
-            elsewhere = {"gather": "hangs"}
-            return [[gpu] for gpu in gpus] if key == "kinds of GPUs" else [value, elsewhere]
-
-        process: Any = SimpleNamespace(
-            machines=(0, 0, 0, 1, 1),
-            launched=SimpleNamespace(process=number),
-            is_main=number == 0,
-            gather=gather,
-        )
-        kinds = [GPU(name, str(number), "cuda:0")]
-        monkeypatch.setattr(choice, "kinds_of_gpus", lambda _, kinds=kinds: kinds)
-        found.append(kernel_choice(config(), "cuda", process))
-        num_tries.append(len(machine.tries))
-    assert num_tries == [1, 1, 2, 3, 3]
-    assert found == [KernelChoice("triton", {"gather": "hangs"})] * 5
-    assert caplog.text.count("take their place") == 1  # process 0 tells
+    for is_main in (True, False):
+        process: Any = SimpleNamespace(is_main=is_main, gather=gather)
+        expected = KernelChoice("triton", {"gather": "hangs"})
+        assert kernel_choice(config(), "cuda", process) == expected
+    assert len(machine.tries) == 1  # both have one kind of GPU
+    assert caplog.text.count("take their place") == 1
 
 
 @pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        (["H100", "H100"], [("H100", "570.1", "cuda:0")]),
-        (["T4", "H100"], [("H100", "570.1", "cuda:0"), ("T4", "570.1", "cuda:2")]),
-        ([], [("H100", "", "cuda:0"), ("T4", "", "cuda:2")]),
-    ],
-    ids=["one kind", "torch counts otherwise", "no tool"],
+    ("listed", "devices"),
+    [(["H100", "H100"], ["cuda:0"]), (["T4", "H100"], ["cuda:0", "cuda:1"]), ([], ["cuda:0"])],
+    ids=["one kind", "torch may count otherwise", "no tool"],
 )
 def test_each_kind_of_gpu_is_checked(
-    listed: list[str], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+    listed: list[str], devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = [{"name": name, "driver": "570.1"} for name in listed]
     monkeypatch.setattr(choice, "visible_gpus", lambda: gpus)
-    done = SimpleNamespace(stdout=b'a warning\n["H100", "H100", "T4"]\n')
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    assert kinds_of_gpus("cuda") == expected
-
-
-def test_torch_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "visible_gpus", list)
-    monkeypatch.setattr(choice, "_NAMES_OF_GPUS", "raise SystemExit(1)")
-    with pytest.raises(RunError):
-        kinds_of_gpus("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: max(1, len(listed)))
+    kinds = kinds_of_gpus("cuda")
+    assert [gpu.device for gpu in kinds] == devices
+    assert len({cache_file(gpu) for gpu in kinds}) == len(devices)

@@ -1,0 +1,336 @@
+"""Graph stores and parts, and what there is to choose from."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnntrain.commands.base import command, option, say, switch
+from gnntrain.errors import RunError, UserError
+from gnntrain.groups import conf_dir, config_groups
+from gnntrain.paths import expanded, is_folder
+
+if TYPE_CHECKING:
+    from gnntrain.config import DatasetConfig
+    from gnntrain.data.partitioned_graph import Method
+    from gnntrain.reporting.tables import Section
+
+_METHODS: tuple[Method, ...] = ("streaming", "metis", "random")
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+_KINDS = ("datasets", "stores", "models", "runs")
+_BRIEF = 5
+
+
+@command("[group=option] [group.key=value] ...")
+def prepare(arguments: Namespace) -> int:
+    """build the data set's graph store, or verify the one that is there
+
+    Training does so by itself; this does nothing else.
+
+    examples:
+      gnntrain prepare
+      gnntrain prepare dataset.num_nodes=100000
+    """
+    from gnntrain.app import compose_config
+
+    config = compose_config(arguments.overrides, arguments.config_dirs).config
+    from gnntrain.data.summary import from_plain
+    from gnntrain.run import prepare
+
+    result = prepare(config)
+    read = from_plain(result.pop("data"))
+    width = max(map(len, result))
+    for key, value in result.items():
+        text = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+        if isinstance(value, Mapping):
+            text = ", ".join(f"{name} {number}" for name, number in value.items())
+        say(f"{key:{width}}  {text}")
+    for key, text in read.lines() if read is not None else ():
+        say(f"{key:{width}}  {text}")
+    return 0
+
+
+@command(
+    "[group=option] [group.key=value] ... --parts N --out DIR [--method METHOD]",
+    option("--parts", "N", "number of parts, at most 256", type=int, required=True),
+    option("--out", "DIR", "where to; must not be there yet, or empty", required=True),
+    option("--method", "METHOD", "streaming (default), metis or random", choices=_METHODS),
+)
+def partition(arguments: Namespace) -> int:
+    """cut a graph into parts, for distributed.graph=partitioned
+
+    Takes the data set's keys that training takes. Nodes are numbered anew, so that each part is a
+    contiguous range; it has the features, the labels and the in-edges of its nodes. No part has
+    more than about 1.1 times the mean number of nodes, of edges, and of training nodes. The method
+    streaming needs some bytes of memory a node. metis may cut fewer edges; it needs the package
+    pymetis, and the graph several times over in memory. random cuts the most. A machine needs its
+    own parts (DIR/part0, ...) and the files beside them.
+
+    examples:
+      gnntrain partition --parts 2 --out parts
+      gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random
+    """
+    from gnntrain.app import compose_config
+
+    config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
+    from gnntrain.reporting.tables import print_sections
+
+    method, out = arguments.method or _METHODS[0], expanded(arguments.out)
+    print_sections(_partition(config.dataset, arguments.parts, out, method))
+    return 0
+
+
+def _partition(
+    dataset: DatasetConfig, num_parts: int, out: Path, method: Method
+) -> Iterator[Section]:
+    """Cut the graph; each section comes as soon as it is known."""
+    from gnntrain.data.partitioning.build import partition, refuse_mistakes
+    from gnntrain.reporting.tables import Section, pairs, rows
+    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
+    from gnntrain.run_store import prepare_store
+
+    began = time.perf_counter()
+    store = prepare_store(dataset).store
+    refuse_mistakes(store, num_parts, out, method)
+    graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
+    about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
+    yield Section("partition", [pairs(about)])
+    parts = partition(store, num_parts, out, method)
+    meta = parts.meta
+    share = meta.cut_edges / max(parts.num_edges, 1)
+    sizes = {
+        "nodes": [part.num_nodes for part in meta.parts],
+        "edges": [part.num_edges for part in meta.parts],
+        "training nodes": [part.num_train for part in meta.parts],
+    }
+    balance = ", ".join(
+        f"{name} {max(found) * len(found) / sum(found):.2f}"
+        for name, found in sizes.items()
+        if any(found)
+    )
+    result = [
+        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
+        ("balance", f"{balance} (largest part over the mean)"),
+    ]
+    yield Section("result", [pairs(result)])
+    bytes_ = (format_bytes(part.num_bytes) for part in meta.parts)
+    numbers = ((f"{number:,}" for number in found) for found in sizes.values())
+    cells = zip(map(str, range(num_parts)), *numbers, bytes_, strict=True)
+    yield Section("parts", [rows(("part", *sizes, "size"), [*cells])])
+    seconds = format_seconds(time.perf_counter() - began)
+    yield Section(f"written to {shown_path(parts.path)} in {seconds}", [])
+
+
+@command("[datasets|stores|models|runs] [FOLDER]", most=2)
+def ls(arguments: Namespace) -> int:
+    """list data sets, prepared stores, models, runs
+
+    Data sets with their sizes and prepared stores, models with their parameters, runs with status,
+    metric, best epoch and time. Without a word: all of them, briefly. FOLDER is where runs or
+    stores lie, if not at their usual places.
+
+    examples:
+      gnntrain ls
+      gnntrain ls datasets
+      gnntrain ls stores
+      gnntrain ls runs
+    """
+    kind, folder = [*arguments.words, None, None][:2]
+    if kind is not None and kind not in _KINDS:
+        from gnntrain.config.problems import meant_or
+
+        hint = meant_or(kind, _KINDS, f"There are {', '.join(_KINDS)}.")
+        raise UserError(f"{kind!r} cannot be listed", hint)
+    if folder is not None and kind == "models":
+        hint = "As in `gnntrain ls runs FOLDER` or `gnntrain ls datasets FOLDER`."
+        raise UserError(f"{kind} lie in no folder", hint)
+    if folder is not None and not is_folder(expanded(folder)):
+        raise UserError(f"there is no folder {folder}", "Give one that is there.")
+    from gnntrain.reporting.tables import print_sections
+
+    print_sections(_listed(kind, None if folder is None else expanded(folder)))
+    return 0
+
+
+def _listed(kind: str | None, folder: Path | None) -> Iterator[Section]:
+    """The sections of one kind; without a kind all of them, briefly."""
+    from gnntrain.config import DatasetConfig
+    from gnntrain.data.stores import find_stores, stores_folder
+    from gnntrain.inventory import datasets, models, runs, stores
+    from gnntrain.reporting.run_lookup import RUNS
+    from gnntrain.reporting.tables import Section, rows
+    from gnntrain.reporting.text import shown_path
+
+    def section(
+        title: str,
+        header: Sequence[str],
+        cells: Sequence[Sequence[str]],
+        notes: Sequence[str],
+        left: int,
+        more: str = "",
+    ) -> Section:
+        kept = cells[:_BRIEF] if kind is None and more else cells
+        rest = [f"{len(cells) - len(kept)} more: `{more}`."] if len(kept) < len(cells) else []
+        return Section(title, [*([rows(header, kept, left=left)] if kept else []), *notes, *rest])
+
+    if kind in ("datasets", "stores", None):
+        place = folder or stores_folder(DatasetConfig())
+        found = find_stores(place)
+        if kind is None:
+            names = ", ".join(datasets.dataset_names())
+            yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
+        elif kind == "datasets":
+            sizes = datasets.dataset_rows(found)
+            yield section("data sets", datasets.HEADER, sizes, [datasets.NOTE], 1)
+        note = f"{stores.total(found)}; `gnntrain clean` removes stores."
+        title, cells = f"stores in {shown_path(place)}", stores.store_rows(found)
+        notes = [note if found else stores.NONE_YET]
+        yield section(title, stores.HEADER, cells, notes, 2, "gnntrain ls stores")
+    if kind in ("models", None):
+        yield section("models", models.HEADER, models.model_rows(), [models.NOTE], 2)
+    if kind in ("runs", None):
+        root = folder or RUNS
+        cells, title = runs.run_rows(root), f"runs in {shown_path(root)}"
+        yield section(title, runs.HEADER, cells, runs.run_notes(cells), 3, "gnntrain ls runs")
+
+
+def _seconds(age: str) -> float:
+    """An age such as 30d in seconds."""
+    read = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([hdw])", age)
+    if read is None:
+        hint = "As in `--older-than 30d`: a number and h (hours), d (days) or w (weeks)."
+        raise UserError(f"--older-than {age} is no age", hint)
+    return float(read[1]) * _HOURS[read[2]] * 3600
+
+
+@command(
+    "[FOLDER] [--older-than AGE] [--all] [--yes]",
+    option("--older-than", "AGE", "only stores not used for so long: 30d", type=_seconds),
+    switch("--all", "also stores of graphs given in Python, which cannot be built again"),
+    switch("--yes", "do not ask"),
+    most=1,
+)
+def clean(arguments: Namespace) -> int:
+    """remove graph stores that are not needed any more
+
+    Shows the stores in the user's cache folder, or in FOLDER, and asks whether to remove them.
+    Stores that a process uses are kept, and so is everything that is no store. What is removed can
+    be built again from the raw files, and a data set's code, if they are as they were: training,
+    `resume` and `predict` do so by themselves. Stores of graphs that were given in Python cannot:
+    they are kept without --all. `gnntrain ls stores` shows sizes and when each was last used.
+
+    examples:
+      gnntrain clean
+      gnntrain clean --older-than 30d --yes
+    """
+    from gnntrain.config import DatasetConfig
+    from gnntrain.data.stores import StoreInUse, find_stores, remove_store, stores_folder
+    from gnntrain.inventory.stores import HEADER, store_rows, total
+    from gnntrain.reporting.tables import Section, print_sections, rows
+    from gnntrain.reporting.text import shown_path
+
+    given = arguments.words[0] if arguments.words else None
+    folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
+    if given is not None and not folder.is_dir():
+        raise UserError(f"there is no folder {given}", "Give one that is there.")
+    begin = time.time() - (arguments.older_than or 0.0)
+    found = [store for store in find_stores(folder) if store.last_used <= begin]
+    for store in [] if arguments.all else [one for one in found if one.is_of_object]:
+        say(
+            f"kept {store.path.name}: its graph was given in Python and cannot be built again "
+            "without it; --all removes it, too"
+        )
+        found.remove(store)
+    if not found:
+        say(f"no store to remove in {shown_path(folder)}")
+        return 0
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            raise UserError(
+                "clean asks before it removes stores, and there is no terminal to ask on",
+                "Add --yes, perhaps with --older-than 30d; `gnntrain ls stores` shows them.",
+            )
+        table = rows(HEADER, store_rows(found), left=2)
+        note = (
+            "A run whose store is gone builds it again when it is needed, where the raw files are "
+            "still there."
+        )
+        print_sections([Section(f"stores in {shown_path(folder)}", [table, note])])
+        try:
+            answer = input(f"Remove {total(found)}? [y/N] ")
+        except EOFError:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            say("nothing was removed")
+            return 0
+    removed, refused = [], []
+    for store in found:
+        try:
+            remove_store(store)
+            removed.append(store)
+        except StoreInUse:
+            say(f"kept {store.path.name}: it is in use")
+        except FileNotFoundError:  # another process was faster
+            continue
+        except OSError as error:
+            refused.append(f"{store.path} cannot be removed: {error.strerror or error}")
+    say(f"removed {total(removed)}")
+    if refused:
+        raise RunError(refused[0], f"{len(refused)} in all." if len(refused) > 1 else None)
+    return 0
+
+
+@command("EXPERIMENT FILE", least=2)
+def cp(arguments: Namespace) -> int:
+    """copy a shipped recipe's YAML file, for you to edit
+
+    FILE is FOLDER/experiment/NAME.yaml with a NAME of your own; the command that uses it is
+    printed. GROUP/OPTION copies any other shipped file, to FOLDER/GROUP/NAME.yaml.
+
+    examples:
+      gnntrain cp cora_gcn my_conf/experiment/my_cora.yaml
+      gnntrain cp model/sage my_conf/model/wide_sage.yaml
+    """
+    from gnntrain.config.problems import meant_or
+
+    named, target = arguments.words[0], Path(arguments.words[1]).expanduser()
+    group, slash, option = named.partition("/")
+    if not slash:
+        group, option = "experiment", named
+    groups = config_groups()
+    if option not in groups.get(group, ()):
+        known, word = groups.get(group, groups), option if group in groups else group
+        what = f"{group} {option!r}" if group in groups else f"group {group!r}"
+        raise UserError(
+            f"there is no {what}", meant_or(word, known, f"There are {', '.join(known)}.")
+        )
+    stem = target.name.removesuffix(".yaml")
+    name = f"my_{stem}.yaml" if stem in groups[group] else f"{stem}.yaml"
+    is_in_folder = target.absolute().parent.name == group
+    fitting = target.with_name(name) if is_in_folder else target.parent / group / name
+    if target != fitting:
+        raise UserError(
+            f"{target} would not be found: --config-dir looks for FOLDER/{group}/NAME.yaml, with "
+            "a name that is not shipped already",
+            f"Type `gnntrain cp {named} {shlex.quote(str(fitting))}`.",
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8") as file:
+            file.write((conf_dir() / group / f"{option}.yaml").read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(
+            f"{target} cannot be written, nothing was overwritten: {reason}",
+            "Choose another place.",
+        ) from error
+    say(f"copied {group}={option} to {target}; edit it, then type")
+    folder = shlex.quote(str(target.parent.parent))
+    say(f"  gnntrain --config-dir {folder} {group}={target.stem}")
+    return 0

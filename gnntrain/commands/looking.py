@@ -1,0 +1,104 @@
+"""Before a run: whether training works on this machine, and what it will need."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gnntrain.commands.base import command, option, switch, write_json
+
+if TYPE_CHECKING:
+    from gnntrain.reporting.tables import Section
+
+
+@command(
+    "[group.key=value] ...",
+    option("--json", "FILE", "write it as JSON (-: instead of the text)"),
+    switch("--gpu", "try the kernels for GPUs"),
+)
+def doctor(arguments: Namespace) -> int:
+    """check packages, hardware and disks, and say what `auto` chooses here
+
+    Looks at packages, processor, memory, GPUs, disks, and starts two ranks that add up numbers.
+    Each line is ok, a note, or a problem with what to do about it; with a problem the exit code is
+    1. Keys say what for: `gnntrain doctor trainer.gpus=4`. With --gpu it tries every kernel for
+    GPUs instead, beside the operators of torch that take its place where it fails.
+
+    examples:
+      gnntrain doctor
+      gnntrain doctor --json -
+      gnntrain doctor --gpu
+    """
+    from gnntrain.app import compose_config
+
+    config = compose_config(arguments.overrides, arguments.config_dirs).config
+    from gnntrain.reporting.tables import Section, checks, print_sections, rows
+    from gnntrain.reporting.text import counted
+
+    found: list[tuple[str, list[Any]]] = []  # results by title, each with a judgement
+
+    def number_of(judgement: str) -> int:
+        return sum(one.judgement == judgement for _, results in found for one in results)
+
+    def machine() -> Iterator[Section]:
+        from gnntrain.doctor.checks import check_machine
+
+        for title, results in check_machine(config):
+            found.append((title, results))
+            yield Section(title, [checks(results)])
+        told = [counted(number_of(kind), kind) for kind in ("problem", "note")]
+        ready = "" if number_of("problem") else "ready: "
+        yield Section(f"{ready}{', '.join(told)}", [])
+
+    def kernels() -> Iterator[Section]:
+        from gnntrain.doctor.gpu import HEADER, check_kernels
+
+        for title, results in check_kernels(config):
+            found.append((title, results))
+            reasons = [f"{row.kernel}: {row.why_not}" for row in results if row.why_not]
+            table = rows(HEADER, [row.cells() for row in results], left=2)
+            yield Section(title, [table, *reasons])
+        yield Section(f"{counted(number_of('problem'), 'kernel')} wrong", [])
+
+    sections = kernels() if arguments.gpu else machine()
+    if arguments.json == "-":
+        list(sections)
+    else:
+        print_sections(sections)
+    if arguments.json is not None:
+        plain = [{"title": title, "findings": [*map(asdict, one)]} for title, one in found]
+        write_json(arguments.json, plain)
+    return int(number_of("problem") > 0)
+
+
+@command(
+    "[group=option] [group.key=value] ...",
+    option("--json", "FILE", "write it as JSON too (-: instead of the text)"),
+)
+def plan(arguments: Namespace) -> int:
+    """what a run will need, before it runs: memory, batches, time, disk
+
+    Takes the keys that training takes, and does a dry run: a few training steps and one evaluation,
+    in processes of their own. No file is left but a small graph store where there was none. If the
+    run does not fit, a hint says what to change, and the exit code is 1. Times are those of a
+    machine as busy as it is now.
+
+    examples:
+      gnntrain plan dataset=synthetic_reddit 'sampler.fan_outs=[25,10]'
+      gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json
+    """
+    from gnntrain.app import compose_config
+
+    config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
+    from gnntrain.planning.plan import plan
+    from gnntrain.planning.screen import plan_sections
+    from gnntrain.reporting.tables import print_sections
+
+    planned = plan(config)
+    if arguments.json != "-":
+        print_sections(plan_sections(planned))
+    if arguments.json is not None:
+        write_json(arguments.json, planned.to_dict())
+    return 0 if planned.fits else 1
