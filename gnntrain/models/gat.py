@@ -68,13 +68,10 @@ class GAT(GNN):
     weights are not used.
 
     Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
         heads: Attention heads of a hidden layer; must divide hidden_channels.
         output_heads: Attention heads of the last layer; their outputs are averaged.
         attention_dropout: Share of the attention weights to drop in training.
         negative_slope: Slope of the attention's leaky ReLU below zero.
-        **scaffold: See `GNN`.
     """
 
     config_defaults: ClassVar[Scaffold] = {"activation": "elu"}

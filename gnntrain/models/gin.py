@@ -34,11 +34,8 @@ class GIN(GNN):
     inner MLP is `hidden_channels` wide, with the scaffold's norm and activation between its layers.
 
     Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
         train_eps: Learn epsilon, the extra weight of a node's own value; false: it is 0.
         mlp_layers: Linear layers of each convolution's MLP.
-        **scaffold: See `GNN`.
     """
 
     config_defaults: ClassVar[Scaffold] = {"norm": "layer"}

@@ -68,11 +68,8 @@ class HeteroSAGE(HeteroGNN):
     The same as PyG's `HeteroConv` of a `SAGEConv` for each relation. Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         aggregator: How to aggregate the neighbours' values of a relation.
         relation_aggregator: How to aggregate the relations.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

@@ -140,17 +140,15 @@ class BlockHGTConv(HeteroConv, nn.Module):
             for t, lin in self.q_lin.items():
                 weights[f"kqv_lin.lins.{t}.{name}"][hidden : 2 * hidden] = getattr(lin, name)
                 weights[f"out_lin.lins.{t}.{name}"] = getattr(self.out_lin[t], name)
-        weights |= {f"skip.{ParameterDict.to_internal_key(t)}": s for t, s in self.skip.items()}
+        weights |= self.skip.state_dict(prefix="skip.", keep_vars=True)
         for edge_type, prior in self.p_rel.items():
             key = ParameterDict.to_internal_key("__".join(edge_type))
             weights[f"p_rel.{key}"] = prior.unsqueeze(0)
         for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
             stacked = torch.stack([matrices[edge_type] for edge_type in types.edge_types], dim=1)
             weights[f"{name}.weight"] = stacked.flatten(0, 1)
-        if not types.is_output:
-            return pyg_layer("HGTConv", options, weights, own)
-        widths = hidden, types.out_channels
-        arguments, named = pyg_layer("HGTConv", options, weights, own, lin=widths)
+        lin = {"lin": (hidden, types.out_channels)} if types.is_output else {}
+        arguments, named = pyg_layer("HGTConv", options, weights, own, **lin)
         return arguments, {**named, **self.lin.state_dict(prefix="lin.", keep_vars=True)}
 
 
@@ -162,10 +160,7 @@ class HGT(HeteroGNN):
     linear map of the target's rows gives the outputs. Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         heads: Attention heads; must divide hidden_channels.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

@@ -92,15 +92,12 @@ class RGAT(HeteroGNN):
     outputs. Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         heads: Attention heads of a hidden layer; must divide hidden_channels.
         output_heads: Attention heads of the last layer; their outputs are averaged.
         across_relations: One softmax over the in-neighbours of all relations (ARGAT); false: one
             for each relation (WIRGAT).
         attention_dropout: Share of the attention weights to drop in training.
         negative_slope: Slope of the attention's leaky ReLU below zero.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

@@ -136,8 +136,6 @@ class RGCN(HeteroGNN):
     Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         num_bases: Basis decomposition: every W_r is a combination of this many shared matrices;
             null: none.
         num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, in the
@@ -146,7 +144,6 @@ class RGCN(HeteroGNN):
         featureless: First layer of node types without features: with one_hot input, as in the
             paper, each W_r and W_0 has a learnt row for each node; or of embeddings, which matrices
             then multiply.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

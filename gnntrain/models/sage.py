@@ -17,7 +17,7 @@ from gnntrain.models.pyg_model import PyGModel
 class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
     """lin_l(aggregate of x_u over the in-neighbours u) + lin_r(x_v)."""
 
-    is_one_relation = sources_hold_dst = True
+    is_one_relation = True
     reduce = property(lambda self: self.aggr)
     is_linear = property(lambda self: self.aggr != "max" and not self.normalize)
 
@@ -41,12 +41,9 @@ class SAGE(GNN):
     sampled in-neighbours give an unbiased estimate. Edge weights are not used.
 
     Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
         aggregator: How to aggregate the neighbours' values.
         root_weight: Add the node's own value, through its own weights (lin_r).
         normalize: Scale each layer's output to length 1, but not the model's outputs.
-        **scaffold: See `GNN`.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ import errno
 import io
 import logging
 import os
-import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,14 +30,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a result.
-
-    Attributes:
-        name: Of the array.
-        dtype: Of its values; of texts, as wide as the longest.
-        rows: Its rows for some nodes (int64): `[n]`, or `[n, len(columns)]`.
-        columns: Names of a matrix's columns in a table; none: the array has one dimension.
-    """
+    """One array of a result: its name, the type of its values (of texts as wide as the longest),
+    its rows for some nodes (int64), `[n]`, or `[n, len(columns)]`, a matrix with named columns."""
 
     name: str
     dtype: np.dtype[Any]
@@ -151,51 +144,39 @@ def _write_parquet(file: IO[bytes], result: Result) -> None:
 
 
 def _write_csv(file: IO[bytes], result: Result) -> None:
-    names = _batch(result, np.empty(0, np.int64)).schema.names
-    quoted = [re.sub(_FORMULA, r"'\1", name) for name in names]
-    header = io.StringIO(newline="")
-    csv.writer(header, lineterminator="\n").writerow(quoted if result.spreadsheet_safe else names)
+    import pyarrow as pa
+    from pyarrow import compute
+    from pyarrow import csv as arrow_csv
+
+    has_formulas = False
+
+    def checked(column: Any) -> Any:
+        """Texts, where asked with an apostrophe before each that begins as a formula."""
+        nonlocal has_formulas
+        if not pa.types.is_string(column.type):
+            return column
+        safe = compute.replace_substring_regex(column, _FORMULA, r"'\1")
+        has_formulas = has_formulas or not safe.equals(column)
+        return safe if result.spreadsheet_safe else column
+
+    header, names = io.StringIO(newline=""), _batch(result, np.empty(0, np.int64)).schema.names
+    csv.writer(header, lineterminator="\n").writerow(checked(pa.array(names)).to_pylist())
     file.write(header.getvalue().encode())
-    has_formulas = quoted != names
     for nodes in result.chunks():
-        batch = _batch(result, nodes)
-        harmless = _without_formulas(batch)
-        has_formulas = has_formulas or harmless is not batch
-        file.write(_csv_rows(harmless if result.spreadsheet_safe else batch))
+        columns = [checked(column) for column in _batch(result, nodes).columns]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        for style in ("none", "needed"):  # Arrow quotes all texts or none: none where none needs it
+            buffer = io.BytesIO()
+            options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
+            with suppress(pa.ArrowInvalid):
+                arrow_csv.write_csv(batch, buffer, options)
+                break
+        file.write(buffer.getvalue())
     if has_formulas and not result.spreadsheet_safe:
         _log.warning(
             "Ids or names begin with =, +, - or @, which a spreadsheet takes for formulas: "
             "--spreadsheet-safe puts an apostrophe before them."
         )
-
-
-def _without_formulas(batch: Any) -> Any:
-    """The rows with an apostrophe before each text that begins as a formula; the same if none."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    columns = [
-        compute.replace_substring_regex(column, _FORMULA, r"'\1")
-        if pa.types.is_string(column.type)
-        else column
-        for column in batch.columns
-    ]
-    found = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-    return batch if found.equals(batch) else found
-
-
-def _csv_rows(batch: Any) -> bytes:
-    """Rows of delimited text; Arrow quotes all texts or none, so none where none needs it."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    for style in ("none", "needed"):
-        buffer = io.BytesIO()
-        options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
-        with suppress(pa.ArrowInvalid):
-            arrow_csv.write_csv(batch, buffer, options)
-            break
-    return buffer.getvalue()
 
 
 def _batch(result: Result, nodes: Int64Array) -> Any:

@@ -18,7 +18,6 @@ from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.devices import is_gpu, set_current
 from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN, AnyModel, HeteroGNN
-from gnntrain.models.aggregate import aggregate
 from gnntrain.models.conv import HeteroConv, LinearConv, SourceKey
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
@@ -293,7 +292,7 @@ class LayerwiseEvaluator(Evaluator):
         if self._aggregated_by is not conv:
             for view in self._views(layer, node_type, [edges]):
                 for edge, block in view.blocks.items():
-                    aggregates = aggregate(view.sources[edge], conv.aggregation(block))
+                    aggregates = conv.aggregated(view.sources[edge], block)
                     kept[edge][self._rows_of(node_type, view.a, view.b)] = aggregates
         h_dst = layer.input(node_type, node_type)
         weight, bias = conv.root(node_type)
@@ -310,7 +309,7 @@ class LayerwiseEvaluator(Evaluator):
         """The chunks of the nodes of a type; where other machines are asked for rows, each is made
         while the one before is computed."""
         conv, h_dst = layer.conv, layer.input(node_type, node_type)
-        reads_own = conv.reads_own or len(layer.model.residuals) > 0
+        reads_own = not conv.gives_layer or len(layer.model.residuals) > 0
         sources: dict[EdgeType, Rows] = {}
         for edge in chain(*stages):
             sources[edge] = self.access.cached(edge[0], self._source(layer, edge))
@@ -350,7 +349,7 @@ class LayerwiseEvaluator(Evaluator):
         block = access.in_edges(edge_type, a, b, needs)
         if isinstance(rows, Tensor | LazyFeatures) and self._is_here(rows):
             return replace(block, norm=access.norm(None) if needs.norm else None), rows
-        if conv.sources_hold_dst:
+        if conv.is_one_relation:
             nodes, block = renumbered(block)
         else:
             nodes, numbers = torch.unique(block.indices, return_inverse=True)
