@@ -94,34 +94,23 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     return model.to(context.device)
 
 
-def is_server(config: Config, everyone: DistributedContext) -> bool:
-    """Whether this rank serves the ranks that train."""
-    return everyone.rank >= everyone.world_size - config.distributed.servers
-
-
-def context_of_role(config: Config, everyone: DistributedContext) -> DistributedContext:
-    """This rank among those that train, or among the servers. Collective.
+def context_of_role(
+    config: Config, everyone: DistributedContext
+) -> tuple[DistributedContext, bool]:
+    """This rank among those that train, or among the servers; whether it is one. Collective.
 
     A server shares no memory with others: each counts as a machine.
     """
     servers, timeout = config.distributed.servers, config.distributed.timeout
     if not servers:
-        return everyone
+        return everyone, False
     num_trainers = everyone.world_size - servers
     trainer = everyone.among(range(num_trainers), timeout)
     server = everyone.among(range(num_trainers, everyone.world_size), timeout)
     if server is None:
         assert trainer is not None
-        return trainer
-    return replace(server, machines=tuple(range(servers)), machine_group=None)
-
-
-def _owners(config: Config, everyone: DistributedContext) -> list[range]:
-    """The ranks that hold each part of the graph: the servers, or those of each machine."""
-    if servers := config.distributed.servers:
-        first = everyone.world_size - servers
-        return [range(rank, rank + 1) for rank in range(first, everyone.world_size)]
-    return [everyone.ranks_of(machine) for machine in range(everyone.num_machines)]
+        return trainer, False
+    return replace(server, machines=tuple(range(servers)), machine_group=None), True
 
 
 @contextmanager
@@ -134,7 +123,11 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
         return
     from gnntrain.distributed.exchange import open_exchange  # most runs ask no other machine
 
-    owners = _owners(config, context)
+    # The ranks that hold each part of the graph: the servers, or those of each machine.
+    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    if servers:
+        first = context.world_size - servers
+        owners = [range(rank, rank + 1) for rank in range(first, context.world_size)]
     # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
     # the owner is named.
     timeout = 0.9 * config.distributed.timeout

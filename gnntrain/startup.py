@@ -174,5 +174,5 @@ class _LazyModule(ModuleType):
                 except BaseException:
                     _started.discard(spec.name)
                     raise
-                self.__class__ = ModuleType
+                super().__setattr__("__class__", ModuleType)
         return ModuleType.__getattribute__(self, name)
