@@ -46,7 +46,6 @@ from gnntrain.joint_run import (
     compare_stores,
     follow,
     joined_run,
-    plain_job,
     plan_together,
     tell,
 )
@@ -377,7 +376,7 @@ def _train(
     with run.held(), on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            tell(rendezvous, job=plain_job(job))
+            tell(rendezvous, job=job)
             while True:
                 try:
                     launch(
