@@ -24,8 +24,7 @@ from gnntrain.config import TrainerConfig
 from gnntrain.config.reading import read
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
-from gnntrain.report.comparison import best_of, groups_of
-from gnntrain.report.runs import read_run
+from gnntrain.report.runs import best_of, groups_of, read_run
 from gnntrain.report.tables import groups_table
 from gnntrain.training.optimizer import build_optimizer, build_schedule
 from tests.examples import examples

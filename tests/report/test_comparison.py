@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from gnntrain.report.comparison import best_of, differences, groups_of, run_rows
 from gnntrain.report.findings import Findings
-from gnntrain.report.page import comparison_of
-from gnntrain.report.runs import ReportedRun, read_run
-from gnntrain.report.tables import groups_table, runs_table
+from gnntrain.report.page import page_of
+from gnntrain.report.runs import ReportedRun, best_of, differences, groups_of, read_run
+from gnntrain.report.tables import groups_table
 from gnntrain.reporting.trials import Spread
 from tests.report.samples import records_of, write_run
 
@@ -71,13 +70,13 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     ]
     for runs in ([*accuracies, *others], [*others[::-1], *accuracies[::-1]]):
         assert best_of(runs).name == "a"
-        page = comparison_of(runs, best_of(runs), Findings())
+        page = page_of(runs, best_of(runs), Findings())
         assert any("not ranked" in note for note in page["notes"])
         assert page["keys"][0][0] == "test accuracy"
         table = groups_table(page["comparison"]["groups"])
         assert table.best is not None
         assert best_of(runs) in page["comparison"]["groups"][table.best].runs
-    page = comparison_of(accuracies, best_of(accuracies), Findings())
+    page = page_of(accuracies, best_of(accuracies), Findings())
     assert not any("not ranked" in note for note in page["notes"])
 
 
@@ -105,22 +104,11 @@ def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any)
     other = make("c", 0.9, lr=0.2)
     runs.append(dataclasses.replace(other, config={**other.config, "dataset.split": 2}))
     assert best_of(runs).name == "b"
-    page = comparison_of(runs, best_of(runs), Findings())
+    page = page_of(runs, best_of(runs), Findings())
     assert any("splits" in note and "split 0, 1" in note for note in page["notes"])
     table = groups_table(page["comparison"]["groups"])
     assert [row[1] for row in table.rows] == ["0, 1", "2"]
     assert table.best == 0
-
-
-def test_the_tables_have_a_row_for_each_run(make: Any) -> None:
-    runs = [make("a", 0.5, lr=0.1), make("b", 0.75, lr=0.2)]
-    table = runs_table(runs, runs[1])
-    assert table.heads[:3] == ["run", "trainer.lr", "status"]
-    assert [row[:3] for row in table.rows] == [["a", "0.1", "completed"], ["b", "0.2", "completed"]]
-    assert table.best == 1
-    assert [len(row) for row in table.rows] == [len(table.heads)] * 2
-    rows = run_rows(runs)
-    assert [(row["trainer.lr"], row["val/accuracy"]) for row in rows] == [(0.1, 0.5), (0.2, 0.75)]
 
 
 def with_model(run: ReportedRun, **keys: Any) -> ReportedRun:

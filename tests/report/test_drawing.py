@@ -18,9 +18,8 @@ from tests.report.samples import records_of, write_run
 
 def line(*values: float, color: str = "#5d6880", **style: str) -> Figure:
     def drawing(panel: Panel) -> None:
-        panel.begin_series("a $b$ <c>", color)
         texts = [f"value {value}" for value in values]
-        panel.curve(list(range(len(values))), values, texts, color, **style)
+        panel.curve(range(len(values)), values, texts, "a $b$ <c>", color=color, **style)
         panel.axes.set_xlabel("x $1 <&>")
 
     return drawing
@@ -35,7 +34,7 @@ def test_a_point_answers_where_it_is_drawn() -> None:
         if "x" in use.attrib
     ]
     for x, y, _, series in drawing.hover["points"]:
-        assert series == 1
+        assert series == 0
         assert any(math.dist((x, y), place) < 0.2 for place in drawn)
     assert [point[2] for point in drawing.hover["points"]] == [
         "value 1.0",
@@ -50,7 +49,7 @@ def test_ids_have_the_prefix_and_ground_colors_are_the_pages() -> None:
     elements = [*ElementTree.fromstring(svg).iter()]
     ids = [element.get("id", "f7-") for element in elements]
     assert all(name.startswith("f7-") for name in ids)
-    assert "f7-series-1-0" in ids
+    assert "f7-series-0-0" in ids
     assert "var(--quiet)" in svg
     assert "#5d6880" not in svg
     assert "x $1 <&>" in [element.text for element in elements]
