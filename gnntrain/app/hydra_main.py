@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app.overrides import translate
-from gnntrain.app.sources import Sources, search_path
+from gnntrain.app.sources import Sources, search_path, store_schema
 from gnntrain.app.train_task import RUN_DIR_RESOLVER, TrainTask
 from gnntrain.config.problems import ConfigError
 from gnntrain.errors import GnntrainError, UserError
@@ -47,6 +47,7 @@ def run_hydra(
     problems = [*sources.problems()]
     if problems:
         raise ConfigError(problems)
+    store_schema()
     folders = sources.own_dirs  # Hydra's flag takes one
     arguments = [*flags, *(f"--config-dir={folder}" for folder in folders[:1])]
     arguments += translate(typed, sources.groups, forced=forced)
