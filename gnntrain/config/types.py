@@ -30,6 +30,9 @@ from gnntrain.plugins import plugin_names
 JSON = dict[str, Any]
 """Plain data by name."""
 
+# pydantic has a deprecated method of the name that the key `schema` must have.
+warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
+
 AnyFanOuts = Sequence[int] | Mapping[str, Sequence[int]]
 """In-neighbours a node by hop, of all edge types or by edge type: see `TypedFanOuts`."""
 
@@ -82,12 +85,6 @@ else:
         Not in `__init__`: pydantic would call it for a section within a section too, whose
         mistakes are told with those of the whole.
         """
-
-        def __new__(meta, *args: Any, **keys: Any) -> type:
-            with warnings.catch_warnings():
-                # pydantic has a deprecated method of the name that the key `schema` must have.
-                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
-                return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
             from gnntrain.config.mistakes import mistakes

@@ -16,9 +16,7 @@ from gnntrain.config import (
     Config,
     ConfigError,
     FilesConfig,
-    ModelConfig,
     PluginConfig,
-    TrainerConfig,
     from_dict,
     read,
 )
@@ -47,11 +45,6 @@ def all_sections() -> list[type[Section]]:
 
 def test_an_empty_mapping_gives_the_defaults() -> None:
     assert from_dict({}) == Config()
-
-
-def test_sections_work_on_their_own() -> None:
-    assert TrainerConfig(epochs=3).epochs == 3
-    assert Config(model=ModelConfig(name="gat", heads=4)).model.name == "gat"
 
 
 def test_every_key_has_a_description_and_a_default() -> None:

@@ -264,8 +264,3 @@ def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
         assert not thread.is_alive()
-
-
-def test_a_process_that_no_launcher_has_started_meets_nobody() -> None:
-    with module.meeting() as met:
-        assert met is None
