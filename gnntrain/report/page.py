@@ -24,7 +24,6 @@ from gnntrain.report import figures, tables
 from gnntrain.report.drawing import Drawing, Figure, draw
 from gnntrain.report.findings import Findings
 from gnntrain.report.runs import ReportedRun, differences, groups_of
-from gnntrain.report.timing import background_seconds
 from gnntrain.reporting.text import (
     counted,
     counted_inputs,
@@ -108,7 +107,7 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
         if run.records:
             phases = tables.phases_table(run)
             is_gpu = run.records[-1].gpu_memory_bytes is not None
-            beside = background_seconds(run.records)
+            beside = tables.background_seconds(run.records)
             training = {
                 "phases": phases if phases.rows else None,
                 "clock": "The GPU's time." if is_gpu else "Time of rank 0.",

@@ -123,12 +123,6 @@ class RunDirectory:
         Raises:
             UserError: there is no such run; the hint has the nearest names.
         """
-        if not isinstance(run, str | Path):
-            raise UserError(
-                f"a {type(run).__name__} is given, not a run.",
-                "Give a run's directory, its name under runs/, or latest: what train returns has "
-                'it as summary["run"].',
-            )
         path = find_run(run, root)
         if not is_file(path / "config.yaml"):
             raise UserError(

@@ -19,9 +19,9 @@ from gnntrain.distributed.processes import (
     stopping_servers,
 )
 from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.console import SweepConsole, shown_overrides
 from gnntrain.reporting.display import DOT
 from gnntrain.reporting.run_lookup import planned_sweep
-from gnntrain.reporting.sweep_console import SweepConsole, shown_overrides
 from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName

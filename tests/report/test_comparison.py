@@ -52,12 +52,6 @@ def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     assert groups_table([group]).rows[0][2] == "1 of 2"
 
 
-def test_the_best_run_is_chosen_by_validation_and_needs_a_number(make: Any) -> None:
-    runs = [make("a", math.nan), make("b", 0.6), make("c", 0.7)]
-    assert best_of(runs).name == "c"
-    assert best_of(runs[:1]).name == "a"
-
-
 def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_name(
     make: Any,
 ) -> None:
@@ -124,9 +118,3 @@ def test_keys_that_the_other_model_does_not_have_are_no_differences(make: Any) -
     assert differences([gcn, gat, wide]) == ["model.name", "model.heads"]
     assert [group.varied[0] for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
     assert len(groups_of([gcn, gat, wide])) == 3
-
-
-def test_a_key_that_one_of_two_equal_models_does_not_have_is_a_difference(make: Any) -> None:
-    plain = with_model(make("a", 0.5), name="mine", options={})
-    deep = with_model(make("b", 0.6), name="mine", **{"options.depth": 3})
-    assert set(differences([plain, deep])) == {"model.options", "model.options.depth"}

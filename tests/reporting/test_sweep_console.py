@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnntrain.reporting.sweep_console import SweepConsole
+from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.trials import SweepResults, Trial
 from tests.reporting.samples import INFO, record_with_val, step
 from tests.reporting.terminals import Clock, drawn_lines, final_lines, golden
