@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure as Canvas
 
 from gnntrain.report import figures
-from gnntrain.report.drawing import Figure, Panel, class_color, draw
+from gnntrain.report.drawing import Figure, Panel, draw
 from gnntrain.report.runs import read_run
 from tests.report.samples import records_of, write_run
 
@@ -78,7 +78,3 @@ def test_a_figure_of_many_epochs_stays_small(tmp_path: Path) -> None:
     drawings = [draw(partial(f, run=run), "f") for f in (figures.loss, figures.metric)]
     assert all(len(drawing.svg) < 100_000 for drawing in drawings)
     assert all(len(drawing.hover["points"]) <= 2000 for drawing in drawings)
-
-
-def test_colors_of_classes_differ() -> None:
-    assert len({class_color(number) for number in range(100)}) == 100

@@ -59,11 +59,6 @@ def test_a_resumed_run_that_fails_leaves_plain_lines_in_a_log() -> None:
     assert logged(end, 3, epochs=4, first_epoch=3).splitlines()[2:] == golden("failed_run")[2:]
 
 
-def test_a_resumed_run_keeps_the_best_of_the_epochs_before() -> None:
-    text = logged(SUMMARY, 7, 9, epochs=9, first_epoch=7, best_epoch=2, best_value=0.8)
-    assert re.findall(r"^epoch (\d)/9 .*val accuracy (\*?)", text, re.M) == [("7", ""), ("9", "*")]
-
-
 @pytest.mark.parametrize("width", [60, 160])
 def test_the_bar_keeps_to_the_width(width: int) -> None:
     lines = drawn_lines(shown_live(width))
@@ -136,16 +131,6 @@ def test_numbers_that_are_not_finite_are_shown() -> None:
     assert not re.search("^  accuracy .*→", "\n".join(final_lines(file.getvalue())), re.MULTILINE)
 
 
-def test_a_gpu_and_its_cache_have_columns() -> None:
-    file = io.StringIO()
-    with Console(file) as console:
-        console.on_start(INFO)
-        console.on_epoch(record(gpu_memory_bytes=2**30, cache_hit_rate=0.25))
-    assert "GPU 1.00 GiB" in file.getvalue()
-    assert "cache 0.2500" in file.getvalue()
-    assert not re.search(r"GPU|cache", logged(SUMMARY, 1))
-
-
 def labels_of(data: DataSummary | None) -> list[str]:
     return [label for label, text in start_pairs(info(data=data)) if text and label]
 
@@ -191,16 +176,6 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPa
     assert updated[-1]["text/plain"].startswith("gnntrain")
     assert "completed" in updated[-1]["text/plain"]
     assert not {"ETA", "\x1b"} & {*re.findall("ETA|\x1b", updated[-1]["text/plain"])}
-
-
-def test_the_bar_is_drawn_five_times_a_second_at_most() -> None:
-    file, clock = io.StringIO(), Clock()
-    with Console(file, width=80, live=True, clock=clock) as console:
-        console.on_start(INFO)
-        for number in range(1, 21):
-            clock.now += 0.05
-            console.on_step(step(step=number))
-    assert 4 <= len(re.findall(r"step \d+/20", file.getvalue())) <= 7
 
 
 def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,12 +227,6 @@ SCRIPT = textwrap.dedent(
         console.on_finish(SUMMARY)
     """
 )
-
-
-def test_a_log_has_no_escapes() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, "2"], capture_output=True, check=True)
-    assert b"\x1b" not in done.stdout
-    assert b"completed" in done.stdout
 
 
 def test_a_closed_pipe_does_not_end_the_run() -> None:
