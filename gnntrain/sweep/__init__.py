@@ -241,9 +241,9 @@ def _conduct(
 def graph_metric(config: Config, data: object) -> str:
     """The metric that a search improves: that of its graph, which is prepared for it."""
     if config.distributed.graph == "partitioned":
-        from gnntrain.run_graph import prepare_graph
+        from gnntrain.run_graph import open_graph
 
-        return prepare_graph(config).store.metric
+        return open_graph(config).store.metric
     from gnntrain.run_store import prepare_store  # a grid does without it
 
     return prepare_store(config.dataset, data=data).store.metric

@@ -74,22 +74,6 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     assert not any("not ranked" in note for note in page["notes"])
 
 
-def test_the_best_run_is_of_the_best_setting(make: Any) -> None:
-    """Not the luckiest of all; a run that was trained twice counts once."""
-    runs = [
-        make("lucky", 0.9, lr=0.1, seed=0),
-        make("again", 0.9, lr=0.1, seed=0),
-        make("unlucky", 0.5, lr=0.1, seed=1),
-        make("steady", 0.75, lr=0.2, seed=0),
-        make("steadier", 0.8, lr=0.2, seed=1),
-    ]
-    assert best_of(runs).name == "steadier"
-    first, second = groups_of(runs)
-    assert (first.spread("val").mean, second.spread("val").mean) == pytest.approx((0.7, 0.775))
-    table = groups_table([first, second])
-    assert (table.best, table.rows[0][2]) == (1, "2 of 3")
-
-
 def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any) -> None:
     runs = [
         dataclasses.replace(run, config={**run.config, "dataset.split": split})

@@ -127,7 +127,7 @@ def test_a_failed_run_tells_its_error_and_shows_what_is_there(tmp_path: Path) ->
     records = [replace(one, train_loss=math.nan, metrics={}) for one in records_of(0.5, 0.5)]
     run = write_run(tmp_path / "run", records, ending)
     text = text_of(write_report([run]))
-    assert "The run failed: 2 of 20 epochs" in text
+    assert "Status failed: 2 of 20 epochs" in text
     assert "The loss is nan." in text
     assert "training loss of 2 epochs is not a finite number" in text
     assert "No epoch was evaluated" in text
