@@ -19,7 +19,7 @@ from gnntrain.distributed.launchers import launched
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
-from gnntrain.run_graph import OpenedParts, open_recorded_graph
+from gnntrain.run_graph import OpenedParts, open_graph
 from gnntrain.run_store import record_of
 from gnntrain.selfcheck import kernel_choice
 
@@ -104,7 +104,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     if rendezvous.is_machine_main:
         record = published["store"] and StoreRecord(**published["store"])
         try:
-            opened = open_recorded_graph(config, record, data=data)
+            opened = open_graph(config, record, data=data)
         except GnntrainError as error:  # process 0 tells it
             error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
             raise

@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -97,67 +97,59 @@ class LaunchPlan:
                 `refuse_unguarded_script`.
         """
         device, num_gpus = training_device(config.trainer, devices.gpus_here())
-        keys = config.distributed
+        keys, machines = config.distributed, tuple[int, ...]()
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
-            _check_servers(keys.servers, num_ranks, device)
             if num_ranks > 1 or config.trainer.max_restarts:  # see `gnntrain.run`
                 refuse_unguarded_script()
-            threads = keys.threads or max(1, available_cores() // num_ranks)
-            return cls(
-                num_ranks, device, threads, keys.timeout, servers=keys.servers, grace=keys.grace
-            )
-        rendezvous.wait_at_most(keys.timeout)
-        launched = rendezvous.launched
-        device = rendezvous.gather("device", device)[0]
-        if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
-            raise UserError(
-                f"{launched.launcher} has started one process on {socket.gethostname()}, which is "
-                f"to have {num_ranks} ranks.",
-                f"Start the program by `torchrun --nproc-per-node {num_ranks}`.",
-            )
-        if device == "mps" and len(rendezvous.machines) > 1:
-            raise UserError(
-                "torch has no collectives for Apple's GPUs: only one rank can train on them.",
-                "Write trainer.device=cpu for several ranks.",
-            )
-        if device != "cpu":
-            if not devices.num_gpus(device):
+            threads = max(1, available_cores() // num_ranks)
+        else:
+            rendezvous.wait_at_most(keys.timeout)
+            launched, name = rendezvous.launched, socket.gethostname()
+            device = rendezvous.gather("device", device)[0]
+            if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
                 raise UserError(
-                    f"torch sees no GPU on {socket.gethostname()}, where {launched.launcher} has "
-                    "started a rank.",
-                    "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0.",
+                    f"{launched.launcher} has started one process on {name}, which is to have "
+                    f"{num_ranks} ranks.",
+                    f"Start the program by `torchrun --nproc-per-node {num_ranks}`.",
                 )
-            own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
-            refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
-        machines = rendezvous.machines
-        _check_servers(keys.servers, len(machines), device)
-        threads = keys.threads or rendezvous.cores
-        return cls(len(machines), device, threads, keys.timeout, machines, keys.servers, keys.grace)
+            machines, threads = rendezvous.machines, rendezvous.cores
+            num_ranks = len(machines)
+            if device == "mps" and num_ranks > 1:
+                raise UserError(
+                    "torch has no collectives for Apple's GPUs: only one rank can train on them.",
+                    "Write trainer.device=cpu for several ranks.",
+                )
+            if device != "cpu":
+                if not devices.num_gpus(device):
+                    raise UserError(
+                        f"torch sees no GPU on {name}, where {launched.launcher} has started a "
+                        "rank.",
+                        "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0.",
+                    )
+                own = gpu_address(_gpu_of(device, launched.local_rank or 0))
+                refuse_shared_gpus(rendezvous.gather("gpu", own), machines)
+        if keys.servers and device != "cpu":
+            raise UserError(
+                f"distributed.servers={keys.servers} needs CPU ranks, but this run trains on GPUs.",
+                "Write trainer.gpus=0, or leave distributed.servers out.",
+            )
+        if keys.servers >= num_ranks:
+            raise UserError(
+                f"distributed.servers={keys.servers} of {num_ranks} ranks leaves none to train.",
+                "Start more ranks (distributed.num_processes, or by the launcher).",
+            )
+        threads = keys.threads or threads
+        return cls(num_ranks, device, threads, keys.timeout, machines, keys.servers, keys.grace)
 
 
-def _check_servers(servers: int, num_ranks: int, device: str) -> None:
-    """Refuse servers among ranks on GPUs, and so many that no rank trains."""
-    if servers and device != "cpu":
-        raise UserError(
-            f"distributed.servers={servers} needs CPU ranks, but this run trains on GPUs.",
-            "Write trainer.gpus=0, or leave distributed.servers out.",
-        )
-    if servers >= num_ranks:
-        ranks = "the only rank" if num_ranks == 1 else f"all {num_ranks} ranks"
-        raise UserError(
-            f"distributed.servers={servers} takes {ranks}: none is left to train.",
-            "Start more ranks (distributed.num_processes, or by the launcher), or fewer servers.",
-        )
-
-
-def _gpu_of(device: str, local_rank: int) -> int:
-    """The number of a rank's GPU among those that torch sees.
+def _gpu_of(device: str, local_rank: int) -> torch.device:
+    """A rank's GPU among those that torch sees.
 
     A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
     `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
     """
-    return local_rank % max(1, devices.num_gpus(device))
+    return torch.device(device, local_rank % max(1, devices.num_gpus(device)))
 
 
 def launch(
@@ -222,19 +214,16 @@ def _run_here(
     rendezvous: Rendezvous | None = None,
 ) -> None:
     """Be a rank in this process: the only one, or that as which a launcher has started it."""
-    control.grace, control.timeout = plan.grace, plan.timeout
-    reporting: AbstractContextManager[None] = nullcontext()
     host, local_rank, store = LOOPBACK, 0, None
     if rendezvous is not None:
-        host, store, reporting = rendezvous.host, rendezvous.address, control.reporting_failure()
+        host, store = rendezvous.host, rendezvous.address
         local_rank = rendezvous.launched.local_rank or 0
     try:
-        with forward_to(control), reporting:
-            device = _device(plan, local_rank)
-            with devices.generator_kept(device):
-                _run(worker, payload, plan, control, device, host, store)
+        reporting = nullcontext() if rendezvous is None else control.reporting_failure()
+        with forward_to(control), reporting, devices.generator_kept(_device(plan, local_rank)):
+            _run(worker, payload, plan, control, local_rank, host, store)
     except BaseException as error:
-        cause = error if rendezvous is None else control.cause_of(error)
+        cause = control.cause_of(error)
         if control.stop_requested and not isinstance(cause, RankLost):
             if rendezvous is None and isinstance(error, Exception):
                 _log.warning("While the run was being stopped: %s", error)
@@ -252,12 +241,11 @@ def _run_rank(
 ) -> None:
     """The main function of a rank that is a process of its own."""
     control = RunControl(address.connect(_CONNECT_SECONDS), rank)
-    control.grace, control.timeout = plan.grace, plan.timeout
     with Watch(control).running():
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
-                _run(worker, payload, plan, control, _device(plan, rank), LOOPBACK, address)
+                _run(worker, payload, plan, control, rank, LOOPBACK, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception:  # reported above: the parent raises it
@@ -272,18 +260,28 @@ def _run(
     payload: Any,
     plan: LaunchPlan,
     control: RunControl,
-    device: torch.device,
+    local_rank: int,
     host: str,
     address: StoreAddress | None,
 ) -> None:
     """Meet the other ranks, if there are some, and call the worker."""
+    control.grace, control.timeout = plan.grace, plan.timeout
     torch.set_num_threads(plan.threads)
-    context = DistributedContext(
-        control.rank or 0, plan.world_size, device, control, plan.machines, host
-    )
+    rank, device = control.rank or 0, _device(plan, local_rank)
+    context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
     if plan.world_size > 1 and address is not None:
         with control.waiting():
-            context = replace(context, machine_group=_join(context, plan, address))
+            store = address.connect(plan.timeout)
+            # Rank 0 serves a store for the decisions, on which ranks agree also without the parent.
+            if rank == 0:
+                control.decisions = served = serve_store(plan.world_size, plan.timeout, host)
+                store.set(_DECISIONS, f"{served.port} {host}")
+            else:
+                port, main = store.get(_DECISIONS).decode().split()
+                control.decisions = StoreAddress(main, int(port)).connect(plan.timeout)
+            # torch's own time limit is half an hour.
+            group = init_process_group(context, store, timedelta(seconds=plan.timeout))
+            context = replace(context, machine_group=group)
     if isinstance(worker, str):
         module, _, name = worker.partition(":")
         worker = cast(Callable[..., None], getattr(importlib.import_module(module), name))
@@ -293,29 +291,9 @@ def _run(
         dist.destroy_process_group()
 
 
-def _join(
-    context: DistributedContext, plan: LaunchPlan, address: StoreAddress
-) -> dist.ProcessGroup | None:
-    """Meet the other ranks: a process group, and rank 0's store for their decisions.
-
-    Returns:
-        The group of this machine's ranks; None: all ranks are on one.
-    """
-    store = address.connect(plan.timeout)
-    if context.is_main:
-        served = serve_store(plan.world_size, plan.timeout, context.host)
-        context.control.decisions = served
-        store.set(_DECISIONS, f"{served.port} {context.host}")
-    else:
-        port, host = store.get(_DECISIONS).decode().split()
-        context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
-    # torch's own time limit is half an hour.
-    return init_process_group(context, store, timedelta(seconds=plan.timeout))
-
-
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
     if not plan.use_gpus:
         return torch.device("cpu")
-    device = torch.device(plan.device, _gpu_of(plan.device, local_rank))
+    device = _gpu_of(plan.device, local_rank)
     devices.set_current(device)
     return device

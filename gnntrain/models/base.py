@@ -27,29 +27,25 @@ from gnntrain.models.plain import Layers, LayerTypes, TypedConv
 from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
-Norm = Literal["none", "batch", "layer"]
-Activation = Literal["relu", "elu", "gelu", "leaky_relu", "none"]
-JumpingKnowledge = Literal["none", "cat", "max"]
-
 
 class _Options(TypedDict, total=False):
     hidden_channels: int
     num_layers: int
     dropout: float
     input_dropout: float
-    norm: Norm
-    activation: Activation
+    norm: Literal["none", "batch", "layer"]
+    activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"]
     residual: bool
 
 
 class Scaffold(_Options, total=False):
-    """The options that every model of one type of nodes and edges takes, see `HeteroGNN`."""
+    """The options that every model of one type of nodes and edges takes, see `Layers`."""
 
-    jk: JumpingKnowledge
+    jk: Literal["none", "cat", "max"]
 
 
 class HeteroScaffold(_Options, total=False):
-    """The options that every model of typed graphs takes, see `HeteroGNN`."""
+    """The options that every model of typed graphs takes, see `Layers`."""
 
     project_inputs: bool
     embedding_channels: int | None
@@ -60,13 +56,11 @@ class HeteroGNN(Layers):
 
     A layer is a convolution (`HeteroConv`), then `update`. Exact inference (`training.layerwise`)
     calls `start` for all nodes, by chunks, then for each layer and type `HeteroConv.on_blocks`
-    stage by stage, `finish`, `update`, and of the target's rows `jk_update`; `readout` turns the
-    last state into outputs.
+    stage by stage, `finish`, `update`, and of the target's rows `jk_update`, and `readout`.
 
     Args:
         make_conv: Makes a layer's convolution.
-        schema: The types of the graph.
-        out_channels: Width of the outputs (logits).
+        schema, out_channels: The types of the graph, and the width of the outputs (logits).
         **options: See `Layers`, and `gnntrain.config.models`.
 
     Attributes:
@@ -74,11 +68,7 @@ class HeteroGNN(Layers):
         uses_graph: Whether the model reads edges; also used by the checks of a configuration.
         is_hetero: Whether it computes on the blocks of typed graphs; likewise, and therefore
             repeated in a model's own class.
-        tables: The embedding table of each type without features.
-        num_inputs: By node type, the width of the rows that `start` takes.
         jk_channels: Width of the state of `jk_update`; 0: no state.
-        embedding_channels: Width of the target's rows that enter the last convolution, or `lin`.
-        act_and_norm: `activation` and `norm` as arguments of PyG's models.
     """
 
     config_defaults: ClassVar[Any] = {}
@@ -114,16 +104,14 @@ class HeteroGNN(Layers):
         n_id: Mapping[NodeType, Tensor],
         blocks: Sequence[Hop],
     ) -> Tensor:
-        """Compute the outputs of the seeds, the destinations of the target type in the last block.
+        """The outputs of the seeds, the destinations of the target type in the last block: float
+        `[num_seeds, out_channels]`.
 
         Args:
             x: Features of each node type that has some, `[blocks[0].num_src[t], num_features[t]]`.
             n_id: int64 by node type, ids within the type: which rows of the embedding tables. A
                 type that is missing here has all its nodes in the batch, in order.
             blocks: One a layer, the innermost first.
-
-        Returns:
-            float `[num_seeds, out_channels]`.
         """
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
@@ -241,9 +229,8 @@ class GNN(HeteroGNN):
     Args:
         make_conv: (width in, width out, whether it gives the model's outputs) → convolution, a
             `BlockConv` or `LinearConv`.
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs (logits).
-        **scaffold: See `HeteroGNN`.
+        in_channels, out_channels: Widths of the input rows and of the outputs (logits).
+        **scaffold: See `Layers`.
     """
 
     is_hetero = False
@@ -265,22 +252,14 @@ class GNN(HeteroGNN):
     def on(self, schema: GraphSchema) -> HeteroGNN:
         """The same model, of the same parameters, with the names of the graph's types."""
         model = copy(self)
-        model.schema, model.target = schema, schema.target
-        model.computed = [(schema.target,)] * self.num_layers
+        model.schema, model.computed = schema, [(schema.target,)] * self.num_layers
         model.num_inputs = {schema.target: self.in_channels}
         return model
 
     def forward(self, x: Rows, blocks: Sequence[Block]) -> Tensor:  # type: ignore[override]
-        """Compute the outputs of the seeds, the destinations of the last block.
-
-        Args:
-            x: float `[blocks[0].num_src, in_channels]`, or lazy features.
-            blocks: One a layer, the innermost first; the destinations of each are the sources of
-                the next (`dst_offset` 0).
-
-        Returns:
-            float `[blocks[-1].num_dst, out_channels]`.
-        """
+        """The outputs of the last block's destinations, float `[num_dst, out_channels]`, from
+        `x`, float `[blocks[0].num_src, in_channels]`, or lazy features; a block a layer, the
+        innermost first: the destinations of each are the sources of the next (`dst_offset` 0)."""
         hops = [
             Hop({EDGE: block}, {NODE: block.num_dst}, {NODE: block.num_src}) for block in blocks
         ]

@@ -80,16 +80,9 @@ class HeteroConv:
     def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
-        """The rows of one stage for some destinations.
-
-        Args:
-            blocks: The in-edges, by the edge types of the stage.
-            sources: The rows that each edge type aggregates, see `source`.
-            h_dst: `[num_dst, …]`, the layer's input for the destinations, see `columns`.
-
-        Returns:
-            `[num_dst, …]`, to be added to those of other stages.
-        """
+        """The rows of one stage for some destinations, `[num_dst, …]`, by the edge types of the
+        stage from its blocks and the rows that it aggregates (see `source`), and from `h_dst`,
+        `[num_dst, …]`, the layer's input for the destinations (see `columns`)."""
         raise NotImplementedError
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
@@ -128,11 +121,7 @@ class HeteroConv:
         return out
 
     def pyg_layer(self) -> PyGLayer:
-        """The same layer by PyG, for `gnntrain export`.
-
-        Raises:
-            UserError: PyG has no such layer.
-        """
+        """The same layer by PyG, for `gnntrain export`; UserError: it has none."""
         raise NotImplementedError
 
 

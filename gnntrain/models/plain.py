@@ -73,7 +73,7 @@ class Layers(torch.nn.Module):
         is_typed: bool = True,
     ) -> None:
         super().__init__()
-        self.schema, self.target, self.is_typed, self.jk = schema, schema.target, is_typed, jk
+        self.schema, self.is_typed, self.jk = schema, is_typed, jk
         self.hidden_channels, self.out_channels = hidden_channels, out_channels
         self.num_layers, act = num_layers, None if activation == "none" else activation
         self.act_and_norm: dict[str, Any] = {"act": act, "norm": None}
@@ -129,9 +129,9 @@ class Layers(torch.nn.Module):
                     is_same, same = widths[t] == after, torch.nn.Identity()
                     linears[t] = same if is_same else torch.nn.Linear(widths[t], after)
             if not is_output:
-                self.norms.append(ModuleDict(norms) if is_typed else norms[self.target])
+                self.norms.append(ModuleDict(norms) if is_typed else norms[schema.target])
             if residual:
-                self.residuals.append(ModuleDict(linears) if is_typed else linears[self.target])
+                self.residuals.append(ModuleDict(linears) if is_typed else linears[schema.target])
             widths = dict.fromkeys(node_types, after)
         if jk != "none":
             self.embedding_channels = (num_layers if jk == "cat" else 1) * hidden_channels
@@ -144,21 +144,20 @@ class Layers(torch.nn.Module):
         return torch.nn.Embedding(num_nodes, width)
 
     def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
-        if self.is_typed:
-            nodes = {t: slice(None) if more is None else more[t] for t, _ in self.tables.items()}
-            learnt = {t: table.weight[nodes[t]] for t, table in self.tables.items()}
-            h = {t: learnt[t] if t in learnt else x[t] for t in self.num_inputs}
-        else:
-            h = {self.target: x}
-        state: Any = None
-        h = {t: self.start(t, rows) for t, rows in h.items()}
+        target, h, state = self.schema.target, {}, None
+        for t in self.num_inputs:
+            rows = x[t] if self.is_typed and t not in self.tables else x
+            if t in self.tables:
+                nodes = slice(None) if more is None else more[t]
+                rows = self.tables[t].weight[nodes]
+            h[t] = self.start(t, rows)
         for i, conv in enumerate(self.convs):
             if self.is_typed:
                 out = conv(h, {edge: edge_index[edge] for edge in self.edge_types[i]})
             else:
-                out = {self.target: conv(h[self.target], edge_index, more)}
+                out = {target: conv(h[target], edge_index, more)}
             h = {t: self.update(i, t, rows, h[t]) for t, rows in out.items()}
-            state = self.jk_update(i, state, h[self.target])
+            state = self.jk_update(i, state, h[target])
         return self.readout(state)
 
     def is_output(self, i: int) -> bool:

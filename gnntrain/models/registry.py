@@ -54,13 +54,9 @@ class PlainModel(nn.Module):
     def forward(
         self, x: Any, edge_index: Any, n_id: Mapping[NodeType, Tensor] | None = None
     ) -> Tensor:
-        """Outputs of all nodes of the target type, float `[num_nodes, out_channels]`.
-
-        Args:
-            x: The features; of typed graphs those of the types that have some.
-            edge_index: Sources over destinations; of typed graphs by edge type.
-            n_id: Ids within the type, see `HeteroGNN.forward`.
-        """
+        """Outputs of all nodes of the target type, float `[num_nodes, out_channels]`, from features
+        and edges as PyG has them (`x` of the types that have features), and `n_id` as of
+        `HeteroGNN.forward`."""
         if self.schema is not None:
             learnt = {t: table((n_id or {}).get(t)) for t, table in self.tables.items()}
             x = {t: learnt[t] if t in learnt else x[t] for t in self.schema.node_types}
@@ -100,16 +96,14 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
     plain PyG model; weights that it initialises lazily get their shapes here.
 
     Args:
-        config: For a built-in model `name` and the keywords of its class; for a plug-in `name`,
-            its entry point, `options`, a mapping, `embedding_channels` and `num_layers`.
+        config: For a built-in model `name` and the keywords of its class; for a plug-in the keys
+            of `PluginConfig`.
         inputs: Width of the input rows, or the types of the graph: a model of typed graphs needs
             them, another one takes the width of the target type.
         out_channels: Width of the outputs.
 
     Raises:
-        UserError: No such model, its options do not fit together, or a plug-in cannot be imported,
-            does not take the options or the graph, returns something else, or has another number
-            of layers.
+        UserError: There is no such model, or it does not take the options or the graph.
     """
     name = config.name
     if name in model_names():

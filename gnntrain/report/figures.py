@@ -13,7 +13,7 @@ from gnntrain.data.graph import Graph
 from gnntrain.report.drawing import ACCENT, QUIET, SPLITS, Panel, class_color
 from gnntrain.report.findings import Floats, Ints, Projection, SplitScores, sampled
 from gnntrain.report.runs import ReportedRun
-from gnntrain.report.timing import PHASES, phase_seconds
+from gnntrain.report.tables import PHASES, phase_seconds
 from gnntrain.reporting.text import (
     format_loss,
     format_metric,

@@ -93,7 +93,7 @@ def findings_of(run: ReportedRun) -> Findings:
     graph, missing = None, "Degrees, scores and embeddings are missing"
     try:
         config = from_dict(run.run.config(), saved=True)
-        graph = open_run_store(run.run, config.dataset).store
+        graph = open_run_store(run.run.store_record(), config.dataset).store
         missing = "Scores and embeddings are missing"
         with alone_in_process():
             best = load_best(run.run.path)

@@ -24,7 +24,6 @@ from gnntrain.report import figures, tables
 from gnntrain.report.drawing import Drawing, Figure, draw
 from gnntrain.report.findings import Findings
 from gnntrain.report.runs import ReportedRun, differences, groups_of
-from gnntrain.report.timing import background_seconds
 from gnntrain.reporting.text import (
     counted,
     counted_inputs,
@@ -45,13 +44,6 @@ Key = tuple[str, str, str]
 
 _LOADER = PackageLoader("gnntrain.report")
 _NAMED_RUNS = 5
-_STATES = {
-    "interrupted": "The run was interrupted: {}.",
-    "pruned": "The run was pruned by its sweep: {}.",
-    "failed": "The run failed: {}.",
-    "running": "The run has not ended yet: {} so far.",
-    "unfinished": "The run ended without a summary (it was probably killed): {}.",
-}
 
 
 def to_html(page: Page, folder: Path | None = None) -> str:
@@ -108,7 +100,7 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
         if run.records:
             phases = tables.phases_table(run)
             is_gpu = run.records[-1].gpu_memory_bytes is not None
-            beside = background_seconds(run.records)
+            beside = tables.background_seconds(run.records)
             training = {
                 "phases": phases if phases.rows else None,
                 "clock": "The GPU's time." if is_gpu else "Time of rank 0.",
@@ -175,9 +167,10 @@ def _lead(run: ReportedRun, graph: Graph | None) -> str:
 
 
 def _notes_of_run(run: ReportedRun) -> Iterator[str]:
-    if run.status in _STATES:
+    if run.status != "completed":
+        killed = " (it was probably killed)" * (run.status == "unfinished")
         asked = run.config.get("trainer.epochs")
-        yield _STATES[run.status].format(f"{len(run.records)} of {asked} epochs were trained")
+        yield f"Status {run.status}{killed}: {len(run.records)} of {asked} epochs were trained."
     if replaced := (run.summary.get("kernels") or {}).get("replaced"):
         yield f"Triton's kernels were replaced where they failed: {', '.join(replaced)}."
     if nan := sum(not math.isfinite(record.train_loss) for record in run.records):

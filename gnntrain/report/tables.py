@@ -8,20 +8,37 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import SPLITS, Graph
+from gnntrain.phases import BACKGROUND
 from gnntrain.report.drawing import class_color
 from gnntrain.report.findings import METRICS, SCORED_SPLITS, SplitScores, regression_scores
 from gnntrain.report.runs import ReportedRun, differences
-from gnntrain.report.timing import PHASES, typical_phases
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trials import Group, Spread, rank
+from gnntrain.training.records import EpochRecord
 
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
 _OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
 _DEGREES = ("median degree", "mean degree", "largest degree", "nodes without an in-edge")
+PHASES = {
+    "sample": ("sample", "#2a9d8f"),
+    "gather": ("gather", "#8ab17d"),
+    "wait": ("wait for a batch", "#e9c46a"),
+    "transfer": ("copy to the device", "#b5838d"),
+    "forward": ("forward", "#3a86ff"),
+    "backward": ("backward", "#7b5ea7"),
+    "all_reduce": ("all-reduce", "#e63946"),
+    "optimizer": ("optimizer", "#f4a261"),
+    "other": ("everything else", "#adb5bd"),
+    "evaluation": ("evaluation", "#5fb3a3"),
+}
+"""The phases of an epoch in their order, with label and colour."""
+
+_VISIBLE = 0.0005
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,41 @@ def phases_table(run: ReportedRun) -> Table:
         for name, seconds in phases.items()
     ]
     return Table(["phase", "an epoch", "share"], rows, colors=[PHASES[name][1] for name in phases])
+
+
+def phase_seconds(records: Sequence[EpochRecord]) -> Any:
+    """A frame of seconds by epoch (rows; those with times) and phase (columns); a row's sum is the
+    epoch's length."""
+    timed = [record for record in records if record.time]
+    rows, epochs = [record.time for record in timed], [record.epoch for record in timed]
+    frame = pd.DataFrame(rows, epochs).reindex(columns=[*PHASES]).fillna(0.0)
+    training = frame.drop(columns="evaluation").sum(axis=1)
+    frame["other"] = ([record.seconds for record in timed] - training).clip(lower=0.0)
+    return frame
+
+
+def typical_phases(records: Sequence[EpochRecord]) -> dict[str, float]:
+    """The median seconds an epoch of each visible phase; of evaluations over the epochs with one.
+
+    The first epoch compiles and warms up: of several it is left out.
+    """
+    warm = phase_seconds(_warm(records))
+    typical = warm.median()
+    typical["evaluation"] = warm["evaluation"][warm["evaluation"] > 0].median()
+    return dict(typical[typical > _VISIBLE * typical.sum()])
+
+
+def background_seconds(records: Sequence[EpochRecord]) -> dict[str, float]:
+    """The median seconds an epoch of the phases that run beside the steps."""
+    medians = pd.DataFrame([record.time for record in _warm(records)]).fillna(0.0).median()
+    names = [name for name in medians.index if name.startswith(BACKGROUND)]
+    return {name.removeprefix(BACKGROUND): float(medians[name]) for name in names}
+
+
+def _warm(records: Sequence[EpochRecord]) -> Sequence[EpochRecord]:
+    """The epochs with times, without the first where there are several."""
+    timed = [record for record in records if record.time]
+    return timed[1:] or timed
 
 
 def graph_tables(graph: Graph) -> dict[str, Table]:

@@ -135,11 +135,11 @@ def _gpu(name: str, memory: str, driver: str | None, unit: int = 1) -> dict[str,
 
 def _torch_gpus() -> list[dict[str, Any]]:
     try:
+        import torch
+
         from gnntrain import devices
     except ImportError:  # torch is not installed, or is broken
         return []
-    import torch
-
     kind, number = next(iter(devices.gpus_here().items()), ("cpu", 0))
     found = [devices.describe(torch.device(kind, i)) for i in range(number) if kind != "cuda"]
     return [{"name": name, "memory_bytes": size, "driver": None} for name, size in found]

@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,9 +42,14 @@ _log = logging.getLogger("gnntrain")
 
 
 class Logger:
-    """A listener that records epochs. Subclasses override the events that they need.
+    """A listener that records epochs: subclasses override `begin`, `record` and `end`.
+
+    A failure does not end the run; the first one is a warning. After an OSError, a logger that
+    catches up gets the events that it missed before the next one: a disk that was full for a while
+    costs nothing. After any other failure it gets no more events.
 
     Attributes:
+        name: Its name in the configuration.
         catches_up: Whether an event that failed with an OSError may be sent again.
 
     Args:
@@ -53,33 +58,69 @@ class Logger:
         options: The logger's own options.
     """
 
+    name: ClassVar[str]
     catches_up: ClassVar[bool] = False
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
         self.run, self.config, self.options = run, config, options
+        self._missed: deque[tuple[Callable[[Any], None], object]] = deque()
+        self._has_failed = False
+
+    def begin(self, info: RunInfo) -> None:
+        """Open files or connections."""
+
+    def record(self, record: EpochRecord) -> None:
+        """Record one epoch."""
+
+    def end(self, summary: Summary) -> None:
+        """Close files or connections."""
 
     def on_start(self, info: RunInfo) -> None:
-        """Open files or connections."""
+        """Begin, guarded."""
+        self._guarded(self.begin, info)
 
     def on_step(self, progress: StepProgress) -> None:
         """Nothing: no logger records steps."""
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Record one epoch."""
+        """Record, guarded."""
+        self._guarded(self.record, record)
 
     def on_message(self, text: str) -> None:
         """Nothing: no logger records notices."""
 
     def on_finish(self, summary: Summary) -> None:
-        """Close files or connections."""
+        """End, guarded."""
+        self._guarded(self.end, summary)
+
+    def _guarded(self, event: Callable[[Any], None], argument: object) -> None:
+        was_behind = bool(self._missed)
+        self._missed.append((event, argument))
+        while self._missed and not self._has_failed:
+            try:
+                event, argument = self._missed[0]
+                event(argument)
+                self._missed.popleft()
+            except Exception as error:
+                if self.catches_up and isinstance(error, OSError):
+                    if not was_behind:
+                        words = "the logger %s cannot write (%s); what it misses follows when it "
+                        _log.warning(f"{words}can again", self.name, error.strerror or error)
+                    return
+                self._has_failed = True
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                words = "the logger %s failed and is left out from now on: %s"
+                _log.warning(words, self.name, reason)
+        self._missed.clear()
 
 
 class JsonlLogger(Logger):
     """``metrics.jsonl``: one JSON object an epoch, written at once."""
 
+    name = "jsonl"
     catches_up = True
 
-    def on_epoch(self, record: EpochRecord) -> None:
+    def record(self, record: EpochRecord) -> None:
         """Append one line."""
         _append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
 
@@ -87,9 +128,10 @@ class JsonlLogger(Logger):
 class CsvLogger(Logger):
     """``metrics.csv``: one row an epoch. A record with a new column widens the table, once."""
 
+    name = "csv"
     catches_up = True
 
-    def on_epoch(self, record: EpochRecord) -> None:
+    def record(self, record: EpochRecord) -> None:
         """Append one row, or write the file anew with more columns."""
         path, row = self.run.path / "metrics.csv", json_safe(record.flat())
         rows: list[dict[str, Any]] = []
@@ -111,10 +153,11 @@ class TensorBoardLogger(Logger):
     events of an epoch are written at once; what fails can be written again.
     """
 
+    name = "tensorboard"
     catches_up = True
     _path: Path | None = None
 
-    def on_start(self, info: RunInfo) -> None:
+    def begin(self, info: RunInfo) -> None:
         """Begin the event file."""
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         path = self.run.path / "tensorboard" / name
@@ -127,12 +170,12 @@ class TensorBoardLogger(Logger):
         self._append(path, head)
         self._path = path
 
-    def on_epoch(self, record: EpochRecord) -> None:
+    def record(self, record: EpochRecord) -> None:
         """Add the record's scalars."""
         values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
         self._append(self._path, [{"step": record.epoch, "summary": {"value": values}}])
 
-    def on_finish(self, summary: Summary) -> None:
+    def end(self, summary: Summary) -> None:
         """Add the summary."""
         self._append(self._path, [_text_event("summary", summary.to_dict())])
 
@@ -152,9 +195,10 @@ class TensorBoardLogger(Logger):
 class WandbLogger(Logger):
     """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
 
+    name = "wandb"
     _run: Any = None
 
-    def on_start(self, info: RunInfo) -> None:
+    def begin(self, info: RunInfo) -> None:
         """Start a run of W&B, or resume the one of this run directory."""
         config = {**self.config, "run_info": dataclasses.asdict(info)}
         kept = _kept_ids(self.run).get("wandb")
@@ -167,11 +211,11 @@ class WandbLogger(Logger):
         )
         _keep_id(self.run, "wandb", self._run.id)
 
-    def on_epoch(self, record: EpochRecord) -> None:
+    def record(self, record: EpochRecord) -> None:
         """Log the record at its epoch."""
         self._run.log(_scalars(record), step=record.epoch)
 
-    def on_finish(self, summary: Summary) -> None:
+    def end(self, summary: Summary) -> None:
         """Log the summary and end the run."""
         if self._run is not None:
             self._run.summary.update(_summary_scalars(summary))
@@ -181,9 +225,10 @@ class WandbLogger(Logger):
 class MlflowLogger(Logger):
     """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
 
+    name = "mlflow"
     _mlflow: Any = None
 
-    def on_start(self, info: RunInfo) -> None:
+    def begin(self, info: RunInfo) -> None:
         """Start a run of MLflow with the configuration, or resume the one of this run directory."""
         self._mlflow = mlflow = importlib.import_module("mlflow")
         if self.options.get("tracking_uri") is not None:
@@ -198,11 +243,11 @@ class MlflowLogger(Logger):
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
-    def on_epoch(self, record: EpochRecord) -> None:
+    def record(self, record: EpochRecord) -> None:
         """Log the record at its epoch."""
         self._log(_scalars(record), step=record.epoch)
 
-    def on_finish(self, summary: Summary) -> None:
+    def end(self, summary: Summary) -> None:
         """Log the summary and end the run."""
         if self._mlflow is not None:
             self._log(_summary_scalars(summary))
@@ -214,20 +259,14 @@ class MlflowLogger(Logger):
         self._mlflow.log_metrics(named, **options)
 
 
-LOGGERS: dict[str, type[Logger]] = {
-    "jsonl": JsonlLogger,
-    "csv": CsvLogger,
-    "tensorboard": TensorBoardLogger,
-    "wandb": WandbLogger,
-    "mlflow": MlflowLogger,
-}
+_ALL = (JsonlLogger, CsvLogger, TensorBoardLogger, WandbLogger, MlflowLogger)
+LOGGERS: dict[str, type[Logger]] = {logger.name: logger for logger in _ALL}
 
 
 def build_loggers(
     options: Mapping[str, Mapping[str, Any] | None], run: RunDirectory, config: Mapping[str, Any]
 ) -> list[Listener]:
-    """The loggers of a run, each guarded; ``jsonl`` comes first, chosen or not: other commands read
-    its file.
+    """The loggers of a run; ``jsonl`` comes first, chosen or not: other commands read its file.
 
     Args:
         options: Options by name of the logger.
@@ -235,50 +274,7 @@ def build_loggers(
         config: The resolved configuration, plain values, for loggers that record it.
     """
     chosen = {"jsonl": None, **options}
-    return [_Guarded(name, LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
-
-
-class _Guarded(Logger):
-    """A logger whose failures do not end the run; the first one is a warning.
-
-    After an OSError, a logger that catches up gets the events that it missed before the next one: a
-    disk that was full for a while costs nothing. After any other failure it gets no more events.
-    """
-
-    def __init__(self, name: str, logger: Logger) -> None:
-        super().__init__(logger.run, logger.config)
-        self._name = name
-        self._logger: Logger | None = logger
-        self._missed: deque[tuple[str, object]] = deque()
-
-    def on_start(self, info: RunInfo) -> None:
-        self._pass_on("on_start", info)
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        self._pass_on("on_epoch", record)
-
-    def on_finish(self, summary: Summary) -> None:
-        self._pass_on("on_finish", summary)
-
-    def _pass_on(self, method: str, argument: object) -> None:
-        was_behind = bool(self._missed)
-        self._missed.append((method, argument))
-        while self._missed and self._logger is not None:
-            try:
-                name, value = self._missed[0]
-                getattr(self._logger, name)(value)
-                self._missed.popleft()
-            except Exception as error:
-                if self._logger.catches_up and isinstance(error, OSError):
-                    if not was_behind:
-                        words = "the logger %s cannot write (%s); what it misses follows when it "
-                        _log.warning(f"{words}can again", self._name, error.strerror or error)
-                    return
-                self._logger = None
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                words = "the logger %s failed and is left out from now on: %s"
-                _log.warning(words, self._name, reason)
-        self._missed.clear()
+    return [LOGGERS[name](run, config, **(chosen[name] or {})) for name in chosen]
 
 
 def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
@@ -352,15 +348,10 @@ def _to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = ()) -> s
 
 def _text_event(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
     """An event that TensorBoard shows as text under ``name``."""
+    from tensorboard.plugins.text.summary import text_pb
+
     text = json.dumps(json_safe(value), indent=2, default=str)
-    tensor = {
-        "dtype": "DT_STRING",
-        "string_val": [f"```\n{text}\n```".encode()],
-        "tensor_shape": {"dim": [{"size": 1}]},
-    }
-    metadata = {"plugin_data": {"plugin_name": "text"}}
-    value = {"tag": f"{name}/text_summary", "metadata": metadata, "tensor": tensor}
-    return {"summary": {"value": [value]}}
+    return {"summary": text_pb(f"{name}/text_summary", f"```\n{text}\n```")}
 
 
 def _kept_ids(run: RunDirectory) -> dict[str, str]:

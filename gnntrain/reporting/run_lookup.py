@@ -23,7 +23,6 @@ LATEST = "latest"
 LOCK_FILE = ".lock"  # of a run directory
 _DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
 _LONGEST_NAME = 100
-_FEW_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -115,11 +114,6 @@ def is_running(folder: Path) -> bool:
     return False
 
 
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep, by gnntrain's sweeper or another of Hydra's."""
-    return any(is_file(folder / name) for name in ("sweep.json", "multirun.yaml"))
-
-
 def run_directories(folder: Path, deepest: int = _DEEPEST) -> list[Path]:
     """The run directories below a folder, as a sweep by any sweeper leaves them.
 
@@ -152,5 +146,4 @@ def known_runs(run: str | Path, root: Path = RUNS) -> str:
     near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.7)
     if near:
         return f"Did you mean {' or '.join(near)}?"
-    few = ", ".join(names[:_FEW_RUNS])
-    return f"The newest runs under {root} are {few}. `gnntrain ls runs` lists all."
+    return f"The newest run under {root} is {names[0]}. `gnntrain ls runs` lists all."

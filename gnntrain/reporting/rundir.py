@@ -32,7 +32,6 @@ from gnntrain.reporting.run_lookup import (
     find_run,
     free,
     has_checkpoint,
-    is_sweep,
     known_runs,
 )
 from gnntrain.reporting.text import shown_path
@@ -123,12 +122,6 @@ class RunDirectory:
         Raises:
             UserError: there is no such run; the hint has the nearest names.
         """
-        if not isinstance(run, str | Path):
-            raise UserError(
-                f"a {type(run).__name__} is given, not a run.",
-                "Give a run's directory, its name under runs/, or latest: what train returns has "
-                'it as summary["run"].',
-            )
         path = find_run(run, root)
         if not is_file(path / "config.yaml"):
             raise UserError(
@@ -321,7 +314,7 @@ def occupied(path: Path) -> UserError:
     if is_file(path / "config.yaml"):
         what = "holds a run already"
         way_on = " Its own command with run.if_exists=resume goes on with it."
-    elif is_sweep(path):
+    elif any(is_file(path / name) for name in ("sweep.json", "multirun.yaml")):
         what = "holds a sweep already"
     return UserError(
         f"the folder {shown_path(path)} {what}; nothing was overwritten",

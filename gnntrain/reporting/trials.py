@@ -155,7 +155,7 @@ class SweepResults:
         groups: list[Group[Trial]] = []
         for varied, runs in members.items():
             counted = [trial for trial in runs if trial.status == "completed"]
-            splits = {trial.values.get(SPLIT, "") for trial in counted} - {""}
+            splits = {trial.values[SPLIT] for trial in counted if SPLIT in trial.values}
             groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
         best = rank(groups)
         others = [group for group in groups if group not in best]

@@ -86,10 +86,10 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
             "Give another folder with --out DIR, or remove it first.",
         )
     config = from_dict(run.config(), saved=True)
-    signature = model_signature(run, config.dataset)
+    signature = model_signature(run)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    model = build_model(config.model, signature.inputs, signature.num_outputs)
+    model = build_model(config.model, signature.schema, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
     made_with = f"{made.module}.{made.name}"

@@ -19,9 +19,9 @@ from gnntrain.distributed.processes import (
     stopping_servers,
 )
 from gnntrain.errors import RunError, UserError
+from gnntrain.reporting.console import SweepConsole, shown_overrides
 from gnntrain.reporting.display import DOT
 from gnntrain.reporting.run_lookup import planned_sweep
-from gnntrain.reporting.sweep_console import SweepConsole, shown_overrides
 from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
@@ -241,9 +241,9 @@ def _conduct(
 def graph_metric(config: Config, data: object) -> str:
     """The metric that a search improves: that of its graph, which is prepared for it."""
     if config.distributed.graph == "partitioned":
-        from gnntrain.run_graph import prepare_graph
+        from gnntrain.run_graph import open_graph
 
-        return prepare_graph(config).store.metric
+        return open_graph(config).store.metric
     from gnntrain.run_store import prepare_store  # a grid does without it
 
     return prepare_store(config.dataset, data=data).store.metric

@@ -18,8 +18,8 @@ from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
 from gnntrain.paths import is_file
+from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.sweep_console import SweepConsole
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.queue import TrialQueue

@@ -258,12 +258,6 @@ def test_servers_without_a_rank_that_trains_are_refused(ranks: int, servers: int
         LaunchPlan.of(config)
 
 
-def test_the_last_ranks_are_servers() -> None:
-    keys = {"num_processes": 5, "servers": 2}
-    plan = LaunchPlan.of(from_dict({"distributed": keys, "trainer": {"gpus": 0}}))
-    assert (plan.world_size, plan.servers, plan.num_trainers) == (5, 2, 3)
-
-
 def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"trainer\.gpus=0"):
@@ -317,20 +311,6 @@ def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
 ) -> None:
     plan = launched_plan(monkeypatch, visible)
     assert (plan.world_size, plan.device) == (len(visible), "cuda")
-
-
-@pytest.mark.parametrize(
-    "visible",
-    [
-        [["07", "0f"]] * 3,  # more ranks than GPUs
-        [["07"], ["0f"], ["07"]],  # two slices (MIG) of a GPU have its address
-    ],
-)
-def test_two_launched_ranks_on_one_gpu_are_refused(
-    monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]
-) -> None:
-    with pytest.raises(UserError, match=r"0 and 2 .*07.*MIG"):
-        launched_plan(monkeypatch, visible)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def _run_reader(run: RunDirectory) -> Read:
 def _record_reader(run: RunDirectory, config: Config) -> Read:
     def read(content: bytes | dict[str, Any]) -> object:
         _written(run.path / "store.json", content)
-        return model_signature(run, config.dataset), open_run_store(run, config.dataset)
+        return model_signature(run), open_run_store(run.store_record(), config.dataset)
 
     return read
 

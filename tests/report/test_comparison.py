@@ -52,12 +52,6 @@ def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     assert groups_table([group]).rows[0][2] == "1 of 2"
 
 
-def test_the_best_run_is_chosen_by_validation_and_needs_a_number(make: Any) -> None:
-    runs = [make("a", math.nan), make("b", 0.6), make("c", 0.7)]
-    assert best_of(runs).name == "c"
-    assert best_of(runs[:1]).name == "a"
-
-
 def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_name(
     make: Any,
 ) -> None:
@@ -78,22 +72,6 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
         assert best_of(runs) in page["comparison"]["groups"][table.best].runs
     page = page_of(accuracies, best_of(accuracies), Findings())
     assert not any("not ranked" in note for note in page["notes"])
-
-
-def test_the_best_run_is_of_the_best_setting(make: Any) -> None:
-    """Not the luckiest of all; a run that was trained twice counts once."""
-    runs = [
-        make("lucky", 0.9, lr=0.1, seed=0),
-        make("again", 0.9, lr=0.1, seed=0),
-        make("unlucky", 0.5, lr=0.1, seed=1),
-        make("steady", 0.75, lr=0.2, seed=0),
-        make("steadier", 0.8, lr=0.2, seed=1),
-    ]
-    assert best_of(runs).name == "steadier"
-    first, second = groups_of(runs)
-    assert (first.spread("val").mean, second.spread("val").mean) == pytest.approx((0.7, 0.775))
-    table = groups_table([first, second])
-    assert (table.best, table.rows[0][2]) == (1, "2 of 3")
 
 
 def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any) -> None:
@@ -124,9 +102,3 @@ def test_keys_that_the_other_model_does_not_have_are_no_differences(make: Any) -
     assert differences([gcn, gat, wide]) == ["model.name", "model.heads"]
     assert [group.varied[0] for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
     assert len(groups_of([gcn, gat, wide])) == 3
-
-
-def test_a_key_that_one_of_two_equal_models_does_not_have_is_a_difference(make: Any) -> None:
-    plain = with_model(make("a", 0.5), name="mine", options={})
-    deep = with_model(make("b", 0.6), name="mine", **{"options.depth": 3})
-    assert set(differences([plain, deep])) == {"model.options", "model.options.depth"}

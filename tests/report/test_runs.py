@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
 from gnntrain.report.runs import find_runs, read_run
 from tests.report.samples import records_of, write_run
@@ -69,8 +68,3 @@ def test_an_argument_without_a_run_is_refused(tmp_path: Path) -> None:
     for argument in (tmp_path, "nowhere"):
         with pytest.raises(UserError, match=str(argument)):
             find_runs([argument], tmp_path)
-
-
-def test_a_configuration_is_flattened_to_dotted_keys() -> None:
-    nested = {"a": {"b": {"c": 1}, "d": [2]}, "e": {}}
-    assert flattened(nested) == {"a.b.c": 1, "a.d": [2], "e": {}}
