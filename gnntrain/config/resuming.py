@@ -12,7 +12,7 @@ _FREE_KEYS = (
     *("sampler.threads", "sampler.prefetch", "sampler.topology"),
     *("trainer.epochs", "trainer.patience", "trainer.eval_every", "trainer.log_every"),
     *("trainer.batch_size", "trainer.device", "trainer.gpus", "trainer.compile"),
-    "trainer.cuda_graph",
+    *("trainer.cuda_graph", "trainer.matmul_precision"),
     *("trainer.on_nonfinite", "trainer.max_restarts"),
     *("evaluation.ranks", "evaluation.memory_limit"),
 )

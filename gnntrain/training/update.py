@@ -76,6 +76,7 @@ class Update:
             num_steps=num_steps,
             higher_is_better=task.metric.higher_is_better,
         )
+        torch.set_float32_matmul_precision(config.matmul_precision)
         self._dtype = _AUTOCAST.get(config.precision)
         if self._dtype == torch.bfloat16:
             prepare_autocast()
