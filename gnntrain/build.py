@@ -94,34 +94,23 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     return model.to(context.device)
 
 
-def is_server(config: Config, everyone: DistributedContext) -> bool:
-    """Whether this rank serves the ranks that train."""
-    return everyone.rank >= everyone.world_size - config.distributed.servers
-
-
-def context_of_role(config: Config, everyone: DistributedContext) -> DistributedContext:
-    """This rank among those that train, or among the servers. Collective.
+def context_of_role(
+    config: Config, everyone: DistributedContext
+) -> tuple[DistributedContext, bool]:
+    """This rank among those that train, or among the servers; whether it is one. Collective.
 
     A server shares no memory with others: each counts as a machine.
     """
     servers, timeout = config.distributed.servers, config.distributed.timeout
     if not servers:
-        return everyone
+        return everyone, False
     num_trainers = everyone.world_size - servers
     trainer = everyone.among(range(num_trainers), timeout)
     server = everyone.among(range(num_trainers, everyone.world_size), timeout)
     if server is None:
         assert trainer is not None
-        return trainer
-    return replace(server, machines=tuple(range(servers)), machine_group=None)
-
-
-def _owners(config: Config, everyone: DistributedContext) -> list[range]:
-    """The ranks that hold each part of the graph: the servers, or those of each machine."""
-    if servers := config.distributed.servers:
-        first = everyone.world_size - servers
-        return [range(rank, rank + 1) for rank in range(first, everyone.world_size)]
-    return [everyone.ranks_of(machine) for machine in range(everyone.num_machines)]
+        return trainer, False
+    return replace(server, machines=tuple(range(servers)), machine_group=None), True
 
 
 @contextmanager
@@ -134,7 +123,11 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
         return
     from gnntrain.distributed.exchange import open_exchange  # most runs ask no other machine
 
-    owners = _owners(config, context)
+    # The ranks that hold each part of the graph: the servers, or those of each machine.
+    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    if servers:
+        first = context.world_size - servers
+        owners = [range(rank, rank + 1) for rank in range(first, context.world_size)]
     # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
     # the owner is named.
     timeout = 0.9 * config.distributed.timeout
@@ -221,52 +214,42 @@ def build_evaluator(
     graph: Graph,
     context: DistributedContext,
     scratch_dir: Path,
+    *,
+    exact: bool = False,
 ) -> Evaluator:
     """The evaluator that the `evaluation` keys describe.
+
+    On a GPU it reads the same edges and features as the loaders; of sharded features, and of a
+    graph in parts, it reads those of other machines as the loaders do.
 
     Args:
         config, task, model, loaders, graph, context: As for training.
         scratch_dir: The folder for activations that do not fit in memory.
+        exact: The exact evaluator, which can `infer`, whatever `evaluation.name` is.
     """
-    if config.evaluation.name == "sampled":
+    if config.evaluation.name == "sampled" and not exact:
         fan_outs: AnyFanOuts = config.evaluation.fan_outs or config.sampler.fan_outs
         plans = _evaluation_plans(config, task, context, by_node=model.needs.edge_index)
         sampled = {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}
         why = "from sampled in-neighbours (evaluation=sampled)"
         return SampledEvaluator(task, sampled, context, estimated=why)
-    return build_exact_evaluator(config, task, model, loaders, graph, context, scratch_dir)
-
-
-def build_exact_evaluator(
-    config: Config,
-    task: Task,
-    model: AnyModel,
-    loaders: LoaderBuilder,
-    graph: Graph,
-    context: DistributedContext,
-    scratch_dir: Path,
-) -> LayerwiseEvaluator | ModuleEvaluator:
-    """The exact evaluator, whichever `evaluation.name` is; arguments as of `build_evaluator`.
-
-    On a GPU it reads the same edges and features as the loaders; of sharded features, and of a
-    graph in parts, it reads those of other machines as the loaders do.
-    """
-    if isinstance(model, PlainModel):
-        buffers = build_buffers(config, DistributedContext(device=context.device), scratch_dir)
-        plans = _evaluation_plans(config, task, context)
-        hops = config.model.num_layers
+    # Activations beyond the limit are in `scratch_dir`; a plain module's are each rank's own.
+    is_plain, on_gpu = isinstance(model, PlainModel), devices.is_gpu(context.device)
+    limit = config.evaluation.memory_limit
+    limit = int((total_memory() / 2**32 if limit is None else limit) * 2**30)  # None: a quarter
+    sharing = DistributedContext(device=context.device) if is_plain else context
+    buffers = SharedBuffers(sharing, scratch_dir, limit)
+    if is_plain:
+        plans, hops = _evaluation_plans(config, task, context), config.model.num_layers
         return ModuleEvaluator(task, loaders, graph, context, buffers, plans, hops)
-    on_gpu = devices.is_gpu(context.device)
-    buffers = build_buffers(config, context, scratch_dir)
     sources = loaders.features
     if isinstance(graph, PartitionedGraph):
         shared, exchange = loaders.values, loaders.exchange
         assert isinstance(shared, SharedGraph)
         assert exchange is not None
-        parts = OwnedParts(graph, buffers, sources, shared, exchange)
-        return LayerwiseEvaluator(parts, task)
+        return LayerwiseEvaluator(OwnedParts(graph, buffers, sources, shared, exchange), task)
     if on_gpu:
-        limit, reads_host = buffers.memory_limit, loaders.kernels.reads_host
+        reads_host = loaders.kernels.reads_host
         buffers = DeviceBuffers(context, scratch_dir, limit, reads_host=reads_host)
     features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
     if loaders.exchange is None:
@@ -275,14 +258,6 @@ def build_exact_evaluator(
     all_ranks = config.evaluation.ranks == "all"
     whole = WholeGraph(graph, buffers, features or None, all_ranks=all_ranks, edges=edges)
     return LayerwiseEvaluator(whole, task)
-
-
-def build_buffers(config: Config, context: DistributedContext, scratch_dir: Path) -> SharedBuffers:
-    """Matrices of all nodes, in `scratch_dir` beyond `evaluation.memory_limit`."""
-    limit = config.evaluation.memory_limit
-    if limit is None:
-        limit = total_memory() / 2**32  # a quarter, in GiB
-    return SharedBuffers(context, scratch_dir, int(limit * 2**30))
 
 
 def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnntrain import __version__, lazy_imports
+from gnntrain import __version__, startup
 from gnntrain.commands import COMMANDS, say
 from gnntrain.commands.parsing import help_text, parse
 from gnntrain.commands.training import refuse_several
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     140 by SIGUSR2).
     """
     _accept_any_locale()
-    lazy_imports.install()
+    startup.install()
     try:
         with install_handlers(_requeue, _tell_forced_end):
             return _main(sys.argv[1:] if argv is None else list(argv))

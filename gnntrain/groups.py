@@ -1,6 +1,6 @@
 """The options of each configuration group, from the file names alone: no file is read.
 
-A file whose name starts with an underscore (`model/_layered.yaml`) is a base: siblings inherit its
+A file whose name starts with an underscore (`model/_base.yaml`) is a base: siblings inherit its
 keys through their defaults list, and it cannot be chosen itself.
 """
 

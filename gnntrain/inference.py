@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from gnntrain.build import (
-    build_evaluator,
-    build_exact_evaluator,
-    build_loaders,
-    build_model,
-    build_task,
-)
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
-from gnntrain.config import (
-    ComputeConfig,
-    Config,
-    DatasetConfig,
-    TrainerConfig,
-    from_dict,
-    refuse_other_arguments,
-)
+from gnntrain.config import ComputeConfig, Config, DatasetConfig, from_dict, refuse_other_arguments
 from gnntrain.data.dataset_warnings import edge_warnings
-from gnntrain.data.graph import NODE, Graph, GraphSchema, NodeType
+from gnntrain.data.graph import NODE, Graph
 from gnntrain.data.preprocessing import AnyPreprocessing, FeatureColumn, Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator, alone_in_process, generator_kept
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.init_from import Axis, learnt_rows, placed, places_of
+from gnntrain.init_from import Axis, moved_axes, placed, places_of
 from gnntrain.limits import available_cores
+from gnntrain.models import AnyModel
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (
     ModelSignature,
@@ -43,13 +32,14 @@ from gnntrain.run_store import (
     open_run_store,
     prepare_store,
     prepared_alike,
-    refuse_other_nodes,
     refuse_other_types,
 )
 from gnntrain.selfcheck import kernel_choice
+from gnntrain.tasks import Task
 from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
 from gnntrain.training.evaluation import (
+    Evaluator,
     Inferred,
     SplitMetrics,
     take_marks,
@@ -61,51 +51,33 @@ _log = logging.getLogger(__name__)
 __all__ = ["BestModel", "Inferred", "infer", "load_best"]
 
 
+@dataclass(frozen=True)
 class BestModel:
     """The best model of a run over a graph, ready to compute on this process alone.
 
-    Args:
+    Attributes:
         run: The run.
         epoch: Its best epoch.
-        config: Its configuration, perhaps with another data set.
         graph: The graph to compute on.
         signature: The model's inputs and outputs.
-        scratch_dir: The folder for activations that do not fit in memory.
-
-    Attributes:
         task: The task of the outputs.
         positive_class: The name of the positive class of two; None: the task is not binary.
-        model: With initial weights; `load_best` loads the trained ones.
+        model: With the trained weights.
+        evaluator: Makes the evaluator that `evaluation` asks for, or (`exact`) the exact one.
     """
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        epoch: int,
-        config: Config,
-        graph: Graph,
-        signature: ModelSignature,
-        scratch_dir: Path,
-    ) -> None:
-        self.run = run
-        self.epoch = epoch
-        self.graph = graph
-        self.signature = signature
-        device = _device_here(config.trainer)
-        config = _for_one_process(config)
-        select(kernel_choice(config, device.type), device.type)
-        context = DistributedContext(device=device)
-        self._config, self._context, self._scratch_dir = config, context, scratch_dir
-        self.task = build_task(config, graph, signature, signature.target_scale)
-        self.positive_class = positive_name(signature, config.task.positive_class)
-        with generator_kept(device):
-            self.model = build_model(config, self.task, graph, context)
-        self._loaders = build_loaders(config, self.task, self.model, graph, context)
+    run: RunDirectory
+    epoch: int
+    graph: Graph
+    signature: ModelSignature
+    task: Task
+    positive_class: str | int | None
+    model: AnyModel
+    evaluator: Callable[..., Evaluator]
 
     def evaluate(self) -> tuple[SplitMetrics, str]:
         """The metrics of all splits, see the `evaluation` keys; and `Evaluator.estimated`."""
-        parts = self._config, self.task, self.model, self._loaders
-        evaluator = build_evaluator(*parts, self.graph, self._context, self._scratch_dir)
+        evaluator = self.evaluator()
         metrics = evaluator.evaluate(self.model)
         if constant := take_marks(metrics):
             warn_of_constant(constant, self.epoch)
@@ -120,9 +92,7 @@ class BestModel:
         Raises:
             UserError: A plain PyG model has no embeddings.
         """
-        parts = self._config, self.task, self.model, self._loaders
-        evaluator = build_exact_evaluator(*parts, self.graph, self._context, self._scratch_dir)
-        return evaluator.infer(self.model, embed=embed)
+        return self.evaluator(exact=True).infer(self.model, embed=embed)
 
 
 @alone_in_process()
@@ -173,8 +143,7 @@ def load_best(
     """
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
-    if config is None:
-        config = saved
+    config = saved if config is None else config
     refuse_other_arguments(config)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
@@ -183,49 +152,50 @@ def load_best(
     moved: list[Axis] = []
     is_runs = data is None and config.dataset == saved.dataset
     is_other = not is_runs or (reread and has_changed(run, saved.dataset))
-    if not is_other:
-        graph = open_run_store(run, saved.dataset).store
-        signature = ModelSignature.of(graph)
-    else:
-        signature = model_signature(run, saved.dataset)
-        dataset = config.dataset
-        made_by = _filling(signature, dataset)
-        if signature.schema is not None and signature.schema.target != NODE:
-            dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
-        opened = prepare_store(
-            dataset,
-            labelled=False,
-            preprocessing=made_by,
-            lowest=signature.lowest,
-            data=data,
-        )
-        graph = opened.store
-        learns_rows = config.model.is_hetero
-        subject = "The model"
-        there = refuse_other_types(signature, graph, subject=subject)
-        graph = _in_types_of(graph, signature.schema)
-        for name in there.node_types:
-            rows = None
-            if learns_rows:
-                rows = learnt_rows(run, signature, graph, name, signature.num_outputs)
-            if rows is not None and rows.is_complete:
-                moved.append(rows)
-            else:
-                refuse_other_nodes(
-                    signature, there, graph, name, subject=subject, learns_rows=learns_rows
-                )
-    torch.set_num_threads(config.distributed.threads or available_cores())
-    epoch = epoch_of(state, checkpoint)
-    best = BestModel(run, epoch, config, graph, signature, scratch_dir or run.path)
     if is_other:
-        _tell_unlike(graph, signature, reads_weights=best.model.needs.weight, strict=strict)
-    weights = weights_of(state, checkpoint)
-    for weight, places in places_of(config, best.model, moved).items():
-        fresh = best.model.state_dict()[weight].cpu()
-        weights[weight], is_taken = placed(weights[weight], fresh, places)
-        assert is_taken.all(), f"{weight} does not count nodes alone"
-    load_weights(best.model, state, checkpoint)
-    return best
+        signature, dataset = model_signature(run), config.dataset
+        made_by = _filling(signature, dataset)
+        if signature.schema.target != NODE:
+            dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
+        graph = prepare_store(
+            dataset, labelled=False, preprocessing=made_by, lowest=signature.lowest, data=data
+        ).store
+        refuse_other_types(signature, graph, subject="The model")
+        if graph.is_hetero:  # the run's types, in their order
+            graph = replace(
+                graph,
+                nodes={name: graph.nodes[name] for name in signature.schema.node_types},
+                edges={name: graph.edges[name] for name in signature.schema.edge_types},
+            )
+        moved = moved_axes(config, run, signature, graph, subject="The model", by_name=False)
+    else:
+        graph = open_run_store(run.store_record(), saved.dataset).store
+        signature = ModelSignature.of(graph)
+    torch.set_num_threads(config.distributed.threads or available_cores())
+    config, context = _for_one_process(config)
+    select(kernel_choice(config, context.device.type), context.device.type)
+    task = build_task(config, graph, signature, signature.target_scale)
+    with generator_kept(context.device):
+        model = build_model(config, task, graph, context)
+    loaders = build_loaders(config, task, model, graph, context)
+    if is_other:
+        _tell_unlike(graph, signature, reads_weights=model.needs.weight, strict=strict)
+    weights, fresh = weights_of(state, checkpoint), model.state_dict()
+    for name, places in places_of(config, model, moved).items():
+        weights[name], is_taken = placed(weights[name], fresh[name].cpu(), places)
+        assert is_taken.all(), f"{name} does not count nodes alone"
+    load_weights(model, state, checkpoint)
+    parts = config, task, model, loaders, graph, context, scratch_dir or run.path
+    return BestModel(
+        run,
+        epoch_of(state, checkpoint),
+        graph,
+        signature,
+        task,
+        positive_name(signature, config.task.positive_class),
+        model,
+        partial(build_evaluator, *parts),
+    )
 
 
 def _filling(signature: ModelSignature, dataset: DatasetConfig) -> AnyPreprocessing | None:
@@ -235,36 +205,32 @@ def _filling(signature: ModelSignature, dataset: DatasetConfig) -> AnyPreprocess
     missing = getattr(dataset, "missing", "refuse")
     if missing == "refuse":
         return made_by
-    if dataset.normalize_features:  # what is known are not the means of the table's numbers
-        signature = replace(signature, statistics={})
-    if made_by is None and len(signature.statistics) == 1:  # columns without names
+    # Of normalised features the means of the table's numbers are not known.
+    statistics = {} if dataset.normalize_features else signature.statistics
+    if made_by is None and len(statistics) == 1:  # columns without names
         columns = [FeatureColumn(name=str(place)) for place in range(signature.num_features)]
         made_by = Preprocessing(columns=tuple(columns), has_names=False)
     if made_by is None:
         return None
-    by_type = made_by if isinstance(made_by, Mapping) else {NODE: made_by}
-    filling = {name: _filled(one, signature, name, missing) for name, one in by_type.items()}
-    return filling if isinstance(made_by, Mapping) else filling[NODE]
-
-
-def _filled(
-    made_by: Preprocessing, signature: ModelSignature, node_type: NodeType, missing: str
-) -> Preprocessing:
-    if made_by.fills is not None:
-        return made_by
-    known = signature.statistics.get(node_type)
-    if missing == "indicator" or (missing == "mean" and known is None):
-        lacks = "without indicators" if missing == "indicator" else "without its means kept"
-        raise UserError(
-            f"dataset.missing={missing}: the model was trained {lacks}.",
-            f"Use dataset.missing={'mean' if known else 'zero'}, or fill in the missing values.",
-        )
-    fills = np.zeros(made_by.num_numbers)
-    if missing == "mean" and known is not None:
-        fills = np.array(known.means)[np.array(made_by.is_number)]
-        if made_by.means is not None:
-            fills = fills * np.array(made_by.stds) + np.array(made_by.means)
-    return made_by.model_copy(update={"fills": tuple(fills.tolist())})
+    by_type = dict(made_by) if isinstance(made_by, Mapping) else {NODE: made_by}
+    for name, one in by_type.items():
+        if one.fills is not None:
+            continue
+        known = statistics.get(name)
+        if missing == "indicator" or (missing == "mean" and known is None):
+            lacks = "without indicators" if missing == "indicator" else "without its means kept"
+            raise UserError(
+                f"dataset.missing={missing}: the model was trained {lacks}.",
+                f"Use dataset.missing={'mean' if known else 'zero'}, or fill in the missing "
+                "values.",
+            )
+        fills = np.zeros(one.num_numbers)
+        if missing == "mean" and known is not None:
+            fills = np.array(known.means)[np.array(one.is_number)]
+            if one.means is not None:
+                fills = fills * np.array(one.stds) + np.array(one.means)
+        by_type[name] = one.model_copy(update={"fills": tuple(fills.tolist())})
+    return by_type if isinstance(made_by, Mapping) else by_type[NODE]
 
 
 def _tell_unlike(
@@ -294,35 +260,23 @@ def _tell_unlike(
         _log.warning("%s", text)
 
 
-def _device_here(trainer: TrainerConfig) -> torch.device:
-    """A GPU, unless training was to use none; also one of another kind than training had."""
-    wants_gpu = trainer.device != "cpu" and trainer.gpus != 0
+def _for_one_process(config: Config) -> tuple[Config, DistributedContext]:
+    """The configuration without what other GPUs, or several, can do, and this process's context.
+
+    Every device draws the same batches, and computes the same outputs but for rounding: a GPU is
+    used, also of another kind than training had, unless training was to use none.
+    """
+    wants_gpu = config.trainer.device != "cpu" and config.trainer.gpus != 0
     kind = accelerator() if wants_gpu else None
-    return torch.device("cpu") if kind is None else torch.device(kind, 0)
-
-
-def _for_one_process(config: Config) -> Config:
-    """The configuration without what other GPUs, or several, can do: every device draws the same
-    batches, and computes the same outputs but for rounding."""
-    features, sampler = config.features, config.sampler
+    device = torch.device("cpu") if kind is None else torch.device(kind, 0)
+    features, sampler, compute = config.features, config.sampler, config.compute
     if features.placement != "memmap":
         features = features.model_copy(update={"placement": "auto"})
     if sampler.backend == "triton":
         sampler = sampler.model_copy(update={"backend": "auto"})
     if sampler.topology != "host":
         sampler = sampler.model_copy(update={"topology": "auto"})
-    compute = ComputeConfig() if config.compute.kernels == "triton" else config.compute
+    if compute.kernels == "triton":
+        compute = ComputeConfig()
     parts = {"features": features, "sampler": sampler, "compute": compute}
-    return config.model_copy(update=parts)
-
-
-def _in_types_of(graph: StoredGraph, schema: GraphSchema | None) -> StoredGraph:
-    """The types of a graph that a model was trained on, in their order."""
-    if schema is None or not graph.is_hetero:
-        return graph
-    nodes = {name: graph.nodes[name] for name in schema.node_types}
-    if list(nodes) == list(graph.nodes) and schema.edge_types == tuple(graph.edges):
-        return graph
-    return replace(
-        graph, nodes=nodes, edges={name: graph.edges[name] for name in schema.edge_types}
-    )
+    return config.model_copy(update=parts), DistributedContext(device=device)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnntrain.config import Config, from_dict
 from gnntrain.config.problems import shown
-from gnntrain.data.graph import AnyArray, Graph, GraphSchema, Int64Array, NodeType
+from gnntrain.data.graph import AnyArray, Graph, GraphSchema, Int64Array
 from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
@@ -22,7 +22,6 @@ from gnntrain.reporting.text import shown_path
 from gnntrain.run_store import (
     ModelSignature,
     model_signature,
-    nodes_differ,
     recorded_store,
     refuse_other_nodes,
     refuse_other_types,
@@ -36,19 +35,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The initial weights of a model, taken from a run.
+    """The initial weights of a model, taken from the best epoch of a run; other parameters are
+    random."""
 
-    Attributes:
-        run: Directory of the run they come from.
-        epoch: Its best epoch.
-        num_taken: Number of parameters taken from it.
-        num_parameters: Number of parameters of the model; the others are random.
-    """
-
-    run: str
+    run: str  # its directory
     epoch: int
-    num_taken: int
-    num_parameters: int
+    num_taken: int  # parameters
+    num_parameters: int  # of the model
 
     def __str__(self) -> str:
         taken = f"{self.num_taken:,} of {self.num_parameters:,} parameters"
@@ -71,26 +64,21 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     Raises:
         UserError: There is no such run, or its weights do not fit the model.
     """
-    if config.trainer.init_from is None:
-        return config
+    assert config.trainer.init_from is not None
     run = RunDirectory.open(config.trainer.init_from)
-    source = {"init_from": str(run.path)}
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update=source)})
-    signature, there = _signature(run, graph)
+    trainer = config.trainer.model_copy(update={"init_from": str(run.path)})
+    config = config.model_copy(update={"trainer": trainer})
     datasets = from_dict(run.config(), saved=True).dataset, config.dataset
     was, now = (getattr(dataset, "standardize", False) for dataset in datasets)
     if was != now:
         _log.warning(
             "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
             "with %s: the weights are for features of another scale",
-            run.shown,
-            shown(was),
-            shown(now),
+            *(run.shown, shown(was), shown(now)),
         )
-    _weights(config, run, signature, there, load_checkpoint(run.best_checkpoint()))
-    moved = [str(axis) for axis in _moved(config, run, signature, there, graph) if axis.is_named]
-    if moved:
-        _log.warning("trainer.init_from=%s: matched by name: %s", run.shown, ", ".join(moved))
+    _, _, moved = _source(config, run, graph)
+    if named := [str(axis) for axis in moved if axis.is_named]:
+        _log.warning("trainer.init_from=%s: matched by name: %s", run.shown, ", ".join(named))
     return config
 
 
@@ -111,10 +99,8 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
     if config.trainer.init_from is None:
         return None
     run = RunDirectory.open(config.trainer.init_from)
-    signature, there = _signature(run, graph)
-    state = load_checkpoint(run.best_checkpoint())
-    given = _weights(config, run, signature, there, state)
-    places = places_of(config, model, _moved(config, run, signature, there, graph))
+    epoch, given, moved = _source(config, run, graph)
+    places = places_of(config, model, moved)
     weights, num_taken = {}, 0
     parameters = {name: weight.numel() for name, weight in model.named_parameters()}
     for name, fresh in model.state_dict().items():
@@ -123,12 +109,7 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
         weights[name], is_taken = placed(given[name], fresh.cpu(), places.get(name, {}))
         num_taken += int(is_taken.sum()) if name in parameters else 0
     model.load_state_dict(weights, strict=False)
-    return InitialWeights(
-        run=str(run.path),
-        epoch=epoch_of(state, run.best_checkpoint()),
-        num_taken=num_taken,
-        num_parameters=sum(parameters.values()),
-    )
+    return InitialWeights(str(run.path), epoch, num_taken, sum(parameters.values()))
 
 
 @dataclass(frozen=True)
@@ -139,127 +120,140 @@ class Axis:
         label: What it is called in messages.
         there: The names in the run.
         here: The names in the graph.
-        source: By place here the place in the run, −1 for what begins fresh.
         doubled: The inputs and outputs here with twice as many of these: the dimensions of a model
             so built that differ are those that count them.
-        is_named: Whether names are known.
+        is_named: Whether names are known; else all begin fresh.
     """
 
     label: str
     there: AnyArray
     here: AnyArray
-    source: Int64Array
     doubled: tuple[GraphSchema, int]
-    is_named: bool
+    is_named: bool = True
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all are there in the run."""
-        return bool((self.source >= 0).all())
+    def source(self) -> Int64Array:
+        """By place here the place in the run, −1 for what begins fresh."""
+        if not self.is_named:
+            return np.full(len(self.here), -1)
+        before, after = self.there, self.here
+        if before.dtype.kind != after.dtype.kind:  # ids that all were numbers, and now are texts
+            before, after = before.astype(bytes), after.astype(bytes)
+        order = np.argsort(before, kind="stable")
+        found = order[np.minimum(np.searchsorted(before, after, sorter=order), len(before) - 1)]
+        return np.where(before[found] == after, found, -1)
 
     def __str__(self) -> str:
-        new = self.here[self.source < 0]
-        gone = np.delete(self.there, self.source[self.source >= 0])
-        told = []
-        for what, names in (("new", new), ("left out", gone)):
-            texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names[:20]]
-            told += [f"{what}: {first_names(texts)}"] if texts else []
-        taken = f"{len(self.here) - len(new):,} of {len(self.here):,} {self.label}"
-        return f"{taken} ({'; '.join(told) or 'in another order'})"
+        source = self.source
+        names = {
+            "new": self.here[source < 0],
+            "left out": np.delete(self.there, source[source >= 0]),
+        }
+        changes = []
+        for what, some in names.items():
+            texts = [name.decode() if isinstance(name, bytes) else str(name) for name in some[:20]]
+            changes += [f"{what}: {first_names(texts)}"] if texts else []
+        taken = f"{(source >= 0).sum():,} of {len(source):,} {self.label}"
+        return f"{taken} ({'; '.join(changes) or 'in another order'})"
 
 
-def _signature(run: RunDirectory, graph: Graph) -> tuple[ModelSignature, GraphSchema]:
-    """The inputs and outputs of a run's model, whose types must be those of the graph."""
-    signature = model_signature(run, from_dict(run.config(), saved=True).dataset)
-    subject = f"trainer.init_from={run.shown}: its model"
-    return signature, refuse_other_types(signature, graph, subject=subject, exactly=True)
-
-
-def _moved(
-    config: Config, run: RunDirectory, signature: ModelSignature, there: GraphSchema, graph: Graph
-) -> list[Axis]:
-    """The features, rows and outputs that are not at their places in the run.
+def _source(
+    config: Config, run: RunDirectory, graph: Graph
+) -> tuple[int, dict[str, Tensor], list[Axis]]:
+    """The best epoch of a run, its weights, and the features, learnt rows and outputs that are not
+    at their places in it.
 
     Raises:
-        UserError: There are others, whose names are not known.
+        UserError: The weights are another model's, or of types that are others, or of features or
+            nodes that are others and whose names are not known.
     """
-    here, outputs = graph.schema, graph.num_outputs
-    learns_rows = config.model.is_hetero
-    axes = []
-    for name in here.node_types:
+    signature, subject = model_signature(run), f"trainer.init_from={run.shown}: its model"
+    refuse_other_types(signature, graph, subject=subject, exactly=True)
+    checkpoint = run.best_checkpoint()
+    state = load_checkpoint(checkpoint)
+    given = weights_of(state, checkpoint)
+    shapes = {name: weight.shape for name, weight in given.items()}
+    wanted = _shapes(config, signature.schema, signature.num_outputs)
+    differing = [
+        f"{name} is {_shape(shapes.get(name))} there and {_shape(wanted.get(name))} here"
+        for name in dict.fromkeys([*wanted, *given])
+        if shapes.get(name) != wanted.get(name)
+    ]
+    if differing:
+        more = len(differing) - _NUM_SHOWN
+        text = "; ".join(differing[:_NUM_SHOWN]) + (f"; and {more} more differ" * (more > 0))
+        theirs = from_dict(run.config(), saved=True).model.model_dump(mode="json")
+        ours = config.model.model_dump(mode="json")
+        keys = [
+            f"model.{key}={shown(theirs[key])}" for key in theirs if theirs[key] != ours.get(key)
+        ]
+        if theirs["name"] != ours["name"]:
+            keys = [f"model={theirs['name']}"]
+        raise UserError(
+            f"trainer.init_from={run.shown}: the weights are another model's: {text}.",
+            f"It was trained with {', '.join(keys)}."
+            if keys
+            else "An older gnntrain trained it: train it anew.",
+        )
+    moved = moved_axes(config, run, signature, graph, subject=subject, by_name=True)
+    return epoch_of(state, checkpoint), given, moved
+
+
+def moved_axes(
+    config: Config,
+    run: RunDirectory,
+    signature: ModelSignature,
+    graph: Graph,
+    *,
+    subject: str,
+    by_name: bool,
+) -> list[Axis]:
+    """What is not at its place in a run: rows that its model has learnt for nodes without features,
+    found by their ids; `by_name` also features and outputs, and some may begin fresh.
+
+    Raises:
+        UserError: Features or nodes are others.
+    """
+    here, outputs, axes = graph.schema, graph.num_outputs, list[Axis]()
+    learns_rows, store = config.model.is_hetero, recorded_store(run.store_record())
+    for name, width in here.num_features.items():
         of_type = f" of {name}" if graph.is_hetero else ""
         made_by, names = signature.made_by(name), graph.nodes[name].feature_names
-        widths = {there.num_features[name], here.num_features[name]}
-        if 0 not in widths and made_by is not None and made_by.has_names and names is not None:
-            more = {**here.num_features, name: 2 * here.num_features[name]}
-            doubled = replace(here, num_features=more), outputs
-            axes.append(_axis(f"features{of_type}", made_by.feature_names, names, doubled))
-        elif (
-            learns_rows and (rows := learnt_rows(run, signature, graph, name, outputs)) is not None
-        ):
-            axes.append(rows)
-        else:
-            subject = f"trainer.init_from={run.shown}: its model"
-            refuse_other_nodes(
-                signature, there, graph, name, subject=subject, learns_rows=learns_rows
-            )
-    doubled = here, 2 * outputs
-    if (signature.class_names, graph.class_names) != (None, None):
+        is_named = made_by is not None and made_by.has_names and names is not None
+        widths = {width, signature.schema.num_features[name]}
+        if by_name and is_named and 0 not in widths:
+            assert made_by is not None
+            twice = replace(here, num_features={**here.num_features, name: 2 * width})
+            before, after = np.array(made_by.feature_names), np.array(names)
+            axes.append(Axis(f"features{of_type}", before, after, (twice, outputs)))
+            continue
+        if learns_rows and widths == {0} and store is not None:  # else no ids are known
+            both = store.nodes[name], graph.nodes[name]
+            kinds = {nodes.ids.dtype.kind for nodes in both if nodes.ids is not None}
+            is_known = kinds == {"i"} or all(nodes.ids is not None for nodes in both)
+            # Ids 0, 1, … are not stored.
+            before, after = (np.arange(len(n)) if n.ids is None else n.ids for n in both)
+            twice = replace(here, num_nodes={**here.num_nodes, name: 2 * here.num_nodes[name]})
+            rows = Axis(f"learnt rows{of_type}", before, after, (twice, outputs))
+            is_whole = len(after) == here.num_nodes[name] and (by_name or -1 not in rows.source)
+            if is_known and is_whole and signature.has_other_nodes(graph, name):
+                axes.append(rows)
+                continue
+        refuse_other_nodes(signature, graph, name, subject=subject, learns_rows=learns_rows)
+    if by_name and (signature.class_names, graph.class_names) != (None, None):
         what = "targets" if graph.task == "continuous" else "classes"
-        axes.append(_axis(what, _output_names(signature), _output_names(graph), doubled))
-    elif signature.num_outputs != outputs:
-        fresh = np.full(outputs, -1)
-        axes.append(Axis("", np.arange(signature.num_outputs), fresh, fresh, doubled, False))
+        before, after = _output_names(signature), _output_names(graph)
+        axes.append(Axis(what, before, after, (here, 2 * outputs)))
+    elif by_name and signature.num_outputs != outputs:
+        numbers = np.arange(signature.num_outputs), np.arange(outputs)
+        axes.append(Axis("", *numbers, (here, 2 * outputs), is_named=False))
     return [axis for axis in axes if not np.array_equal(axis.source, np.arange(len(axis.there)))]
 
 
-def _output_names(labels: ModelSignature | Graph) -> list[str]:
+def _output_names(labels: ModelSignature | Graph) -> AnyArray:
     """What each output stands for: of two classes, one says the difference."""
     names = [*map(str, labels.class_names or range(labels.num_classes))]
-    return [" or ".join(names)] if labels.task == "binary" else names
-
-
-def learnt_rows(
-    run: RunDirectory, signature: ModelSignature, graph: Graph, name: NodeType, num_outputs: int
-) -> Axis | None:
-    """The rows that a run's model has learnt for the nodes of a type, found by their ids.
-
-    None: the type has features, or the same nodes in the same order; or no ids are known, since the
-    run's store is no longer there.
-    """
-    here = graph.schema
-    assert signature.schema is not None
-    if {here.num_features[name], signature.schema.num_features[name]} != {0}:
-        return None
-    record = run.store_record()
-    store = None if record is None else recorded_store(record)
-    if store is None or not nodes_differ(signature, graph, name):
-        return None
-    both = store.nodes[name], graph.nodes[name]
-    kinds = {nodes.ids.dtype.kind for nodes in both if nodes.ids is not None}
-    is_unknown = any(nodes.ids is None for nodes in both) and kinds != {"i"}
-    if len(both[1]) != here.num_nodes[name] or is_unknown:
-        return None
-    # Ids 0, 1, … are not stored.
-    ids = [np.arange(len(nodes)) if nodes.ids is None else nodes.ids for nodes in both]
-    doubled = replace(here, num_nodes={**here.num_nodes, name: 2 * here.num_nodes[name]})
-    label = f"learnt rows of {name}" if graph.is_hetero else "learnt rows"
-    return _axis(label, ids[0], ids[1], (doubled, num_outputs))
-
-
-def _axis(
-    label: str,
-    there: Sequence[str] | AnyArray,
-    here: Sequence[str] | AnyArray,
-    doubled: tuple[GraphSchema, int],
-) -> Axis:
-    before, after = np.asarray(there), np.asarray(here)
-    if before.dtype.kind != after.dtype.kind:  # ids that all were numbers, and now are texts
-        before, after = before.astype(bytes), after.astype(bytes)
-    order = np.argsort(before, kind="stable")
-    found = order[np.minimum(np.searchsorted(before, after, sorter=order), len(before) - 1)]
-    source = np.where(before[found] == after, found, -1)
-    return Axis(label, before, after, source, doubled, True)
+    return np.array([" or ".join(names)] if labels.task == "binary" else names)
 
 
 def places_of(
@@ -268,7 +262,7 @@ def places_of(
     """By weight and dimension, the place of each of its indices in the run; −1: none."""
     places: dict[str, dict[int, Int64Array]] = {}
     for axis in moved:
-        doubled, size = _shapes(config, *axis.doubled), len(axis.here)
+        doubled, source = _shapes(config, *axis.doubled), axis.source
         for name, weight in model.state_dict().items():
             shape = doubled.get(name, ())
             if len(shape) != weight.dim():  # whatever it counts: it begins fresh
@@ -277,12 +271,12 @@ def places_of(
             for dim, (before, after) in enumerate(zip(weight.shape, shape, strict=True)):
                 if after == before:
                     continue
-                blocks, rest = divmod(before, size)  # such as heads, each of all outputs
-                source = np.full(before, -1)
+                blocks, rest = divmod(before, len(source))  # such as heads, each of all outputs
+                indices = np.full(before, -1)
                 if rest == 0 and after == 2 * before:
                     starts = np.arange(blocks)[:, None] * len(axis.there)
-                    source = np.where(axis.source < 0, -1, starts + axis.source).ravel()
-                places.setdefault(name, {})[dim] = source
+                    indices = np.where(source < 0, -1, starts + source).ravel()
+                places.setdefault(name, {})[dim] = indices
     return places
 
 
@@ -304,38 +298,5 @@ def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, 
     return {name: weight.shape for name, weight in model.state_dict().items()}
 
 
-def _weights(
-    config: Config,
-    run: RunDirectory,
-    signature: ModelSignature,
-    there: GraphSchema,
-    state: State,
-) -> dict[str, Tensor]:
-    """The weights of a checkpoint, which must be those of the model for the graph of its run."""
-    given = weights_of(state, run.best_checkpoint())
-    wanted = _shapes(config, there, signature.num_outputs)
-    differing = [
-        f"{name} is {_shape(given.get(name))} there and {_shape(wanted.get(name))} here"
-        for name in dict.fromkeys([*wanted, *given])
-        if name not in given or given[name].shape != wanted.get(name)
-    ]
-    if differing:
-        more = len(differing) - _NUM_SHOWN
-        told = "; ".join(differing[:_NUM_SHOWN]) + (f"; and {more} more differ" * (more > 0))
-        its = from_dict(run.config(), saved=True).model.model_dump(mode="json")
-        here = config.model.model_dump(mode="json")
-        keys = [f"model.{key}={shown(its[key])}" for key in its if its[key] != here.get(key)]
-        if its["name"] != here["name"]:
-            keys = [f"model={its['name']}"]
-        raise UserError(
-            f"trainer.init_from={run.shown}: the weights are another model's: {told}.",
-            f"It was trained with {', '.join(keys)}."
-            if keys
-            else "An older gnntrain trained it: train it anew.",
-        )
-    return given
-
-
-def _shape(weight: Tensor | torch.Size | None) -> str:
-    shape = weight.shape if isinstance(weight, Tensor) else weight
+def _shape(shape: torch.Size | None) -> str:
     return "absent" if shape is None else str(list(shape))

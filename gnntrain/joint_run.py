@@ -6,9 +6,8 @@ compares the digests, makes the run directory and publishes the job. All of it i
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from gnntrain.distributed.launchers import launched
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
-from gnntrain.run_graph import OpenedParts, open_recorded_graph
+from gnntrain.run_graph import OpenedParts, open_graph
 from gnntrain.run_store import record_of
 from gnntrain.selfcheck import kernel_choice
 
@@ -30,37 +29,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger("gnntrain")
 
 
-@contextlib.contextmanager
-def joined_run() -> Iterator[Rendezvous | None]:
-    """The meeting with the other processes that a launcher has started; None: there are none.
-
-    Raises:
-        UserError, RunError: As `meeting`.
-    """
+def joined_run() -> AbstractContextManager[Rendezvous | None]:
+    """The meeting with the other processes that a launcher has started; None: there are none."""
     if launched() is None:
-        yield None
-        return
+        return nullcontext()
     from gnntrain.distributed.rendezvous import meeting  # most runs have one process
 
-    with meeting() as rendezvous:
-        yield rendezvous
+    return meeting()
 
 
 def plan_together(
     config: Config, rendezvous: Rendezvous | None, record: StoreRecord | None = None
 ) -> LaunchPlan:
-    """The ranks of a run that this process leads, once the others know its configuration.
-
-    Args:
-        config: The configuration.
-        rendezvous: Of the processes; None: there is this one alone.
-        record: The graph that the run was trained on before.
-    """
+    """The ranks of a run that this process leads, once the others know its configuration, and the
+    `record` of the graph that it was trained on before."""
     if rendezvous is not None:
         started, num_processes = rendezvous.launched, config.distributed.num_processes
-        starts_ranks = started.local_rank is not None or started.num_ranks is not None
+        num_here = rendezvous.machines.count(rendezvous.machine)
         unused = {
-            f"distributed.num_processes={num_processes}": starts_ranks and num_processes > 1,
+            f"distributed.num_processes={num_processes}": num_processes not in (1, num_here),
             f"trainer.max_restarts={config.trainer.max_restarts}": config.trainer.max_restarts,
         }
         for key in (key for key, is_set in unused.items() if is_set):
@@ -92,25 +79,18 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
 
 def tell(rendezvous: Rendezvous | None, **told: Any) -> None:
     """Publish plain data to the other processes: `config` (None: nothing is to be trained), then
-    `job`, and at the end `summary`, which they return."""
+    `job`, of which they know the rest, and at the end `summary`, which they return."""
     if rendezvous is not None:
         for key, value in told.items():
+            if isinstance(value, Job):
+                checkpoint = value.checkpoint and str(value.checkpoint)
+                value = {"run": str(value.run), "started": value.started, "checkpoint": checkpoint}
             rendezvous.publish(key, value)
 
 
-def plain_job(job: Job) -> dict[str, Any]:
-    """A job as `tell` passes it on; the other processes know the rest."""
-    checkpoint = job.checkpoint and str(job.checkpoint)
-    return {"run": str(job.run), "started": job.started, "checkpoint": checkpoint}
-
-
 def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
-    """Take part in the run that process 0 leads; return its summary.
-
-    Args:
-        rendezvous: Of the processes.
-        data: As for `gnntrain.run.train`.
-    """
+    """Take part in the run that process 0 leads, with `data` as for `gnntrain.run.train`; return
+    its summary."""
     # Process 0 alone speaks: warnings of this one go to its rank's log.
     logging.captureWarnings(True)
     for name in ("gnntrain", "py.warnings"):
@@ -124,7 +104,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     if rendezvous.is_machine_main:
         record = published["store"] and StoreRecord(**published["store"])
         try:
-            opened = open_recorded_graph(config, record, data=data)
+            opened = open_graph(config, record, data=data)
         except GnntrainError as error:  # process 0 tells it
             error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
             raise
@@ -132,23 +112,10 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     store = stores[rendezvous.machines.index(rendezvous.machine)]
     kernels = kernel_choice(config, plan.device, rendezvous)
     job = rendezvous.wait_for("job")
-    run = Path(job["run"])
-    launch(
-        "gnntrain.worker:train_rank",
-        Job(
-            config,
-            Path(store["path"]),
-            store["reason"],
-            store["seconds"],
-            run,
-            job["started"],
-            kernels,
-            job["checkpoint"] and Path(job["checkpoint"]),
-        ),
-        plan,
-        run / "logs",
-        rendezvous=rendezvous,
-    )
+    path, run = Path(store["path"]), Path(job["run"])
+    checkpoint = job["checkpoint"] and Path(job["checkpoint"])
+    own = (path, store["reason"], store["seconds"], run, job["started"], kernels, checkpoint)
+    launch("gnntrain.worker:train_rank", Job(config, *own), plan, rendezvous=rendezvous)
     summary: dict[str, Any] = rendezvous.wait_for("summary")
     return summary
 

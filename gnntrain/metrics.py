@@ -18,7 +18,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from gnntrain.errors import UserError
 from gnntrain.plugins import METRICS, find_plugin, load_plugin, place_in_plugin, plugin_names
@@ -51,6 +51,9 @@ number of NumPy or a tensor of one number, too.
 `n` is at least 1. NaN says that the metric is not defined for these targets."""
 
 
+Tallied = TypeVar("Tallied", bound=Callable[["Tensor", "Tensor"], "Tensor"])
+
+
 def _sum(one: Tensor, other: Tensor) -> Tensor:
     return one + other
 
@@ -70,10 +73,6 @@ class Tally:
     of: Callable[[Tensor, Tensor], Tensor]
     value: Callable[[Tensor], float]
     merged: Callable[[Tensor, Tensor], Tensor] = _sum
-
-    def compute(self, outputs: Tensor, targets: Tensor) -> float:
-        """The metric of a single piece, a `Compute`."""
-        return self.value(self.of(outputs, targets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +136,26 @@ def metric(
 def _tallied(
     name: str,
     value: Callable[[Tensor], float],
-    *,
-    higher_is_better: bool,
     label_kinds: Collection[str],
+    *,
     merged: Callable[[Tensor, Tensor], Tensor] = _sum,
-) -> Callable[[Callable[[Tensor, Tensor], Tensor]], Tally]:
+    higher_is_better: bool = True,
+) -> Callable[[Tallied], Tallied]:
     """Register the decorated function as a metric's `Tally.of`; the other arguments are a `Tally`'s
     and those of `metric`."""
 
-    def register(of: Callable[[Tensor, Tensor], Tensor]) -> Tally:
-        tally = Tally(of, value, merged)
-        kinds = frozenset(label_kinds)
-        _REGISTERED[name] = Metric(name, tally.compute, higher_is_better, kinds, tally)
-        return tally
+    def register(of: Tallied) -> Tallied:
+        _REGISTERED[name] = _of_tally(name, Tally(of, value, merged), label_kinds, higher_is_better)
+        return of
 
     return register
+
+
+def _of_tally(
+    name: str, tally: Tally, label_kinds: Collection[str], higher_is_better: bool = True
+) -> Metric:
+    compute = lambda outputs, targets: tally.value(tally.of(outputs, targets))  # noqa: E731
+    return Metric(name, compute, higher_is_better, frozenset(label_kinds), tally)
 
 
 def get_metric(name: str) -> Metric:
@@ -239,6 +243,13 @@ def _made_up(kind: LabelKind, num_outputs: int) -> tuple[Tensor, Tensor]:
     return outputs, row % max(2, num_outputs)
 
 
+def _sums(*values: Tensor) -> Tensor:
+    """int64 `[len(values)]`."""
+    import torch
+
+    return torch.stack([value.sum() for value in values])
+
+
 def _ratio(counts: Tensor) -> float:
     """The sum of `counts[0]` over that of `counts[1]`."""
     return float(counts[0].sum()) / max(1.0, float(counts[1].sum()))
@@ -250,60 +261,52 @@ def _mean_ratio(counts: Tensor) -> float:
     return float((right / counted).mean()) if len(right) else 0.0
 
 
-def _mean_error(sums: Tensor) -> float:
-    count, error = sums
-    return _mean_where(count > 0, error / count)
-
-
-def _mean_root_error(sums: Tensor) -> float:
-    count, error = sums
-    return _mean_where(count > 0, (error / count).sqrt())
-
-
-def _mean_r2(moments: Tensor) -> float:
-    _, _, deviations, errors, least, largest = moments
-    return _mean_where(least < largest, 1 - errors / deviations)
-
-
 def _mean_where(is_defined: Tensor, values: Tensor) -> float:
     """The mean over the targets for which a metric is defined; NaN if there is none."""
     return float(values[is_defined].mean()) if is_defined.any() else math.nan
 
 
-def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
-    """The tensor of `r2` for two pieces together, after Chan et al. (1979): unlike sums of squares,
-    deviations from means are exact where the mean is far larger than a deviation."""
-    import torch
-
-    (n, mean, deviations, errors, least, largest), (m, mean_2, deviations_2, errors_2, *ends) = (
-        one,
-        other,
-    )
-    share = m / (n + m).clamp(min=1)
-    apart = mean_2 - mean
-    return torch.stack(
-        [
-            n + m,
-            mean + apart * share,
-            deviations + deviations_2 + apart.square() * n * share,
-            errors + errors_2,
-            torch.minimum(least, ends[0]),
-            torch.maximum(largest, ends[1]),
-        ]
-    )
+def predicted_classes(outputs: Tensor) -> Tensor:
+    """Class numbers `[n]`, of the logits of one class of many, or of two."""
+    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(dim=1)
 
 
-@_tallied("accuracy", _ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
+def _predicted(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Class numbers `[n]`, or 0/1 flags `[n, num_labels]`."""
+    return (outputs > 0).long() if targets.ndim == 2 else predicted_classes(outputs)
+
+
+@_tallied("accuracy", _ratio, CLASS_KINDS)
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of right classes; of several labels a node, the share of right flags.
+    """The share of right classes; of several labels a node, the share of right flags."""
+    is_right = _predicted(outputs, targets) == targets
+    return _sums(is_right, is_right >= 0)
 
-    Tallied: the right ones, and all; int64 `[2]`.
+
+def _mean_over_labels(
+    value: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+) -> float:
+    """A ranking metric of each label, their mean; NaN where no label can be ranked.
+
+    A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
+    the probabilities in float32 are all 1. `value` computes from the positive and the negative
+    nodes at each distinct logit, the largest logit first: float64 `[num_distinct]`.
     """
     import torch
 
-    is_right = _predicted(outputs, targets) == targets
-    right = is_right.sum()
-    return torch.stack([right, torch.full_like(right, is_right.numel())])
+    flags, values = targets.view(outputs.shape), []
+    for label, flag in enumerate(flags.unbind(1)):
+        if not 0 < int(flag.sum()) < len(flag):
+            continue
+        if outputs[:, label].isnan().any():
+            return math.nan
+        distinct, place = torch.unique(outputs[:, label], return_inverse=True)
+        negative, positive = (
+            place[flag == which].bincount(minlength=len(distinct)).flip(0).double()
+            for which in (0, 1)
+        )
+        values.append(float(value(positive, negative)))
+    return sum(values) / len(values) if values else math.nan
 
 
 @metric("roc_auc", higher_is_better=True, label_kinds=("binary", "multilabel"))
@@ -329,41 +332,72 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     return _mean_over_labels(average, outputs, targets)
 
 
-@_tallied("f1_micro", _ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
-def f1_micro(outputs: Tensor, targets: Tensor) -> Tensor:
-    """F1 over all labels together; where a node has one class, the accuracy."""
-    return _f1_counts(outputs, targets)
+@_tallied("f1_macro", _mean_ratio, CLASS_KINDS)
+@_tallied("f1_micro", _ratio, CLASS_KINDS)  # where a node has one class, the accuracy
+def f1_counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """By class or label: twice the right predictions; the predicted plus the true ones. int64
+    `[2, num_classes]`. F1 is their ratio: over all together, or the mean of those that occur.
+    """
+    import torch
+
+    predicted = _predicted(outputs, targets)
+    if targets.ndim == 2:
+        return torch.stack([2 * (predicted * targets).sum(dim=0), (predicted + targets).sum(dim=0)])
+    num_classes = max(2, outputs.shape[1])
+    right, guessed, true = (
+        values.bincount(minlength=num_classes)
+        for values in (targets[predicted == targets], predicted, targets)
+    )
+    return torch.stack([2 * right, guessed + true])
 
 
-@_tallied("f1_macro", _mean_ratio, higher_is_better=True, label_kinds=CLASS_KINDS)
-def f1_macro(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean F1 of the classes (or labels) that occur in targets or predictions."""
-    return _f1_counts(outputs, targets)
-
-
-@_tallied("precision", _ratio, higher_is_better=True, label_kinds=("binary",))
+@_tallied("precision", _ratio, ("binary",))
 def precision(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of the positive class among the nodes that are predicted to have it."""
     predicted = _predicted(outputs, targets)
     return _sums(predicted * targets, predicted)
 
 
-@_tallied("recall", _ratio, higher_is_better=True, label_kinds=("binary",))
+@_tallied("recall", _ratio, ("binary",))
 def recall(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of the nodes of the positive class that are predicted to have it."""
     return _sums(_predicted(outputs, targets) * targets, targets)
 
 
-@_tallied("f1", _ratio, higher_is_better=True, label_kinds=("binary",))
+@_tallied("f1", _ratio, ("binary",))
 def f1(outputs: Tensor, targets: Tensor) -> Tensor:
     """F1 of the positive class: the harmonic mean of its precision and recall."""
     predicted = _predicted(outputs, targets)
     return _sums(2 * predicted * targets, predicted + targets)
 
 
-@_tallied(
-    "r2", _mean_r2, merged=_merged_moments, higher_is_better=True, label_kinds=("continuous",)
-)
+def _mean_r2(moments: Tensor) -> float:
+    _, _, deviations, errors, least, largest = moments
+    return _mean_where(least < largest, 1 - errors / deviations)
+
+
+def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
+    """The tensor of `r2` for two pieces together, after Chan et al. (1979): unlike sums of squares,
+    deviations from means are exact where the mean is far larger than a deviation."""
+    import torch
+
+    n, mean, deviations, errors, least, largest = one
+    m, mean_2, deviations_2, errors_2, least_2, largest_2 = other
+    share = m / (n + m).clamp(min=1)
+    apart = mean_2 - mean
+    return torch.stack(
+        [
+            n + m,
+            mean + apart * share,
+            deviations + deviations_2 + apart.square() * n * share,
+            errors + errors_2,
+            torch.minimum(least, least_2),
+            torch.maximum(largest, largest_2),
+        ]
+    )
+
+
+@_tallied("r2", _mean_r2, ("continuous",), merged=_merged_moments)
 def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     """R², the coefficient of determination; of several targets, their mean over those that vary.
     NaN if all targets are constant.
@@ -384,13 +418,32 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([count, mean, deviations, errors, least, largest])
 
 
-@_tallied("rmse", _mean_root_error, higher_is_better=False, label_kinds=("continuous",))
+def _mean_error(sums: Tensor) -> float:
+    count, error = sums
+    return _mean_where(count > 0, error / count)
+
+
+def _mean_root_error(sums: Tensor) -> float:
+    count, error = sums
+    return _mean_where(count > 0, (error / count).sqrt())
+
+
+def _error_sums(errors: Tensor, targets: Tensor) -> Tensor:
+    """Of each target the nodes that have it (not NaN), and the sum of their errors: float64
+    `[2, num_targets]`."""
+    import torch
+
+    is_known = ~targets.isnan()
+    return torch.stack([is_known.sum(dim=0), errors.where(is_known, 0).sum(dim=0)])
+
+
+@_tallied("rmse", _mean_root_error, ("continuous",), higher_is_better=False)
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Root of the mean squared error, in the targets' units; of several targets, their mean."""
     return _error_sums((outputs.double() - targets.double()).square(), targets)
 
 
-@_tallied("mae", _mean_error, higher_is_better=False, label_kinds=("continuous",))
+@_tallied("mae", _mean_error, ("continuous",), higher_is_better=False)
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean absolute error, in the targets' units; of several targets, their mean."""
     return _error_sums((outputs.double() - targets.double()).abs(), targets)
@@ -401,8 +454,7 @@ BUILT_IN_METRICS = tuple(_REGISTERED)
 
 def base_rate() -> Metric:
     """The share of the positive class, beside which an average precision is read."""
-    tally = Tally(lambda _, targets: _sums(targets, targets >= 0), _ratio)
-    return Metric("base_rate", tally.compute, True, frozenset(["binary"]), tally)
+    return _of_tally("base_rate", Tally(lambda _, y: _sums(y, y >= 0), _ratio), ["binary"])
 
 
 def top_metrics(k: int) -> tuple[Metric, Metric]:
@@ -427,106 +479,20 @@ def top_metrics(k: int) -> tuple[Metric, Metric]:
         rest = torch.cat([logits.new_full([1], -math.inf), rows[1:, ~is_top].sum(dim=1)])
         return torch.cat([rest[:, None], torch.cat([distinct[None], counts])], dim=1)
 
-    def found(rows: Tensor) -> tuple[float, float, float]:
-        """Expected positive nodes among the top ones; the top ones; all positive nodes."""
+    def shares(rows: Tensor) -> tuple[float, float]:
+        """The expected positive nodes among the top ones: of the top ones, of all positive ones."""
         _, nodes, positive = rows.flip(1)
         taken = (k - (nodes.cumsum(0) - nodes)).clamp(min=0).minimum(nodes)
-        expected = (positive * taken / nodes.clamp(min=1)).sum()
-        return float(expected), float(taken.sum()), float(positive.sum())
-
-    def precision(rows: Tensor) -> float:
-        expected, taken, _ = found(rows)
-        return expected / taken
-
-    def recall(rows: Tensor) -> float:
-        expected, _, positive = found(rows)
-        return expected / positive if positive else math.nan
+        expected = float((positive * taken / nodes.clamp(min=1)).sum())
+        all_positive = float(positive.sum())
+        return expected / float(taken.sum()), expected / all_positive if all_positive else math.nan
 
     def merged(one: Tensor, other: Tensor) -> Tensor:
         return top(torch.cat([one, other], dim=1))
 
-    tallies = {
-        f"precision@{k}": Tally(of, precision, merged),
-        f"recall@{k}": Tally(of, recall, merged),
-    }
-    first, second = (
-        Metric(name, tally.compute, True, frozenset(["binary"]), tally)
-        for name, tally in tallies.items()
+    first = Tally(of, lambda rows: shares(rows)[0], merged)
+    second = Tally(of, lambda rows: shares(rows)[1], merged)
+    return (
+        _of_tally(f"precision@{k}", first, ["binary"]),
+        _of_tally(f"recall@{k}", second, ["binary"]),
     )
-    return first, second
-
-
-def _sums(*values: Tensor) -> Tensor:
-    """int64 `[len(values)]`."""
-    import torch
-
-    return torch.stack([value.sum() for value in values])
-
-
-def _error_sums(errors: Tensor, targets: Tensor) -> Tensor:
-    """Of each target the nodes that have it (not NaN), and the sum of their errors: float64
-    `[2, num_targets]`."""
-    import torch
-
-    is_known = ~targets.isnan()
-    return torch.stack([is_known.sum(dim=0), errors.where(is_known, 0).sum(dim=0)])
-
-
-def _predicted(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Class numbers `[n]`, or 0/1 flags `[n, num_labels]`."""
-    if targets.ndim == 2:
-        return (outputs > 0).long()
-    return predicted_classes(outputs)
-
-
-def predicted_classes(outputs: Tensor) -> Tensor:
-    """Class numbers `[n]`, of the logits of one class of many, or of two."""
-    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(dim=1)
-
-
-def _f1_counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """By class or label: twice the right predictions; the predicted plus the true ones. int64
-    `[2, num_classes]`. F1 is their ratio.
-    """
-    import torch
-
-    predicted = _predicted(outputs, targets)
-    if targets.ndim == 2:
-        return torch.stack([2 * (predicted * targets).sum(dim=0), (predicted + targets).sum(dim=0)])
-    num_classes = max(2, outputs.shape[1])
-    right, guessed, true = (
-        values.bincount(minlength=num_classes)
-        for values in (targets[predicted == targets], predicted, targets)
-    )
-    return torch.stack([2 * right, guessed + true])
-
-
-def _mean_over_labels(
-    value: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
-) -> float:
-    """A ranking metric of each label, their mean; NaN where no label can be ranked.
-
-    A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
-    the probabilities in float32 are all 1.
-
-    Args:
-        value: The metric, from the positive and the negative nodes at each distinct logit, the
-            largest logit first: float64 `[num_distinct]`.
-        outputs, targets: See `Compute`.
-    """
-    import torch
-
-    flags = targets.view(outputs.shape)
-    num_positive = flags.sum(dim=0)
-    can_rank = ((num_positive > 0) & (num_positive < len(flags))).nonzero().flatten().tolist()
-    values = []
-    for label in can_rank:
-        if outputs[:, label].isnan().any():
-            return math.nan
-        distinct, place = torch.unique(outputs[:, label], return_inverse=True)
-        negative, positive = (
-            place[flags[:, label] == flag].bincount(minlength=len(distinct)).flip(0).double()
-            for flag in (0, 1)
-        )
-        values.append(float(value(positive, negative)))
-    return sum(values) / len(values) if values else math.nan

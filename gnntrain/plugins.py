@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gnntrain import lazy_imports
+from gnntrain import startup
 from gnntrain.errors import UserError
 
 DATASETS = "gnntrain.datasets"
@@ -64,7 +64,7 @@ def load_plugin(group: str, name: str) -> Any:
         UserError: No installed package offers the name, or its code cannot be imported.
     """
     point = find_plugin(group, name)
-    lazy_imports.execute(lazy_imports.META)  # its code may compute with tensors without data
+    startup.execute(startup.META)  # its code may compute with tensors without data
     _packages.add(point.module.partition(".")[0])
     try:
         return point.load()

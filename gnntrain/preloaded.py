@@ -1,9 +1,9 @@
 """Imports of the fork server: the modules of a rank or a trial (see `distributed.processes`)."""
 
-from gnntrain import lazy_imports, startup
+from gnntrain import startup
 
 startup.set_variables()
-lazy_imports.install()
+startup.install()
 
 with startup.collection_paused():  # garbage collection in ranks skips the shared objects
     import torch

@@ -11,7 +11,7 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import (
     Config,
     ConfigError,
@@ -34,7 +33,6 @@ from gnntrain.config import (
     needs_gpu_count,
     refuse_other_arguments,
 )
-from gnntrain.data.build import OpenedStore
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
@@ -48,19 +46,18 @@ from gnntrain.joint_run import (
     compare_stores,
     follow,
     joined_run,
-    plain_job,
     plan_together,
     tell,
 )
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.run_lookup import LATEST, RunPlace, is_running, planned_run
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
-from gnntrain.run_graph import OpenedParts, open_run_graph, prepare_graph, refuse_unequal_parts
+from gnntrain.run_graph import open_graph, refuse_unequal_parts
 from gnntrain.run_store import has_changed, is_object, object_dataset, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
@@ -69,6 +66,7 @@ from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 
 if TYPE_CHECKING:
     from gnntrain.data.partitioned_graph import Method, PartitionedGraph
+    from gnntrain.data.store import StoredGraph
     from gnntrain.distributed.rendezvous import Rendezvous
 
 __all__ = [
@@ -117,57 +115,56 @@ def train(
         GnntrainError: The run failed; its results so far are in the run directory.
     """
     refuse_other_arguments(config, overrides)
-    is_process_ours = place is not None or listener is not None  # a command, or a sweep's worker
-    servers = contextlib.nullcontext() if is_process_ours else stopping_servers()
-    with joined_run() as rendezvous, servers:
+    # Of a command, or a sweep's worker, the process is gnntrain's own.
+    with _joined(is_own_process=place is not None or listener is not None) as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        return _begin(config, overrides, listener or progress, data, place, rendezvous)
+        started = time.time()
+        jobs = job_names(None if rendezvous is None else rendezvous.job_name(), next(_numbers))
+        if data is not None:
+            # Validated as a whole: task.type affects the data set's keys.
+            dataset = object_dataset(config.dataset)
+            config = Config.model_validate({**dict(config), "dataset": dataset})
+        place = place or _place(config)
+        begun = begun_run(
+            config.run.if_exists,
+            overrides,
+            None if place.is_made_up else place.path,
+            jobs,
+            is_launched=rendezvous is not None,
+        )
+        if begun is not None:
+            return _take_up(begun, config, listener or progress, data, rendezvous)
+        _refuse_mistakes(config)
+        plan = plan_together(config, rendezvous)
+        if plan.world_size == 1 and not plan.use_gpus:
+            from gnntrain.compute.compiling import compile_kernels_beside
+
+            compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
+        opened = open_graph(config, data=data)
+        refuse_unequal_parts(opened.store, plan)
+        refuse_untrainable(config, opened.store, plan.num_trainers)
+        if config.trainer.init_from is not None:
+            from gnntrain.init_from import resolved_source  # imports all models
+
+            config = resolved_source(config, opened.store)
+        for text in idle_keys(config, overrides):
+            _log.warning("%s", text)
+        compare_stores(opened, rendezvous)
+        kernels = kernel_choice(config, plan.device, rendezvous)
+        plain, seed = config.to_dict(), config.trainer.seed
+        run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
+        graph = opened.store.path, opened.reason, opened.seconds
+        job = Job(config, *graph, run.path, started, kernels, None, listener or progress)
+        return _train(run, job, opened.store, plan, rendezvous)
 
 
-def _begin(
-    config: Config,
-    overrides: Sequence[str],
-    listener: Connection | bool,
-    data: object,
-    place: RunPlace | None,
-    rendezvous: Rendezvous | None,
-) -> dict[str, Any]:
-    started = time.time()
-    torchrun_job = None if rendezvous is None else rendezvous.job_name()
-    jobs = job_names(torchrun_job, next(_numbers))
-    if data is not None:
-        # Validated as a whole: task.type affects the data set's keys.
-        dataset = object_dataset(config.dataset)
-        config = Config.model_validate({**dict(config), "dataset": dataset})
-    place = place or _place(config)
-    named = None if place.is_made_up else place.path
-    begun = begun_run(
-        config.run.if_exists, overrides, named, jobs, is_launched=rendezvous is not None
-    )
-    if begun is not None:
-        return _take_up(begun, config, listener, data, rendezvous)
-    _refuse_mistakes(config)
-    plan = plan_together(config, rendezvous)
-    if plan.world_size == 1 and not plan.use_gpus:
-        from gnntrain.compute.compiling import compile_kernels_beside
-
-        compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-    opened = prepare_graph(config, data=data)
-    refuse_unequal_parts(opened.store, plan)
-    refuse_untrainable(config, opened.store, plan.num_trainers)
-    if config.trainer.init_from is not None:
-        from gnntrain.init_from import resolved_source  # imports all models
-
-        config = resolved_source(config, opened.store)
-    for text in idle_keys(config, overrides):
-        _log.warning("%s", text)
-    compare_stores(opened, rendezvous)
-    kernels = kernel_choice(config, plan.device, rendezvous)
-    run = _create(config, overrides, place, jobs)
-    run.write_store_record(record_of(opened.store))
-    job = _job(config, run, opened, started, kernels, listener)
-    return _train(run, job, opened.store, plan, rendezvous)
+@contextlib.contextmanager
+def _joined(*, is_own_process: bool) -> Iterator[Rendezvous | None]:
+    """The other processes of the run; in a user's own process no server is left behind."""
+    servers = contextlib.nullcontext() if is_own_process else stopping_servers()
+    with joined_run() as rendezvous, servers:
+        yield rendezvous
 
 
 def _take_up(
@@ -191,9 +188,10 @@ def _take_up(
     if changed := changed_meaning(saved, config):
         raise ConfigError(changed)
     dataset = config.dataset
-    if isinstance(dataset, FilesConfig) and not is_object(dataset):
+    is_files = isinstance(dataset, FilesConfig) and not is_object(dataset)
+    if is_files and config.distributed.graph != "partitioned":
         with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
-            if config.distributed.graph != "partitioned" and has_changed(run, dataset):
+            if has_changed(run, dataset):
                 _log.warning(
                     "The files of %s hold other data today (or an older version read them); the "
                     "run %s stays with those that it was begun with. A run of another name "
@@ -215,8 +213,7 @@ def _refuse_mistakes(config: Config) -> None:
     """Raise a ConfigError for contradictory keys in a configuration made in Python."""
     found = gpus_here() if needs_gpu_count(config) else {}
     contradicting = [problem for _, problem in contradictions(config, plugins=True)]
-    problems = [*contradicting, *machine_problems(config, found)]
-    if problems:
+    if problems := [*contradicting, *machine_problems(config, found)]:
         raise ConfigError(problems)
 
 
@@ -251,8 +248,7 @@ def resume(
         GnntrainError: The run failed; its results so far are in the run directory.
     """
     refuse_other_arguments(Config() if config is None else config, overrides)
-    servers = contextlib.nullcontext() if listener is not None else stopping_servers()
-    with joined_run() as rendezvous, servers:
+    with _joined(is_own_process=listener is not None) as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
         return _go_on(run_dir, config, overrides, listener or progress, rendezvous)
@@ -269,46 +265,45 @@ def _go_on(
     started = time.time()
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
-    config = saved if config is None else _continuing(saved, config)
+    if config is None:
+        config = saved
+    else:  # the run keeps its place and its graph where `config` names no other
+        dataset, keys = config.dataset, config.run
+        if dataset == Config(task=config.task).dataset:
+            dataset = saved.dataset
+        elif is_object(dataset) and is_object(saved.dataset):
+            dataset = object_dataset(dataset)
+        if keys.dir is None and keys.name is None:
+            keys = saved.run
+        config = config.model_copy(update={"dataset": dataset, "run": keys})
+        if changed := changed_meaning(saved, config):
+            raise ConfigError(changed)
     _refuse_mistakes(config)
-    plan = plan_together(config, rendezvous, run.store_record())
+    record = run.store_record()
+    plan = plan_together(config, rendezvous, record)
     with run.held():
         state, checkpoint = _last(run)
         _refuse_other_batches(config, plan.num_trainers, state)
-        opened = open_run_graph(run, config, data=data)
+        opened = open_graph(config, record, data=data)
         refuse_unequal_parts(opened.store, plan)
         compare_stores(opened, rendezvous)
-        kernels = kernel_choice(config, plan.device, rendezvous)
+        kernels, plain = kernel_choice(config, plan.device, rendezvous), config.to_dict()
         if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
-            source, run = run, _create(config, overrides, _place(config))
-            _copy_progress(source, run)
+            seed, source = config.trainer.seed, run
+            run = RunDirectory.create(_place(config), plain, overrides=overrides, seed=seed)
+            try:  # checkpoints and metrics go with it
+                for path in (*source.checkpoints.glob("*.pt"), *source.path.glob("metrics.*")):
+                    shutil.copyfile(path, run.path / path.relative_to(source.path))
+            except OSError as error:
+                reason = error.strerror or error
+                raise RunError(f"{run.shown} cannot be written: {reason}") from error
             checkpoint = checkpoint and run.checkpoints / checkpoint.name
         elif config != saved:
-            run.note_changes(config.to_dict(), overrides)
-    run.write_store_record(record_of(opened.store))
+            run.note_changes(plain, overrides)
     run.forget_summary()
-    job = _job(config, run, opened, started, kernels, listener, checkpoint)
+    graph = opened.store.path, opened.reason, opened.seconds
+    job = Job(config, *graph, run.path, started, kernels, checkpoint, listener)
     return _train(run, job, opened.store, plan, rendezvous)
-
-
-def _continuing(saved: Config, config: Config) -> Config:
-    """The configuration that a run goes on with: it keeps its place and its graph where `config`
-    names no other.
-
-    Raises:
-        ConfigError: A key would make another run of it.
-    """
-    dataset, run = config.dataset, config.run
-    if dataset == Config(task=config.task).dataset:
-        dataset = saved.dataset
-    elif is_object(dataset) and is_object(saved.dataset):
-        dataset = object_dataset(dataset)
-    if run.dir is None and run.name is None:
-        run = saved.run
-    config = config.model_copy(update={"dataset": dataset, "run": run})
-    if changed := changed_meaning(saved, config):
-        raise ConfigError(changed)
-    return config
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
@@ -336,39 +331,32 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
     return state, checkpoint
 
 
+def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
+    """Refuse another global batch: it would be another training."""
+    saved, batch_size = state.get("global_batch_size"), config.trainer.batch_size
+    is_same = saved == batch_size * world_size
+    if config.sampler.name == "full" or not isinstance(saved, int) or is_same:
+        return
+    hint = None
+    if saved % world_size == 0:
+        hint = f"write trainer.batch_size={saved // world_size}"
+    expects = (
+        f"{saved} seeds a step over all ranks, as the run was begun; "
+        f"{counted(world_size, 'rank')} take {batch_size * world_size}"
+    )
+    raise ConfigError([Problem("trainer.batch_size", str(batch_size), expects, hint)])
+
+
 def _place(config: Config) -> RunPlace:
     run, names = config.run, (config.dataset.name, config.model.name)
     is_made_up = run.dir is None and run.name is None
     return RunPlace(Path(planned_run(run.dir, run.name, *names)), is_made_up)
 
 
-def _create(
-    config: Config,
-    overrides: Sequence[str],
-    place: RunPlace,
-    jobs: Mapping[str, str] | None = None,
-) -> RunDirectory:
-    plain, seed = config.to_dict(), config.trainer.seed
-    return RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
-
-
-def _job(
-    config: Config,
-    run: RunDirectory,
-    opened: OpenedStore | OpenedParts,
-    started: float,
-    kernels: KernelChoice,
-    listener: Connection | bool,
-    checkpoint: Path | None = None,
-) -> Job:
-    store, reason, seconds = opened.store.path, opened.reason, opened.seconds
-    return Job(config, store, reason, seconds, run.path, started, kernels, checkpoint, listener)
-
-
 def _train(
     run: RunDirectory,
     job: Job,
-    graph: Graph,
+    graph: StoredGraph | PartitionedGraph,
     plan: LaunchPlan,
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
@@ -381,11 +369,39 @@ def _train(
         restore_terminal()  # a killed rank could not
         _close(run, job, graph, plan.num_trainers, error)
 
+    run.write_store_record(record_of(graph))
+    # What a launcher has started, it starts again.
+    restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
+    in_process = restarts_left == 0  # a rank that is started again needs a process outliving it
     with run.held(), on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            tell(rendezvous, job=plain_job(job))
-            _launch(run, job, plan, rendezvous)
+            tell(rendezvous, job=job)
+            while True:
+                try:
+                    launch(
+                        "gnntrain.worker:train_rank",
+                        job,
+                        plan,
+                        run.path / "logs",
+                        in_process=in_process,
+                        rendezvous=rendezvous,
+                    )
+                    break
+                except Exception as error:
+                    if restarts_left == 0 or not may_mend(error):
+                        raise
+                    restarts_left -= 1
+                    checkpoint = None
+                    with contextlib.suppress(UserError):  # there is none yet
+                        checkpoint = load_last(run.checkpoints)[1]
+                    since = "the beginning" if checkpoint is None else "the last checkpoint"
+                    _log.warning(
+                        "%s Starting again from %s (%d more restarts).",
+                        *(error_text(error), since, restarts_left),
+                    )
+                    run.forget_summary()
+                    job = replace(job, checkpoint=checkpoint)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
             remove_stale_files(run.checkpoints)
@@ -394,33 +410,6 @@ def _train(
     summary = {"run": str(run.path), **(run.summary() or {})}
     tell(rendezvous, summary=summary)
     return summary
-
-
-def _launch(run: RunDirectory, job: Job, plan: LaunchPlan, rendezvous: Rendezvous | None) -> None:
-    # What a launcher has started, it starts again.
-    restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
-    # A rank that is to be started again needs a process that outlives it.
-    in_process, worker = restarts_left == 0, "gnntrain.worker:train_rank"
-    while True:
-        try:
-            return launch(
-                worker, job, plan, run.path / "logs", in_process=in_process, rendezvous=rendezvous
-            )
-        except Exception as error:
-            if restarts_left == 0 or not may_mend(error):
-                raise
-            restarts_left -= 1
-            try:
-                _, checkpoint, _ = load_last(run.checkpoints)
-            except UserError:  # there is none yet
-                checkpoint = None
-            since = "the beginning" if checkpoint is None else "the last checkpoint"
-            _log.warning(
-                "%s Starting again from %s (%d more restarts).",
-                *(error_text(error), since, restarts_left),
-            )
-            run.forget_summary()
-            job = replace(job, checkpoint=checkpoint)
 
 
 def _close(
@@ -432,10 +421,9 @@ def _close(
     """
     summary = run.summary()
     if summary is None:  # rank 0 was killed
-        try:
-            state: State = load_last(run.checkpoints)[0]
-        except UserError:
-            state = {}
+        state: State = {}
+        with contextlib.suppress(UserError):
+            state = load_last(run.checkpoints)[0]
         summary = summarize(
             job,
             graph,
@@ -445,42 +433,11 @@ def _close(
             world_size=world_size,
             initial_weights=state.get("initial_weights"),
         ).to_dict()
-    summary = {key: value for key, value in summary.items() if key != "error"}
-    text = error_text(error)
-    summary |= {"status": status_of(error)} | ({} if text is None else {"error": text})
+    summary |= {"status": status_of(error), "error": error_text(error)}
     try:
-        run.write_summary(summary)
+        run.write_summary({k: v for k, v in summary.items() if (k, v) != ("error", None)})
     except RunError as failure:  # a full disk must not hide the run's own error
         _log.warning("%s", failure.message)
-
-
-def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
-    """Refuse another global batch: it would be another training."""
-    saved = state.get("global_batch_size")
-    batch_size = config.trainer.batch_size * world_size
-    if config.sampler.name == "full" or not isinstance(saved, int) or saved == batch_size:
-        return
-    hint = None
-    if saved % world_size == 0:
-        hint = f"write trainer.batch_size={saved // world_size}"
-    ranks = counted(world_size, "rank")
-    expects = (
-        f"{saved} seeds a step over all ranks, as the run was begun; {ranks} take {batch_size}"
-    )
-    raise ConfigError(
-        [Problem("trainer.batch_size", str(config.trainer.batch_size), expects, hint)]
-    )
-
-
-def _copy_progress(source: RunDirectory, target: RunDirectory) -> None:
-    """Copy checkpoints and metrics to the directory where the run continues."""
-    try:
-        for path in source.checkpoints.glob("*.pt"):
-            shutil.copyfile(path, target.checkpoints / path.name)
-        for path in source.path.glob("metrics.*"):
-            shutil.copyfile(path, target.path / path.name)
-    except OSError as error:
-        raise RunError(f"{target.shown} cannot be written: {error.strerror or error}") from error
 
 
 @alone_in_process()

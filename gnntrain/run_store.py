@@ -1,10 +1,10 @@
-"""A run's graph store: opened or built when the run begins, and opened again unchanged later."""
+"""A run's graph store, and what a model that was trained on it takes and gives."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -30,35 +30,27 @@ from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
 
-OBJECT = "data"
-"""Name of a graph that was given as an object, where it has no other."""
-
 _GRAPH_FILES = ("data", "schema", "edges", "features")
-_OWN_FILES = (*_GRAPH_FILES, "labels")
 
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """Inputs and outputs of a model that was trained on a graph.
+    """Inputs and outputs of a model that was trained on a graph, as `store.json` keeps them.
 
     Attributes:
-        dataset: Name of the graph's data set.
-        task: Kind of labels.
-        metric: Name of the deciding metric.
+        dataset, task, metric: As of `Graph`.
         num_features: Features a node, of the target type.
         num_classes: Number of classes; of targets.
+        schema: The types of the graph.
         class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
         has_edge_weight: Whether edges have weights.
         preprocessing: The preprocessing of a user's columns, if any.
         target_scale: The scale of a regression's targets; None for classes.
-        schema: The types of the graph; None where a run is older than this.
         preprocessing_by_type: As `preprocessing`, of a typed graph.
         id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
             has learnt a row for each.
-        statistics: Of the features, by node type; none where a run is older than this, or its
-            graph was in parts.
-        lowest: What `dataset.normalize_features` subtracted, by node type; None: it was not set, or
-            the run is older than this.
+        statistics: Of the features, by node type; empty where the graph was in parts.
+        lowest: What `dataset.normalize_features` subtracted, by node type; None: it was not set.
     """
 
     dataset: str
@@ -66,11 +58,11 @@ class ModelSignature:
     metric: str
     num_features: Annotated[int, Field(ge=0)]
     num_classes: Annotated[int, Field(ge=1)]
+    schema: GraphSchema
     class_names: list[str] | list[int] | None = None
     has_edge_weight: bool = False
     preprocessing: Preprocessing | None = None
     target_scale: TargetScale | None = None
-    schema: GraphSchema | None = None
     preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
     id_digests: dict[NodeType, str] = field(default_factory=dict)
     statistics: dict[NodeType, FeatureStatistics] = field(default_factory=dict)
@@ -78,26 +70,22 @@ class ModelSignature:
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
-        """The signature of a model that is trained on `store`."""
-        schema, made_by = store.schema, store.meta.preprocessing
-        is_homogeneous = store.meta.is_homogeneous
+        """The signature of a model that is trained on `store`, without statistics."""
+        made_by, is_homogeneous = store.meta.preprocessing, store.meta.is_homogeneous
+        bare = {name: nodes for name, nodes in store.nodes.items() if not nodes.num_features}
         return cls(
-            store.dataset,
-            store.task,
-            store.metric,
-            schema.num_features[schema.target],
-            store.num_classes,
-            store.class_names,
-            any(edges.weight is not None for edges in store.edges.values()),
-            made_by.get(NODE) if is_homogeneous else None,
-            store.target_scale() if store.task == "continuous" else None,
-            schema,
-            None if is_homogeneous else made_by,
-            {
-                name: digest
-                for name, nodes in store.nodes.items()
-                if nodes.num_features == 0 and (digest := _id_digest(nodes)) is not None
-            },
+            dataset=store.dataset,
+            task=store.task,
+            metric=store.metric,
+            num_features=store.schema.num_features[store.target],
+            num_classes=store.num_classes,
+            schema=store.schema,
+            class_names=store.class_names,
+            has_edge_weight=any(edges.weight is not None for edges in store.edges.values()),
+            preprocessing=made_by.get(NODE) if is_homogeneous else None,
+            target_scale=store.target_scale() if store.task == "continuous" else None,
+            preprocessing_by_type=None if is_homogeneous else made_by,
+            id_digests={t: digest for t, nodes in bare.items() if (digest := _id_digest(nodes))},
             lowest=store.meta.lowest,
         )
 
@@ -113,19 +101,20 @@ class ModelSignature:
         return self.preprocessing
 
     @property
-    def inputs(self) -> int | GraphSchema:
-        """The inputs, for `build_model`."""
-        return self.schema or self.num_features
-
-    @property
     def num_outputs(self) -> int:
         """Width of the model's last layer, see `Graph.num_outputs`."""
         return 1 if self.task == "binary" else self.num_classes
 
+    def has_other_nodes(self, graph: Graph, name: NodeType) -> bool:
+        """Whether a type has other nodes in `graph` than the model was trained on."""
+        nodes = graph.nodes[name]
+        same_size = len(nodes) == self.schema.num_nodes[name]
+        return not same_size or self.id_digests.get(name) != _id_digest(nodes)
+
 
 def refuse_other_types(
     signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
-) -> GraphSchema:
+) -> None:
     """Refuse a graph that lacks a type of the one that a model was trained on.
 
     Args:
@@ -134,35 +123,42 @@ def refuse_other_types(
         subject: The model, at the beginning of messages.
         exactly: Refuse further types, too.
 
-    Returns:
-        The types of the graph that the model was trained on.
-
     Raises:
         UserError: See above.
     """
-    here = graph.schema
-    there = signature.schema
-    if there is None:  # a run of before there were types
-        there = replace(here, num_features={NODE: signature.num_features})
-    before, after = (["/".join(edge) for edge in schema.edge_types] for schema in (there, here))
-    _refuse_types(subject, graph, "node type", there.node_types, here.node_types, exactly)
-    _refuse_types(subject, graph, "edge type", before, after, exactly)
-    return there
+    there, here = signature.schema, graph.schema
+    edges, edges_here = (["/".join(edge) for edge in one.edge_types] for one in (there, here))
+    for kind, wanted, given in (
+        ("node type", there.node_types, here.node_types),
+        ("edge type", edges, edges_here),
+    ):
+        for name in wanted:
+            if name not in given:
+                hint = f"It has the {kind}s {', '.join(given)}."
+                if guess := did_you_mean(name, given):
+                    hint = f"{guess[0].upper()}{guess[1:]} {hint}"
+                raise UserError(
+                    f"{subject} was trained with the {kind} {name}, which the graph "
+                    f"{graph.dataset} lacks.",
+                    hint,
+                )
+        if exactly and (further := [name for name in given if name not in wanted]):
+            raise UserError(
+                f"{subject} was trained without the {kind} {further[0]} of the graph "
+                f"{graph.dataset}.",
+                f"It was trained with the {kind}s {', '.join(wanted)}.",
+            )
 
 
 def refuse_other_nodes(
-    signature: ModelSignature,
-    there: GraphSchema,
-    graph: Graph,
-    name: NodeType,
-    *,
-    subject: str,
-    learns_rows: bool,
+    signature: ModelSignature, graph: Graph, name: NodeType, *, subject: str, learns_rows: bool
 ) -> None:
     """Refuse a graph whose nodes of one type have other features than a model was trained on, or
     are others, where the model has learnt their rows (`learns_rows`)."""
-    here = graph.schema
-    wanted, given = there.num_features[name], here.num_features[name]
+    wanted, number = (
+        getattr(signature.schema, what)[name] for what in ("num_features", "num_nodes")
+    )
+    given = graph.schema.num_features[name]
     of_type = f" of type {name}" if graph.is_hetero else ""
     if given != wanted:
         raise UserError(
@@ -170,45 +166,13 @@ def refuse_other_nodes(
             f"{given}.",
             "Give the features it was trained on, in the same order.",
         )
-    if learns_rows and wanted == 0 and nodes_differ(signature, graph, name):
+    if learns_rows and wanted == 0 and signature.has_other_nodes(graph, name):
         raise UserError(
-            f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
-            f"{of_type} that it was trained on, which have no features; the "
-            f"{here.num_nodes[name]:,} of the graph {graph.dataset} are others.",
+            f"{subject} has learnt a row for each of the {number:,} nodes{of_type} that it was "
+            f"trained on, which have no features; the {len(graph.nodes[name]):,} of the graph "
+            f"{graph.dataset} are others.",
             "Give these nodes features, and train on them.",
         )
-
-
-def _refuse_types(
-    subject: str,
-    graph: Graph,
-    kind: str,
-    wanted: Sequence[str],
-    given: Sequence[str],
-    exactly: bool,
-) -> None:
-    for name in wanted:
-        if name not in given:
-            guess = did_you_mean(name, given)
-            told = f"It has the {kind}s {', '.join(given)}."
-            raise UserError(
-                f"{subject} was trained with the {kind} {name}, which the graph {graph.dataset} "
-                "lacks.",
-                told if guess is None else f"{guess[0].upper()}{guess[1:]} {told}",
-            )
-    for name in given if exactly else ():
-        if name not in wanted:
-            raise UserError(
-                f"{subject} was trained without the {kind} {name} of the graph {graph.dataset}.",
-                f"It was trained with the {kind}s {', '.join(wanted)}.",
-            )
-
-
-def nodes_differ(signature: ModelSignature, graph: Graph, name: NodeType) -> bool:
-    """Whether a type has other nodes than the graph that a model was trained on."""
-    assert signature.schema is not None
-    same_size = len(graph.nodes[name]) == signature.schema.num_nodes[name]
-    return not same_size or signature.id_digests.get(name) != _id_digest(graph.nodes[name])
 
 
 def _id_digest(nodes: Nodes) -> str | None:
@@ -216,43 +180,38 @@ def _id_digest(nodes: Nodes) -> str | None:
     return None if nodes.ids is None else blake2b(np.ascontiguousarray(nodes.ids).data).hexdigest()
 
 
-def model_signature(run: RunDirectory, dataset: DatasetConfig) -> ModelSignature:
-    """The signature of a run's model; opens the run's graph only if the run did not record it.
+def model_signature(run: RunDirectory) -> ModelSignature:
+    """The signature of a run's model.
 
     Raises:
-        UserError: The run did not record it, and its graph is missing.
+        UserError: The run did not record it, or the record is damaged.
     """
     record = run.store_record()
-    if record is None or record.learnt is None:  # from before this was recorded
-        return ModelSignature.of(open_run_store(run, dataset).store)
     try:
         # As JSON: of Python's objects, strictness takes none but a `ModelSignature`.
-        signature = TypeAdapter(ModelSignature).validate_json(
-            json.dumps(record.learnt), strict=True
-        )
+        learnt = json.dumps(None if record is None else record.learnt)
+        return TypeAdapter(ModelSignature).validate_json(learnt, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(["learnt", *map(str, first["loc"])])
         raise UserError(
-            f"{run.path / 'store.json'} cannot be read: learnt.{where}: {first['msg']}"
+            f"{run.path / 'store.json'} cannot be read: {where}: {first['msg']}"
         ) from error
-    return signature
 
 
-def spread_warnings(signature: ModelSignature, dataset: DatasetConfig) -> Iterator[str]:
+def spread_warnings(signature: ModelSignature, dataset: DatasetConfig) -> list[str]:
     """A warning of features whose spread is far from the others', where it can be mended."""
-    if getattr(dataset, "standardize", True):
-        return
     apart = [
         name if node_type == NODE else f"{node_type}.{name}"
         for node_type, statistics in signature.statistics.items()
         for name in statistics.apart(signature.made_by(node_type))
     ]
-    if apart:
-        yield (
-            f"The spread of {first_names(apart)} is far from the other features': those of small "
-            "spread count for little at first. Set dataset.standardize=true."
-        )
+    if not apart or getattr(dataset, "standardize", True):
+        return []
+    return [
+        f"The spread of {first_names(apart)} is far from the other features': those of small "
+        "spread count for little at first. Set dataset.standardize=true."
+    ]
 
 
 def prepare_store(
@@ -292,28 +251,32 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
     Raises:
         UserError: `dataset` is another graph: one of files, or a published one.
     """
+    unnamed = FilesConfig()
     if isinstance(dataset, FilesConfig):
-        given = [key for key in _OWN_FILES if getattr(dataset, key)]
-        if given:
-            raise UserError(
-                f"data is given, and so is dataset.{given[0]}: these are two graphs.",
-                "Leave one of them out.",
-            )
-        is_named = dataset.name != FilesConfig().name
-        return dataset if is_named else dataset.model_copy(update={"name": OBJECT})
-    if dataset.for_target(None) != SyntheticConfig():
+        files = [key for key in (*_GRAPH_FILES, "labels") if getattr(dataset, key)]
+        other = f"dataset.{files[0]}" if files else None
+    else:
+        is_default = dataset.for_target(None) == SyntheticConfig()
+        other, dataset = (None if is_default else f"dataset={dataset.name}"), unnamed
+    if other is not None:
         raise UserError(
-            f"data is given, and so is the data set {dataset.name}: these are two graphs.",
+            f"data is given, and so is {other}: these are two graphs.",
             "Leave one of them out; keys for data go into FilesConfig(…).",
         )
-    return FilesConfig(name=OBJECT)
+    is_named = dataset.name != unnamed.name
+    return dataset if is_named else dataset.model_copy(update={"name": "data"})
 
 
 def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
     """The configuration of another graph, given as an object, with the preparation of `dataset`."""
     keys = set(DatasetConfig.model_fields) - {"name", "root"}
     keys |= {"weight_column"} if is_object(dataset) else set()
-    return FilesConfig(name=OBJECT, **{key: getattr(dataset, key) for key in keys})
+    return FilesConfig(name="data", **{key: getattr(dataset, key) for key in keys})
+
+
+def is_object(dataset: DatasetConfig) -> bool:
+    """Whether the graph was given as an object in Python."""
+    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
 def prepare_options(dataset: DatasetConfig) -> PrepareOptions:
@@ -350,10 +313,21 @@ def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
     return StoreRecord(str(graph.path), graph.content_digest, signature.to_dict())
 
 
+def recorded_store(record: StoreRecord | None) -> StoredGraph | None:
+    """The recorded store; None if it is missing, or holds another graph."""
+    if record is None:
+        return None
+    try:
+        store = StoredGraph.open(Path(record.path))
+    except StoreError:
+        return None
+    return store if store.content_digest == record.digest else None
+
+
 def open_run_store(
-    run: RunDirectory, dataset: DatasetConfig, *, data: object = None
+    record: StoreRecord | None, dataset: DatasetConfig, *, data: object = None
 ) -> OpenedStore:
-    """The graph that the run was trained on, byte for byte.
+    """The graph that a run was trained on, byte for byte; None: the one of a new run.
 
     If the recorded store is missing or holds another graph, it is built again from the
     configuration and compared.
@@ -362,20 +336,18 @@ def open_run_store(
         UserError: The store is missing, and the data set is another graph now, or none.
     """
     begin = time.perf_counter()
-    record = run.store_record()
-    if record is None:  # from before stores were recorded, or the run was killed before
-        return prepare_store(dataset, data=data)
-    store = recorded_store(record)
-    if store is not None:
+    if (store := recorded_store(record)) is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
-    gone = f"the graph of the run {run.shown} is no longer at {record.path}"
-    if is_object(dataset):
+    if record is None:
+        return prepare_store(dataset, data=data)
+    gone = f"the graph of this run is no longer at {record.path}"
+    if is_object(dataset) and data is None:
         raise UserError(
             f"{gone}, and it was given as an object in Python.",
             "train(config, data=data) stores the same object at the same place again.",
         )
     try:
-        opened = prepare_store(dataset)
+        opened = prepare_store(dataset, data=data)
     except UserError as error:
         raise UserError(
             f"{gone}, and it cannot be built again: {error.message}", error.hint
@@ -387,29 +359,3 @@ def open_run_store(
             "Bring the raw files back as they were, or train a new run on the new graph.",
         )
     return opened
-
-
-def open_recorded(
-    dataset: DatasetConfig, record: StoreRecord | None, *, data: object = None
-) -> OpenedStore:
-    """The graph of a run that another machine leads: the recorded store if it is here too, else
-    that of the data set."""
-    begin = time.perf_counter()
-    store = None if record is None else recorded_store(record)
-    if store is not None:
-        return OpenedStore(store, False, "opened", time.perf_counter() - begin)
-    return prepare_store(dataset, data=data)
-
-
-def is_object(dataset: DatasetConfig) -> bool:
-    """Whether the graph was given as an object in Python."""
-    return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
-
-
-def recorded_store(record: StoreRecord) -> StoredGraph | None:
-    """The recorded store; None if it is missing, or holds another graph."""
-    try:
-        store = StoredGraph.open(Path(record.path))
-    except StoreError:
-        return None
-    return store if store.content_digest == record.digest else None

@@ -1,19 +1,22 @@
-"""A faster start and end of commands; not used when gnntrain is imported as a library.
+"""A faster start of commands; not used when gnntrain is imported as a library.
 
-Imports make a million objects, which each garbage collection would traverse.
+Imports make a million objects, which each garbage collection would traverse (0.6 s of a default
+run); and torch imports its compiler, with what operators do to tensors without data, which most
+runs never use (1.2 s).
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import gc
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import RLock
+from types import ModuleType
+from typing import Any
 
 # Before torch is loaded; see `set_variables`.
 VARIABLES = {
@@ -55,39 +58,121 @@ def resume_collection() -> None:
         gc.enable()
 
 
-def open_closed_streams() -> None:
-    """Open the null device for each standard stream that the shell has closed, as in `>&-`.
+_DYNAMO = "torch._dynamo"
+META = "torch._meta_registrations"
+"""What operators do to tensors without data, where that is written in Python. Compiler, exporter
+and fake tensors import it through `_NEED_META`. torch's modules import each other in circles:
+whether the circle still closes where these wait has to be tried with each version of torch."""
+_NEED_META = (_DYNAMO, "torch._decomp", "torch.export")
+_TORCH_VERSION = "2.13."
 
-    Otherwise the next pipe or file gets its number, and ranks take that for their output.
+
+def _disable(*arguments: Any, **options: Any) -> Any:
+    """`torch.compiler.disable`: a function of torch's own is left as it is, a user's must hold when
+    a model that calls the function is compiled later."""
+    if sys._getframe(1).f_globals.get("__name__") == "torch._compile":
+        return arguments[0]
+    execute(_DYNAMO)
+    return sys.modules[_DYNAMO].disable(*arguments, **options)
+
+
+class _Submodule:
+    """A submodule of torch's compiler, with stand-ins as its attributes."""
+
+    def __init__(self, name: str, **stand_ins: Any) -> None:
+        self._name = name
+        self.__dict__ |= stand_ins
+
+    def __getattr__(self, name: str) -> Any:
+        execute(_DYNAMO)
+        return getattr(sys.modules[f"{_DYNAMO}.{self._name}"], name)
+
+
+# By module the names that can be read without executing it, each with its value until then: torch's
+# optimisers and process groups, DDP and PyG read these.
+_LAZY: dict[str, dict[str, Any]] = {
+    **{name: {} for name in (META, "torch._decomp", "torch.export")},
+    # PyG's own import of these imports pandas, too.
+    **{f"torch_geometric.{name}": {} for name in ("datasets", "explain", "profile", "transforms")},
+    "torch.onnx": {"is_in_onnx_export": lambda: False},
+    _DYNAMO: {
+        "disable": _disable,
+        "graph_break": lambda: None,
+        "trace_rules": _Submodule("trace_rules", clear_lru_cache=lambda: None),
+        "utils": _Submodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    },
+}
+_lock, _started = RLock(), set[str]()
+
+
+def install() -> None:
+    """Make modules lazy in this process: they are executed when one of their names is read."""
+    if not any(isinstance(finder, _LazyFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _LazyFinder())
+
+
+def execute(name: str) -> None:
+    """Execute a lazy module for its side effects; do nothing if it is not lazy."""
+    hasattr(sys.modules.get(name), "__all__")  # to read a name is to execute
+
+
+class _LazyFinder(MetaPathFinder, Loader):
+    """Finds the lazy modules and defers their execution by the loader in `spec.loader_state`.
+
+    Python's `LazyLoader` cannot leave single names out, and before 3.12 knows no threads.
     """
-    for stream in range(3):
-        try:
-            os.fstat(stream)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _LAZY:
+            return None
+        from importlib.metadata import version  # help needs none of it
+
+        if not version("torch").startswith(_TORCH_VERSION):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None:
+            spec.loader, spec.loader_state = self, spec.loader
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Python makes it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        spec.loader = module.__loader__ = spec.loader_state
+        module.__dict__.pop("__path__", None)  # to import a submodule executes this one, too
+        module.__class__ = _LazyModule
+        if spec.name == META:
+            # `torch.Generator()` raises until its metaclass is set, which META's imports do.
+            from torch._C import _set_generator_metaclass
+            from torch._opaque_base import OpaqueBaseMeta
+
+            _set_generator_metaclass(OpaqueBaseMeta)
 
 
-def leave(exit_code: int) -> NoReturn:
-    """End this process as Python does, but leave its memory to the operating system.
+class _LazyModule(ModuleType):
+    """A module that is executed when a name is read that it does not have yet."""
 
-    Joins threads, calls `atexit` functions and flushes streams. Python would then free every object
-    of every module, which takes a quarter of the time of their import.
-    """
-    if _is_watched():  # a profiler writes at the very end
-        sys.exit(exit_code)
-    threading._shutdown()  # type: ignore[attr-defined]  # as `multiprocessing` ends its processes
-    atexit._run_exitfuncs()
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell has closed it
-            stream.flush()
-    except (OSError, ValueError):  # closed: Python says so
-        sys.exit(exit_code)
-    ctypes.CDLL(None).fflush(None)  # what libraries in C have printed
-    os._exit(exit_code)
-
-
-def _is_watched() -> bool:
-    """Whether a profiler, a debugger or a measurement of coverage watches this process."""
-    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on; it has six tools
-    tools = [] if monitoring is None else [monitoring.get_tool(number) for number in range(6)]
-    return any(tool is not None for tool in (sys.getprofile(), sys.gettrace(), *tools))
+    def __getattr__(self, name: str) -> Any:
+        spec = self.__spec__
+        assert spec is not None
+        assert spec.loader is not None
+        if spec.name not in _started and name in _LAZY[spec.name]:
+            return _LAZY[spec.name][name]
+        with _lock:  # other threads wait until it is executed; this one reads on meanwhile
+            if spec.name not in _started:
+                _started.add(spec.name)
+                if spec.name in _NEED_META:
+                    execute(META)
+                if spec.submodule_search_locations is not None:
+                    self.__path__ = spec.submodule_search_locations
+                try:
+                    spec.loader.exec_module(self)
+                except BaseException:
+                    _started.discard(spec.name)
+                    raise
+                super().__setattr__("__class__", ModuleType)
+        return ModuleType.__getattribute__(self, name)

@@ -17,7 +17,6 @@ from gnntrain.build import (
     build_server,
     build_task,
     context_of_role,
-    is_server,
     sampler_in_words,
 )
 from gnntrain.compute.products import product_note
@@ -27,15 +26,13 @@ from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.graph import Graph
 from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
-from gnntrain.reporting.logfiles import restore_tables
-from gnntrain.reporting.loggers import build_loggers
+from gnntrain.reporting.loggers import build_loggers, restore_tables
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
@@ -44,7 +41,6 @@ from gnntrain.run_store import model_signature, spread_warnings
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.node_classification import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
-from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.memory import peak_resident_bytes
 from gnntrain.training.records import Listener, RunInfo
 from gnntrain.training.serving import ServerTimes, serve_evaluations, served_evaluator
@@ -71,12 +67,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             folder = platformdirs.user_log_path("gnntrain") / run.name
             log_file = open_rank_log(folder, everyone.rank)
         stack.enter_context(contextlib.closing(log_file))
-        context = context_of_role(config, everyone)
-        if is_server(config, everyone):
-            _serve(context, everyone, job, run)
-            return
+        context, serves = context_of_role(config, everyone)
         listeners: list[Listener] = []
-        if context.is_main:
+        if context.is_main and not serves:
             shown: Console | Channel | None = None  # or the process that started the run shows it
             if not isinstance(job.listener, bool):
                 shown = Channel(job.listener)
@@ -90,6 +83,14 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         graph = rank_graph(config, job.store, context, exchange)
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
+        if serves:  # `context` is that of the servers
+            assert exchange is not None, "servers are asked"
+            loaders = build_server(config, task, model, graph, context, exchange)
+            evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
+            resume_collection()
+            num_trainers = everyone.world_size - context.world_size
+            serve_evaluations(model, evaluator, exchange, context, num_trainers)
+            return
         # Other machines than rank 0's may have no checkpoint and no run to begin from: what rank 0
         # reads is sent to all of them (weights by DDP).
         reads = context.is_main or context.num_machines == 1
@@ -102,7 +103,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         elif reads:
             initial = take_weights(config, model, graph)
         loaders = build_loaders(config, task, model, graph, context, exchange)
-        evaluator: Evaluator
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
             evaluator = stack.enter_context(served_evaluator(exchange, context))
@@ -136,33 +136,11 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 listener.on_start(info)
             name, reads_weights = config.model.name, model.needs.weight
             unread = unread_edges(graph, name, reads_weights=reads_weights)
-            spreads = spread_warnings(model_signature(run, config.dataset), config.dataset)
+            spreads = spread_warnings(model_signature(run), config.dataset)
             for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()
         _fit(job, run, graph, trainer, listeners, initial)
-
-
-def _serve(
-    context: DistributedContext, everyone: DistributedContext, job: Job, run: RunDirectory
-) -> None:
-    """Answer and evaluate for the ranks that train, until all of them have left.
-
-    Args:
-        context: The servers.
-        everyone: All ranks.
-    """
-    config = job.config
-    with build_exchange(config, everyone) as exchange:
-        assert exchange is not None, "servers are asked"
-        graph = rank_graph(config, job.store, context, exchange)
-        task = build_task(config, graph)
-        model = build_model(config, task, graph, context)
-        loaders = build_server(config, task, model, graph, context, exchange)
-        evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
-        resume_collection()
-        num_trainers = everyone.world_size - context.world_size
-        serve_evaluations(model, evaluator, exchange, context, num_trainers)
 
 
 def _fit(
@@ -181,7 +159,12 @@ def _fit(
         trainer.fit()
         peak = sum(context.gather(peak_resident_bytes()))
     except BaseException as caught:
-        error = _cause(caught, context.control)
+        # If another rank failed first, this is only the lost connection to it.
+        error, control = context.control.cause_of(caught), context.control
+        if control.stop_requested and not isinstance(error, RankLost):
+            error = caught
+        elif isinstance(error, KeyboardInterrupt) and control.is_abandoned:
+            error = RunError("Another rank failed.")
         raise
     finally:
         if context.is_main:
@@ -197,28 +180,14 @@ def _fit(
                 initial_weights=None if initial is None else initial.to_dict(),
                 estimated=trainer.evaluator.estimated,
             )
-            unwritten: RunError | None = None
             try:
                 run.write_summary(summary)
-            except RunError as failure:
-                unwritten = failure
-            for listener in listeners:
-                listener.on_finish(summary)
-            if unwritten is not None and error is None:  # the first of two errors is raised
-                raise unwritten
-
-
-def _cause(error: BaseException, control: RunControl) -> BaseException:
-    """The error that ended the run.
-
-    If another rank failed first, `error` is only the lost connection to it.
-    """
-    cause = control.cause_of(error)
-    if control.stop_requested and not isinstance(cause, RankLost):
-        return error
-    if isinstance(cause, KeyboardInterrupt) and control.is_abandoned:
-        return RunError("Another rank failed.")
-    return cause
+            except RunError:
+                if error is None:  # the first of two errors is raised
+                    raise
+            finally:
+                for listener in listeners:
+                    listener.on_finish(summary)
 
 
 def _info(

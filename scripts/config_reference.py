@@ -7,16 +7,14 @@ A test holds that `docs/configuration.md` and `gnntrain/commands/keys.json` are 
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from inspect import cleandoc
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 
 from gnntrain.config.datasets import DatasetConfig, FilesConfig
 from gnntrain.config.mistakes import choices, in_words, key_schema, section_class
@@ -76,73 +74,47 @@ class Key(NamedTuple):
 
 
 def meanings(kind: type[Section]) -> dict[str, str]:
-    """What each key of a class means: the docstring below it, or that of a model's argument."""
+    """What each key of a class means: the docstring below it, or that of a model's argument, or of
+    the class of the section."""
     found: dict[str, str] = {}
+    for key in kind.model_fields:
+        section = section_class(kind, key, {})
+        found |= {key: str(section.__doc__)} if section is not None else {}
     for base in reversed(kind.__mro__):
-        found |= _attribute_docstrings(base.__module__).get(base.__name__, {})
+        if base.__module__.startswith("gnntrain.config"):
+            found |= extract_docstrings_from_cls(base, use_inspect=True)
     name = kind.model_fields["name"].default if "name" in kind.model_fields else None
     if issubclass(kind, StackConfig) and kind not in _COMMON["model"].values():
         found |= dict(_ARGUMENT.findall(model_source(name).docstring))
     return {key: " ".join(cleandoc(text).split()) for key, text in found.items()}
 
 
-@cache
-def _attribute_docstrings(module: str) -> dict[str, dict[str, str]]:
-    """By class and attribute."""
-    file = sys.modules[module].__file__ if module.startswith("gnntrain.config") else None
-    tree = ast.parse(Path(file).read_text(encoding="utf-8") if file else "")
-    return {
-        node.name: {
-            above.target.id: below.value.value
-            for above, below in pairwise(node.body)
-            if isinstance(above, ast.AnnAssign)
-            and isinstance(above.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        }
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
-
-
-def keys_of(section: str, kind: type[Section]) -> list[Key]:
-    """The keys of a class."""
-    said, keys = meanings(kind), []
-    for name, field in kind.model_fields.items():
-        schema, default = key_schema(kind, name), field.get_default(call_default_factory=True)
-        meaning = said[name]
-        keys.append(Key(f"{section}.{name}", meaning, in_words(schema), choices(schema), default))
-    return keys
-
-
 def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
     """(section, title, class, the keys that no common table of the section has) of every class."""
     for section in Config.model_fields:
-        told: list[Key] = []
         common = _COMMON.get(section, {})
-        for title, prefix, kind in _classes(section):
-            keys = [key for key in keys_of(prefix, kind) if key not in told]
+        kinds = [(title, section, kind) for title, kind in common.items()]
+        for title, name in _OPTIONS.get(section, {}).items():
+            kinds.append((title, section, Config.variants[section].choose({"name": name})))
+        if section == "logger":
+            for name in LoggerConfig.model_fields:
+                found = section_class(LoggerConfig, name, {})
+                kinds += [(f"`{name}`", f"logger.{name}", found)] if found is not None else []
+        told: list[Key] = []
+        for title, prefix, kind in kinds or [("", section, type(getattr(Config(), section)))]:
+            said, keys = meanings(kind), []
+            for name, field in kind.model_fields.items():
+                schema, default = (
+                    key_schema(kind, name),
+                    field.get_default(call_default_factory=True),
+                )
+                accepts = in_words(schema)
+                keys.append(Key(f"{prefix}.{name}", said[name], accepts, choices(schema), default))
+            keys = [key for key in keys if key not in told]
             if section in Config.variants and kind is not FilesConfig:  # the title says the name
                 keys = [key for key in keys if key.name != f"{section}.name"]
-            if title in common:
-                told += keys
+            told += keys if title in common else []
             yield section, title, kind, keys
-
-
-def _classes(section: str) -> Iterator[tuple[str, str, type[Section]]]:
-    """(title, what stands before a key, class) of a section's classes."""
-    for title, kind in _COMMON.get(section, {}).items():
-        yield title, section, kind
-    for title, name in _OPTIONS.get(section, {}).items():
-        yield title, section, Config.variants[section].choose({"name": name})
-    if section == "logger":
-        for name in LoggerConfig.model_fields:
-            found = section_class(LoggerConfig, name, {})
-            assert found is not None
-            yield f"`{name}`", f"logger.{name}", found
-    elif section not in _OPTIONS:
-        yield "", section, type(getattr(Config(), section))
 
 
 def page() -> str:

@@ -222,14 +222,6 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
     assert run.asked == []
 
 
-def test_config_dir_adds_the_users_own_options(run: FakeRun, tmp_path: Path) -> None:
-    (tmp_path / "mine" / "experiment").mkdir(parents=True)
-    file = tmp_path / "mine" / "experiment" / "short.yaml"
-    file.write_text("# @package _global_\ntrainer:\n  epochs: 1\n")
-    assert main(["--config-dir", "mine", "experiment=short"]) == 0
-    assert run.asked[0][0].trainer.epochs == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -59,11 +59,7 @@ class GainNet(MLP):
 '''
 
 NEW_YAML = """# Gain network (Nobody, 2030): an MLP with a gain.
-defaults: [_layered, _self_]
-
-name: gainnet
-# Factor of the input rows.
-gain: 1.5
+defaults: [_gainnet]
 """
 
 

@@ -24,7 +24,6 @@ FLOORS = [
         "phases",
         "paths",
         "atomic_io",
-        "lazy_imports",
         "startup",
     ],
     ["plugins"],

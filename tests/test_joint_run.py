@@ -194,7 +194,8 @@ def test_a_run_goes_on_in_several_processes(
 def test_a_signal_to_one_process_ends_all_after_the_same_step(tmp_path: Path) -> None:
     port = free_port()
     command = ["-m", "gnntrain", *TINY, "trainer.epochs=100000", "run.dir=run"]
-    processes = [start(i, command, tmp_path, port) for i in range(2)]
+    command += ["distributed.num_processes=2"]
+    processes = [start(i, command, tmp_path, port, one_machine_each) for i in range(2)]
     wait_for(tmp_path / "run" / "checkpoints" / "last.pt")
     processes[1].send_signal(signal.SIGTERM)
     errors = [process.communicate(timeout=SECONDS)[1] for process in processes]

@@ -163,7 +163,7 @@ def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
     assert done.returncode == 0, done.stderr
     theirs = np.load("theirs.npz")
     run = RunDirectory.open("run")
-    store = open_run_store(run, from_dict(run.config(), saved=True).dataset).store
+    store = open_run_store(run.store_record(), from_dict(run.config(), saved=True).dataset).store
     stored = np.asarray(store.features)
     if stored.dtype == np.uint16:
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
@@ -200,7 +200,7 @@ def test_an_array_is_prepared_by_place(tmp_path: Path, monkeypatch: pytest.Monke
     config = FilesConfig(**given)
     store = prepare_store(config).store
     run_of(Path("run"), store, {"name": "sage"}, dataset=config.model_dump(mode="json"))
-    signature = model_signature(RunDirectory.open("run"), config)
+    signature = model_signature(RunDirectory.open("run"))
     assert signature.preprocessing == store.meta.preprocessing.get(NODE)
     assert main(["export", "run", "--out", "exported"]) == 0
     prepare = runpy.run_path("exported/model.py")["prepare"]

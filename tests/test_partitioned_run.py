@@ -19,7 +19,7 @@ from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.joint_run import compare_stores
 from gnntrain.run import prepare_store, train
-from gnntrain.run_graph import prepare_graph
+from gnntrain.run_graph import open_graph
 from gnntrain.run_store import ModelSignature, record_of
 from gnntrain.tasks import NodeClassification, NodeRegression
 from gnntrain.training.checkpoint import load_checkpoint
@@ -204,7 +204,7 @@ class Rendezvous:
 
 
 def test_machines_with_other_parts_of_the_same_graph_are_refused(folder: Path, parts: Path) -> None:
-    opened = prepare_graph(config_of(folder, "none", distributed=in_parts(parts)))
+    opened = open_graph(config_of(folder, "none", distributed=in_parts(parts)))
     same: Any = Rendezvous({})
     compare_stores(opened, same)
     other: Any = Rendezvous({"partition": "another digest"})

@@ -15,7 +15,6 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 from gnntrain.cli import main
-from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate
@@ -181,8 +180,7 @@ def test_a_run_of_an_older_version_still_opens() -> None:
     assert record["learnt"].pop("target_scale") is None
     path.write_text(json.dumps(record))
     run = RunDirectory.open("run")
-    config = from_dict(run.config(), saved=True)
-    assert model_signature(run, config.dataset).target_scale is None
+    assert model_signature(run).target_scale is None
     assert main(["predict", "run", "--out", "a.csv", "dataset.seed=3"]) == 0
 
 

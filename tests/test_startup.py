@@ -1,59 +1,16 @@
+"""The start of commands: what is imported, and when garbage is collected."""
+
 from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from gnntrain.startup import collection_paused, leave, resume_collection
-
-LEAVE = """
-import atexit, ctypes, os, sys, tempfile, threading, time
-from gnntrain.startup import leave
-atexit.register(print, "registered")
-threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
-class Freed:
-    def __del__(self, write=os.write): write(1, b"freed")
-freed = Freed()
-folder = tempfile.TemporaryDirectory(dir=".")
-sys.stdout.write("buffered ")
-if "closed" in sys.argv:
-    os.close(1)
-if "no stream" in sys.argv:
-    sys.stdout.flush()
-    sys.stdout = sys.stderr = None
-if "by C" in sys.argv:
-    sys.stdout.flush()
-    ctypes.CDLL(None).printf(b"printed ")
-if "watched" in sys.argv:
-    sys.setprofile(lambda *_: None)
-leave(3)
-"""
-
-
-@pytest.mark.parametrize(
-    ("case", "exit_code", "out"),
-    [
-        ("plain", 3, "buffered thread\nregistered\n"),
-        ("no stream", 3, "buffered "),
-        ("by C", 3, "buffered thread\nregistered\nprinted "),
-        ("closed", 120, ""),  # as Python ends where its output cannot be written
-        ("watched", 3, "buffered thread\nregistered\nfreed"),
-    ],
-)
-def test_a_process_that_leaves_loses_nothing(
-    case: str, exit_code: int, out: str, tmp_path: Path
-) -> None:
-    command = [sys.executable, "-c", LEAVE, case]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
-    ended = subprocess.run(command, cwd=tmp_path, env=buffered, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (exit_code, out)
-    assert not list(tmp_path.iterdir())
+from gnntrain.startup import collection_paused, resume_collection
 
 
 def test_ranks_train_where_the_shell_has_closed_their_output(tmp_path: Path) -> None:
@@ -61,24 +18,6 @@ def test_ranks_train_where_the_shell_has_closed_their_output(tmp_path: Path) -> 
     command = f'exec "{sys.executable}" -m gnntrain run.dir=run {keys} <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "completed"
-
-
-def test_a_profile_of_the_command_line_is_kept(tmp_path: Path) -> None:
-    profile = tmp_path / "profile"
-    command = [sys.executable, "-m", "cProfile", "-o", str(profile), "-m", "gnntrain", "--version"]
-    assert subprocess.run(command, check=False).returncode == 0
-    assert profile.stat().st_size > 0
-
-
-def test_a_tool_of_sys_monitoring_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As cProfile does from Python 3.12 on."""
-    monkeypatch.setattr(sys, "getprofile", lambda: None)
-    monkeypatch.setattr(sys, "gettrace", lambda: None)
-    tools = {2: "cProfile"}
-    monkeypatch.setattr(sys, "monitoring", SimpleNamespace(get_tool=tools.get), raising=False)
-    with pytest.raises(SystemExit) as ended:
-        leave(3)
-    assert ended.value.code == 3
 
 
 def test_garbage_is_collected_again_whatever_happens() -> None:
@@ -119,3 +58,139 @@ assert found == [dict(os.environ), warnings.filters]
 @pytest.mark.slow
 def test_an_import_sets_no_filter_and_no_variable() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+
+
+# What a default run has no use for: a second of imports, or more, each.
+FORBIDDEN = (
+    *("torch._dynamo.convert_frame", "torchmetrics"),
+    *("matplotlib", "pandas", "pyarrow", "sklearn", "scipy.signal", "sympy", "networkx", "ogb"),
+    *("optuna", "tensorboard", "wandb", "mlflow"),
+    *("torch._refs", "torch._prims", "torch._export", "torch._inductor", "torch.onnx.ops"),
+    # What only machines need.
+    *("gnntrain.distributed.rendezvous", "gnntrain.distributed.exchange"),
+)
+
+RUN = """
+import sys
+from gnntrain.cli import main
+code = main([*"dataset.num_nodes=200 trainer.epochs=2 run.dir=run trainer.gpus=0".split()])
+print("imported", *[name for name in sys.argv[1:] if name in sys.modules])
+sys.exit(code)
+"""
+
+USE = """
+import sys, threading
+from gnntrain import startup
+startup.install()
+import torch, torch_geometric
+assert torch.Generator().manual_seed(3).initial_seed() == 3
+weights = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.Adam([weights])
+weights.sum().backward()
+optimizer.step()
+assert "torch._dynamo.convert_frame" not in sys.modules and not torch.onnx.is_in_onnx_export()
+assert torch.distributions.Normal(0.0, 1.0).mean == 0
+
+found = []
+use = lambda: found.append(torch._dynamo.OptimizedModule)
+threads = [threading.Thread(target=use) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+from torch._dynamo import OptimizedModule
+assert found == [OptimizedModule] * 4, found
+"""
+
+RANK = """
+import sys
+from gnntrain import startup
+startup.install()
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
+layer(torch.ones(4, 2)).sum().backward()
+assert "torch._dynamo.convert_frame" not in sys.modules
+mode = torch._dynamo.utils.get_optimize_ddp_mode()
+torch._dynamo.utils.counters  # another name
+assert torch._dynamo.utils is sys.modules["torch._dynamo.utils"]
+assert torch._dynamo.utils.get_optimize_ddp_mode() == mode
+dist.destroy_process_group()
+"""
+
+DISABLE = """
+from gnntrain import startup
+startup.install()
+import torch
+
+@torch.compiler.disable()
+def mean(x):
+    return x.mean()
+
+@torch.compiler.disable(recursive=False)
+def total(x):
+    return x.sum()
+
+graphs = []
+def note(graph, _):
+    graphs.append(graph.code)
+    return graph.forward
+
+model = torch.compile(lambda x: mean(x * 2) + total(x), backend=note)
+assert model(torch.ones(3)) == 5
+assert graphs and not any("mean" in code or "sum" in code for code in graphs), graphs
+"""
+
+# Each on its own needs what operators do to tensors without data.
+USES_OF_META = {
+    "inductor": """
+double = torch.compile(torch.nn.Linear(2, 3))
+assert double(torch.ones(4, 2)).shape == (4, 3)
+""",
+    "export": """
+exported = torch.export.export(torch.nn.Linear(2, 3), (torch.ones(4, 2),))
+assert exported.module()(torch.ones(4, 2)).shape == (4, 3)
+""",
+    "plugin": """
+from importlib.metadata import EntryPoint
+from gnntrain import plugins
+plugins.find_plugin = lambda *_: EntryPoint("name", "torch.nn:Linear", plugins.MODELS)
+assert plugins.load_plugin(plugins.MODELS, "name") is torch.nn.Linear
+x = torch.ones(3, 3, device="meta")
+assert torch.cdist(x, x).shape == (3, 3)
+""",
+}
+
+
+def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def test_a_default_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    ended = python(RUN, tmp_path, *FORBIDDEN)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "imported"
+
+
+def test_ranks_do_not_import_the_compiler(tmp_path: Path) -> None:
+    ended = python(RANK, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_lazy_module_is_whole_once_it_is_used(tmp_path: Path) -> None:
+    ended = python(USE, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_model_keeps_from_the_compiler_is_not_compiled(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DISABLE)  # the compiler reads sources
+    ended = python("import runpy; runpy.run_path('script.py')", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "use", [pytest.param("inductor", marks=pytest.mark.slow), "export", "plugin"]
+)
+def test_what_waits_is_there_when_tensors_have_no_data(use: str, tmp_path: Path) -> None:
+    code = "import sys\nfrom gnntrain import startup\nstartup.install()\nimport torch\n"
+    ended = python(code + USES_OF_META[use], tmp_path)
+    assert ended.returncode == 0, ended.stderr

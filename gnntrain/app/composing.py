@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,21 +21,19 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.app.overrides import (
     LIST_KEYS,
     Groups,
-    choice_lines,
     choice_problem,
-    file_lines,
+    hydra_lines,
     is_choice,
     is_hydras,
     parse_overrides,
-    read_file,
     sides_of,
+    with_file,
 )
 from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files, with_search_path
-from gnntrain.config import Config, changed_meaning, machine_problems, needs_gpu_count
+from gnntrain.config import Config, changed_meaning
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
-from gnntrain.config.reading import from_dict, read
+from gnntrain.config.reading import from_dict
 from gnntrain.config.types import flattened
-from gnntrain.config.whole import is_config_file
 from gnntrain.groups import config_groups
 
 _MOST_INTERPOLATIONS = 32
@@ -104,52 +103,42 @@ class Composer:
         """As `compose_config`."""
         problems = [*self.sources.problems()]
         are_files_sound, groups = not problems, self.groups
-        texts = [text for text in overrides if not is_config_file(text)]
+        texts, places = with_file(overrides, groups, problems)
         parsed = [o for o in parse_overrides(texts, groups, problems) if not is_hydras(o)]
         choices = [o for o in parsed if is_choice(o, groups)]
-        values = [o for o in parsed if not is_choice(o, groups)]
-        file, in_file = read_file(overrides, choices, groups, problems)
-        wrong = [problem for o in choices if (problem := choice_problem(o, groups)) is not None]
-        problems += wrong
+        problems += filter(None, (choice_problem(o, groups) for o in choices))
         unsure = {problem.key for problem in problems if problem.key in groups}
-        sound = [o for o in (*in_file, *choices) if o.key_or_group not in unsure]
-        lines = [line for o in sound for line in choice_lines(o, groups)]
-        lines += [line for section, line in file_lines(file) if section in {*groups} - unsure]
+        sound = [o for o in choices if o.key_or_group not in unsure]
+        lines = [hydra_lines(o, str(o.input_line), groups, forced=True) for o in sound]
         if not are_files_sound:
             raise ConfigError(problems)
-        node = self._node(tuple(dict.fromkeys(lines)), problems)
-        for section, keys in file.keys.items():
-            if section not in groups:
-                node[section] = keys
+        chosen = tuple(dict.fromkeys(chain(*lines)))
+        if chosen not in self._nodes:
+            try:
+                self._nodes[chosen] = compose_files(list(chosen), self.sources)
+            except COMPOSE_ERRORS as error:
+                reason = " ".join(str(error).split())
+                hint = _EXPERIMENT if "'experiment/" in reason else None
+                expects = f"files that fit together: {reason}"
+                raise ConfigError(
+                    [*problems, Problem("", " ".join(chosen), expects, hint)]
+                ) from error
+            OmegaConf.set_struct(self._nodes[chosen], False)
+        node = copy.deepcopy(self._nodes[chosen])
+        values = [o for o in parsed if o not in choices]
         for override in values:
             if override.key_or_group.split(".")[0] not in unsure:
                 set_key(node, override, groups, problems)
         try:
             raw = resolved(node, problems)
-            config = checked(raw, problems, saved=self._saved, for_here=for_here)
+            config = from_dict(
+                raw, saved=self._saved, found=problems, gpus=gpus_here if for_here else None
+            )
         except ConfigError as error:
-            typed = {o.key_or_group for o in values}
-            line_of = {key: line for key, line in file.lines.items() if key not in typed}
             raise ConfigError(
-                replace(one, place=f"{next(filter(is_config_file, overrides))}, line {line}")
-                if (line := line_of.get(one.key))
-                else one
-                for one in error.problems
+                replace(one, place=places.get(one.key)) for one in error.problems
             ) from None
         return Composed(config, list(overrides))
-
-    def _node(self, lines: tuple[str, ...], problems: Sequence[Problem]) -> DictConfig:
-        """The chosen YAML files put together."""
-        if lines not in self._nodes:
-            try:
-                node = self._nodes[lines] = compose_files(list(lines), self.sources)
-            except COMPOSE_ERRORS as error:
-                reason = " ".join(str(error).split())
-                hint = _EXPERIMENT if "'experiment/" in reason else None
-                problem = Problem("", " ".join(lines), f"files that fit together: {reason}", hint)
-                raise ConfigError([*problems, problem]) from error
-            OmegaConf.set_struct(node, False)
-        return copy.deepcopy(self._nodes[lines])
 
 
 def recompose_config(
@@ -175,25 +164,22 @@ def recompose_config(
             set_key(node, override, groups, problems)
         elif (problem := choice_problem(override, groups)) is not None:
             problems.append(problem)
-        else:
-            _choose_again(node, override, problems)
-    config = checked(resolved(node, problems), problems, saved=True, for_here=for_here)
+        elif override.key_or_group == "logger":
+            value = override.value()
+            names = value if isinstance(value, list) else [value] if value is not None else []
+            node.logger = {str(name): node.logger.get(str(name), {}) for name in names}
+        else:  # of other groups only the option there was
+            group, value = override.key_or_group, override.value()
+            option = OmegaConf.select(node, f"{group}.name")
+            if value != option:
+                expects = f"{option}, with which the run was begun" if option else "keys alone here"
+                problems.append(Problem(group, shown(value), expects, "train a new run with it"))
+    gpus = gpus_here if for_here else None
+    config = from_dict(resolved(node, problems), saved=True, found=problems, gpus=gpus)
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)
     return config
-
-
-def _choose_again(node: DictConfig, override: Override, problems: list[Problem]) -> None:
-    """Choose other loggers; of other groups only the option there was."""
-    group, value = override.key_or_group, override.value()
-    begun = OmegaConf.select(node, f"{group}.name")
-    if group == "logger":
-        names = value if isinstance(value, list) else [value] if value is not None else []
-        node[group] = {str(name): node[group].get(str(name), {}) for name in names}
-    elif value != begun:
-        expects = f"{begun}, with which the run was begun" if begun else "set by its keys here"
-        problems.append(Problem(group, shown(value), expects, "train a new run with it"))
 
 
 def set_key(node: DictConfig, override: Override, groups: Groups, problems: list[Problem]) -> None:
@@ -249,36 +235,8 @@ def resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:
             OmegaConf.update(node, key, None)
 
 
-def checked(
-    raw: Mapping[str, Any],
-    problems: Sequence[Problem],
-    *,
-    saved: bool = False,
-    for_here: bool = True,
-) -> Config:
-    """The configuration, if neither the schema nor this machine finds a mistake.
+def gpus_here() -> dict[str, int]:
+    """How many GPUs torch sees, by their type."""
+    from gnntrain import devices  # imports torch; most configurations need no look
 
-    Args:
-        raw: Plain data.
-        problems: Mistakes already known.
-        saved: As for `gnntrain.config.read`.
-        for_here: As for `compose_config`.
-
-    Raises:
-        ConfigError: With every mistake.
-    """
-    reading = read(raw, saved=saved, found=problems)
-    lacking: list[Problem] = []
-    if for_here:
-        found_gpus = _gpus_here() if needs_gpu_count(reading.config) else {}
-        lacking = machine_problems(reading.config, found_gpus)
-    found = [*reading.problems, *(p for p in lacking if reading.is_sound(p.key))]
-    if found:
-        raise ConfigError(found)
-    return reading.config
-
-
-def _gpus_here() -> dict[str, int]:
-    from gnntrain.devices import gpus_here  # imports torch; most configurations need no look
-
-    return gpus_here()
+    return devices.gpus_here()

@@ -1,21 +1,32 @@
-"""Overrides as they are typed, in Hydra's syntax: read, judged by group and form, put for Hydra."""
+"""Overrides as they are typed, in Hydra's syntax: read, judged by group and form, put for Hydra.
+
+One of them may be a YAML file to begin with, which stands for overrides that say the same: a whole
+configuration, as a run directory has it (a mapping of keys for each section), or a composition of
+the user's own, which also chooses options of groups as Hydra's users write it: `dataset: cora`, or
+a list `defaults`.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
+from gnntrain.config import Config, FilesConfig, PluginConfig
+from gnntrain.config.mistakes import UNKNOWN, section_class
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
-from gnntrain.config.whole import ConfigFile, is_config_file, read_config_file
+from gnntrain.config.yaml_files import bracket_depth, key_lines, read_yaml
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
+_logger = logging.getLogger("gnntrain")
 _DEEPEST = 20
 _NO_SPACES = "without spaces around the ="
 TEXT_KEYS = ("task.positive_class",)  # +5 and 1E1 are texts, as in the files
@@ -60,7 +71,7 @@ def parse_override(text: str) -> tuple[Override, str] | None:
     are taken as they are.
     """
     key, _, value = text.partition("=")
-    if max(value.count(left) for left in "[{") > _DEEPEST:
+    if bracket_depth(value) > _DEEPEST:
         return None  # parsers recurse
     plain = value and (value == "," or not set(value) & set("[]{}'\"\\,"))
     forms = [text, f'{key}="{value}"' if plain else text]
@@ -130,36 +141,115 @@ def _is_packaged(override: Override) -> bool:
     return override.key_or_group == "dataset" and override.value() in plugin_names(DATASETS)
 
 
-def read_file(
-    typed: Sequence[str], choices: Iterable[Override], groups: Groups, problems: list[Problem]
-) -> tuple[ConfigFile, list[Override]]:
-    """The user's file among what was typed, and the choices in it that are right.
+def is_config_file(text: str) -> bool:
+    """Whether an argument of the command line is a YAML file to begin with."""
+    return "=" not in text and Path(text).suffix in (".yaml", ".yml")
 
-    A choice is judged before Hydra sees it: of `dataset: ../../mine` it would read that file.
+
+def with_file(
+    typed: Sequence[str], groups: Groups, problems: list[Problem]
+) -> tuple[list[str], dict[str, str]]:
+    """The overrides, those of the file that was typed first; and where its keys stand, by name.
+
+    A section of the file stays set whatever option is chosen, unless it is another option's: it
+    names one, or has every key, as in a file that a run has written.
 
     Args:
         typed: As typed.
-        choices: The typed ones; they win over those of the file.
         groups: The options of every group.
         problems: What is wrong with the file is added.
     """
-    chosen = {o.key_or_group: None if o.is_delete() else o.value() for o in choices}
-    file = read_config_file([*filter(is_config_file, typed)], chosen, groups, problems)
-    texts = [f"{group}={_option_text(option)}" for group, option in file.choices.items()]
-    in_file = [*parse_overrides(texts, groups, problems)]
-    wrong = [problem for one in in_file if (problem := choice_problem(one, groups)) is not None]
-    problems += wrong
-    unsure = {problem.key for problem in wrong}
-    return file, [one for one in in_file if one.key_or_group not in unsure]
+    files = [text for text in typed if is_config_file(text)]
+    texts = [text for text in typed if text not in files]
+    if not files:
+        return texts, {}
+    if len(files) > 1:
+        problems.append(Problem("", files[1], "one file of a whole configuration"))
+    try:
+        content = Path(files[0]).expanduser().read_text(encoding="utf-8")
+        raw = read_yaml(content)
+        if not isinstance(raw, dict):
+            raise ValueError("there are no keys in it")
+    except (OSError, ValueError) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        problems.append(Problem("", files[0], f"a configuration that can be read: {reason}"))
+        return texts, {}
+    parsed = [one[0] for text in texts if (one := parse_override(text)) is not None]
+    new = {o.key_or_group: not o.is_delete() and o.value() for o in parsed if is_choice(o, groups)}
+    raw = {str(key): section for key, section in raw.items()}
+    entries, chosen = raw.pop("defaults", []), dict[str, object]()
+    for entry in entries if isinstance(entries, list) else [entries]:
+        for key, option in entry.items() if isinstance(entry, dict) else [(entry, None)]:
+            group = str(key).removeprefix("override ").strip().removeprefix("/")
+            if group in groups:
+                chosen[group] = option
+            elif group != "_self_":
+                expects = "a group and its option, as in `- dataset: cora`"
+                problems.append(Problem("defaults", shown(entry), expects))
+    direct = [key for key in raw if key in groups and isinstance(raw[key], str | list)]
+    chosen |= {key: raw.pop(key) for key in direct}
+    is_whole = not (chosen or entries)
+    if is_whole and "experiment" in new:
+        expects = "no experiment beside a whole configuration"
+        problems.append(Problem("", files[0], expects, "leave one of them out"))
+    if is_whole and _is_complete("run", raw.get("run")):
+        # Where a run went is no part of what it was, nor which sweep it was in.
+        raw = {key: raw[key] for key in raw if key not in ("run", "sweep")}
+    values: list[str] = []
+    for group, section in raw.items():
+        if group not in groups:  # Hydra's own section would name code to call
+            problems.append(Problem(group, shown(section), UNKNOWN, did_you_mean(group, groups)))
+        elif not isinstance(section, dict):
+            values.append(f"++{group}={written(section)}")
+        else:
+            option, kept = _option(group, section, groups), section
+            if group not in new and option is not None and (is_whole or group != "logger"):
+                chosen.setdefault(group, option)
+            elif group in new and group == "logger":
+                names: object = new[group]
+                names = names if isinstance(names, list) else [names]
+                kept = {name: section[name] for name in section if name in names}
+            elif (
+                group in new
+                and option != new[group]
+                and ("name" in section or _is_complete(group, section))
+            ):
+                kept = {}
+            if kept != section and isinstance(new[group], str | list):
+                there = {key: section[key] for key in section if key not in kept}
+                place = f"{group}={shown(new[group])} takes the place of {group}={shown(there)}"
+                _say_once(f"{files[0]}: {place}")
+            values += [f"++{group}.{key}={written(value)}" for key, value in kept.items()]
+    choices = [f"{group}={written(option)}" for group, option in chosen.items() if group not in new]
+    places = {key: f"{files[0]}, line {line}" for key, line in key_lines(content).items()}
+    for override in parsed:
+        places.pop(override.key_or_group, None)
+    return [*choices, *values, *texts], places
 
 
-def file_lines(file: ConfigFile) -> Iterator[tuple[str, str]]:
-    """(section, override for Hydra) of each section of the user's file."""
-    for section, keys in file.keys.items():
-        for key, value in keys.items() if isinstance(keys, Mapping) else ():
-            if f"{section}.{key}" in LIST_KEYS and isinstance(value, Mapping):
-                yield section, f"{section}.{key}=null"  # Hydra merges no mapping with a list
-        yield section, f"++{section}={written(keys)}"
+def _option(group: str, section: Mapping[str, object], groups: Groups) -> object:
+    """The option that a section is of, by its name; None where it does not say."""
+    if group == "logger":
+        return [name for name in section if name in groups[group]]
+    name, kind = section.get("name"), section_class(Config, group, section)
+    if kind is FilesConfig:
+        return "files"
+    if kind is PluginConfig and name in plugin_names(MODELS):
+        return "plugin"
+    packaged = plugin_names(DATASETS) if group == "dataset" else ()
+    return name if name in groups[group] or name in packaged else None
+
+
+def _is_complete(section: str, keys: object) -> bool:
+    """Whether a section has every key, as in a file that a run has written."""
+    kind = section_class(Config, section, keys)
+    return kind is not None and isinstance(keys, dict) and kind.model_fields.keys() <= keys.keys()
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    """A configuration may be composed several times."""
+    _logger.warning("%s", text)
 
 
 def hydra_lines(override: Override, form: str, groups: Groups, *, forced: bool) -> list[str]:
@@ -190,11 +280,6 @@ def hydra_lines(override: Override, form: str, groups: Groups, *, forced: bool) 
     return [f"++{key}=0", form] if override.is_delete() else [f"++{form.lstrip('+')}"]
 
 
-def choice_lines(choice: Override, groups: Groups) -> list[str]:
-    """The choice of a group's option, for Hydra."""
-    return hydra_lines(choice, str(choice.input_line), groups, forced=True)
-
-
 def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> list[str]:
     """From what gnntrain accepts on its command line to what Hydra accepts.
 
@@ -209,26 +294,22 @@ def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> 
         ConfigError: With mistakes in form or in the file; there may be more, also of keys.
     """
     problems: list[Problem] = []
-    texts = [text for text in typed if not is_config_file(text)]
-    read = [*parse_overrides(texts, groups, problems, sweep=True)]
-    file, in_file = read_file(typed, (o for o in read if is_choice(o, groups)), groups, problems)
-    # Hydra's own section would name code to call; a file may come from anybody.
-    if problems or not file.keys.keys() <= {*groups}:
+    texts, _ = with_file(typed, groups, problems)
+    lines: list[str] = []
+    for override in parse_overrides(texts, groups, problems, sweep=True):
+        parsed = parse_override(str(override.input_line))
+        form = parsed[1] if parsed is not None else ""
+        if is_hydras(override):
+            lines.append(form)
+            continue
+        # Of `dataset: ../../mine` in a file Hydra would read that file.
+        is_one = is_choice(override, groups) and not override.is_sweep_override()
+        if is_one and (problem := choice_problem(override, groups)) is not None:
+            problems.append(problem)
+        lines += hydra_lines(override, form, groups, forced=forced)
+    if problems:
         raise ConfigError(problems)
-    lines = [line for one in in_file for line in choice_lines(one, groups)]
-    lines += [line for _, line in file_lines(file)]
-    for text in texts:
-        parsed = parse_override(text)
-        if parsed is not None:
-            is_ours = not is_hydras(parsed[0])
-            lines += hydra_lines(*parsed, groups, forced=forced) if is_ours else [parsed[1]]
     return list(dict.fromkeys(lines))
-
-
-def _option_text(option: object) -> str:
-    if isinstance(option, list):
-        return "[" + ",".join(map(str, option)) + "]"
-    return "null" if option is None else str(option)
 
 
 def written(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,13 +13,16 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app.overrides import Groups, parse_override
+from gnntrain.config import BuiltinConfig, Config, MLflowConfig, PluginConfig, WandBConfig
 from gnntrain.config.problems import Problem, did_you_mean
+from gnntrain.config.published import DATASET_NAMES, PUBLISHED
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import expanded, is_file, is_folder
@@ -30,6 +34,7 @@ COMPOSE_ERRORS = (
     ValueError,
     RecursionError,
 )
+_OWN_KEYS = [name for name in DATASET_NAMES if name not in PUBLISHED]
 _hydra = threading.RLock()  # Hydra's state is the process's
 
 
@@ -91,12 +96,32 @@ class Sources:
                 yield Problem("--config-dir", str(file), expects, f"rename {file.name}")
 
 
+@functools.cache
+def store_schema() -> None:
+    """Give Hydra the schema's keys with their defaults, which the YAML files inherit: `model/_gat`,
+    `dataset/_published`; `trainer/_keys` where all options of a group have the same ones."""
+    store, groups = ConfigStore.instance().store, config_groups()
+    for group, section in Config():
+        if group in Config.variants:
+            for name in groups[group] if group != "dataset" else _OWN_KEYS:
+                kind = Config.variants[group].choose({"name": name})
+                keys = kind.model_validate({} if kind is PluginConfig else {"name": name})
+                store(f"_{name}", keys.model_dump(mode="json"), group)
+        elif group != "logger":
+            store("_keys", section.model_dump(mode="json"), group)
+    published = BuiltinConfig(name="reddit")  # which has no defaults of its own
+    store("_published", {**published.model_dump(mode="json"), "name": "???"}, "dataset")
+    for name, options in (("wandb", WandBConfig()), ("mlflow", MLflowConfig())):
+        store(f"_{name}", {name: options.model_dump(mode="json")}, "logger")
+
+
 def compose_files(overrides: list[str], sources: Sources) -> DictConfig:
     """What Hydra makes of overrides, also while its main runs.
 
     Raises:
         Exception: One of `COMPOSE_ERRORS`.
     """
+    store_schema()
     folders = [sources.main, *sources.own_dirs]
     if not sources.has_primary(sources.main):  # Hydra begins in no folder of its search path
         folders[:2] = folders[1::-1]

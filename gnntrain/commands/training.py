@@ -9,11 +9,12 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gnntrain.commands.base import command
 from gnntrain.distributed.launchers import launched
-from gnntrain.errors import UserError
+from gnntrain.errors import GnntrainError, UserError
 from gnntrain.paths import expanded, is_folder
 from gnntrain.startup import collection_paused
 
@@ -46,17 +47,38 @@ def refuse_several(name: str, arguments: Namespace, *, is_sweep: bool) -> None:
     raise error
 
 
-def _in_meeting(lead: Callable[[], int]) -> int:
+def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
     """Train; of several processes that a launcher has started the first leads, others follow."""
-    if launched() is None:
-        return lead()
+    if (found := launched()) is None:
+        return lead(arguments)
+    if found.local_rank is None:  # one process a machine, which starts a rank for each GPU
+        from gnntrain.app import compose_config, recompose_config
+        from gnntrain.config import training_device
+        from gnntrain.devices import gpus_here
+        from gnntrain.distributed.processes import run_ranks
+        from gnntrain.run import saved_config
+
+        with suppress(GnntrainError):  # `lead` tells it
+            if arguments.command == "resume":
+                config = recompose_config(saved_config(arguments.words[0]), arguments.overrides)
+            else:
+                config = compose_config(
+                    arguments.overrides,
+                    arguments.config_dirs,
+                    config_path=arguments.config_path,
+                    config_name=arguments.config_name,
+                ).config
+            num_gpus = training_device(config.trainer, gpus_here())[1]
+            num_ranks = found.num_ranks or num_gpus or config.distributed.num_processes
+            if num_ranks > 1:
+                return run_ranks(found, num_ranks)
     # torch would warn, on every rank, of each address that has no name. It reads this when loaded.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from gnntrain.distributed.rendezvous import meeting
 
     with meeting(sys.argv[1:]) as rendezvous:
         if rendezvous is None or rendezvous.is_main:
-            return lead()
+            return lead(arguments)
         from gnntrain.run import follow
 
         return _exit_code(follow(rendezvous))
@@ -90,7 +112,7 @@ def train(arguments: Namespace) -> int:
     if arguments.hydra or arguments.multirun:
         return _run_hydra(arguments)
     with collection_paused():
-        return _in_meeting(lambda: _run_hydra(arguments))
+        return _in_meeting(arguments, _run_hydra)
 
 
 def _run_hydra(arguments: Namespace) -> int:
@@ -146,7 +168,7 @@ def resume(arguments: Namespace) -> int:
       gnntrain resume latest
       gnntrain resume latest trainer.epochs=50
     """
-    return _in_meeting(lambda: _resume(arguments))
+    return _in_meeting(arguments, _resume)
 
 
 def _resume(arguments: Namespace) -> int:

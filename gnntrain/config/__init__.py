@@ -16,10 +16,9 @@ from gnntrain.config.datasets import (
     SyntheticMAGConfig,
 )
 from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
-from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import ConfigError, Problem
-from gnntrain.config.reading import Reading, from_dict, read, takes_integers
-from gnntrain.config.resuming import changed_meaning
+from gnntrain.config.published import DATASET_NAMES
+from gnntrain.config.reading import changed_meaning, from_dict, read, takes_integers
 from gnntrain.config.schema import (
     CheckpointConfig,
     ComputeConfig,
@@ -59,7 +58,6 @@ __all__ = [
     "OptunaSweepConfig",
     "PluginConfig",
     "Problem",
-    "Reading",
     "RunConfig",
     "SamplerConfig",
     "SweepConfig",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
-from gnntrain.config.names import DATASET_NAMES
 from gnntrain.config.problems import Problem, did_you_mean, shown
+from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
 from gnntrain.errors import UserError
@@ -227,26 +227,18 @@ def _fan_outs(config: Config, is_typed: bool | None) -> Iterator[Contradiction]:
     if evaluation.name == "sampled" and (evaluation.fan_outs is not None or not compared):
         compared["evaluation.fan_outs"] = evaluation.fan_outs or sampler.fan_outs
     for key, fan_outs in compared.items() if config.model.uses_graph else ():
-        by_type = fan_outs if isinstance(fan_outs, Mapping) else {"": fan_outs}
-        is_by_type, problem = by_type is fan_outs, None
+        is_by_type = isinstance(fan_outs, Mapping)
+        lists = fan_outs.values() if isinstance(fan_outs, Mapping) else [fan_outs]
         if is_by_type and is_typed is False:
             expects = f"a list: model.name={config.model.name} is for graphs of one type"
-            one_list = shown(next(iter(by_type.values())))
-            problem = Problem(key, shown(fan_outs), expects, f"write {key}={one_list}")
         elif is_by_type and sampler.fan_out_scope == "node":
             expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
-            problem = Problem(key, shown(fan_outs), expects)
-        for edge_type, of_type in {}.items() if problem else by_type.items():
-            if len(of_type) != num_layers:
-                resized = (of_type + of_type[-1:] * num_layers)[:num_layers]
-                meant = shown(resized if num_layers <= 8 else of_type)
-                meant = f"{edge_type}:{meant}" if edge_type else f"{key}={meant}"
-                given = {edge_type: of_type} if edge_type else of_type
-                expects = f"one number a layer: model.num_layers={num_layers}"
-                hint = f"write {meant} or model.num_layers={len(of_type)}"
-                problem = Problem(key, shown(given), expects, hint)
-        if problem is not None:
-            yield (key, "sampler.fan_outs", "model.num_layers", "model.name"), problem
+        elif any(len(of_type) != num_layers for of_type in lists):
+            expects = f"one number a layer: model.num_layers={num_layers}"
+        else:
+            continue
+        problem = Problem(key, shown(fan_outs), expects)
+        yield (key, "sampler.fan_outs", "model.num_layers", "model.name"), problem
 
 
 def _divisors(config: Config) -> Iterator[Contradiction]:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     Field,
     PrivateAttr,
     SerializeAsAny,
@@ -14,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from gnntrain.config.names import (
+from gnntrain.config.published import (
     BUILTIN_NAMES,
     DATASET_DEFAULTS,
     DATASET_NAMES,
@@ -86,9 +85,9 @@ class DatasetConfig(Section):
             quantities: See `quantities`; None: as here.
         """
         chosen = self.model_copy()
-        BaseModel.__setattr__(chosen, "_target", target)
+        chosen._target = target
         if quantities is not None:
-            BaseModel.__setattr__(chosen, "_quantities", quantities)
+            chosen._quantities = quantities
         return chosen
 
     @property

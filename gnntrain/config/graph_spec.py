@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from gnntrain.config.mistakes import places, problems_of
+from gnntrain.config.mistakes import mistakes
 from gnntrain.config.problems import Problem, did_you_mean, shown, told
 from gnntrain.config.types import Names, Section, Text, described
 from gnntrain.config.yaml_files import read_yaml
@@ -412,8 +413,7 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             try:
                 sound[name] = kind.model_validate(keys)
             except ValidationError as error:
-                for place in places(error, kind, keys):
-                    problems.extend(problems_of(place, kind, prefix=f"{prefix}{name}."))
+                problems.extend(chain(*mistakes(error, kind, keys, f"{prefix}{name}.").values()))
         return sound
 
     def tables(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -14,8 +12,6 @@ from gnntrain.config.types import JSON, Section, flattened
 from gnntrain.groups import GROUPS
 
 UNKNOWN = "no such key"
-# A key or a value that one would guess and that is not there yet.
-_NOT_YET = re.compile(r"task\.type=(edge|link|graph)_|sampler\.time_attr=|serve\b")
 _TYPES = {
     "integer": "an integer",
     "number": "a number",
@@ -29,28 +25,10 @@ _WORDS = {"boolean": ("true", "false"), "null": ("null",)}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
-@dataclass(frozen=True)
-class Place:
-    """A key with a mistake.
-
-    Attributes:
-        path: The key's name, after the names of the sections it is in.
-        owner: The class of the section that has the key, or should have.
-        value: As given.
-    """
-
-    path: tuple[str, ...]
-    owner: type[Section]
-    value: object
-
-    @property
-    def key(self) -> str:
-        """Dotted."""
-        return ".".join(self.path)
-
-
-def places(error: ValidationError, kind: type[Section], raw: Mapping[str, Any]) -> list[Place]:
-    """Where the mistakes of `raw` are, each key once, in the order of the errors.
+def mistakes(
+    error: ValidationError, kind: type[Section], raw: Mapping[str, Any], prefix: str = ""
+) -> dict[tuple[str, ...], list[Problem]]:
+    """The problems of each wrong key of `raw`, by the key's path, in the order of the errors.
 
     Under an unknown `name` nothing in the section is known: only the name is wrong there.
 
@@ -58,25 +36,56 @@ def places(error: ValidationError, kind: type[Section], raw: Mapping[str, Any]) 
         error: Of `kind.model_validate(raw)`.
         kind: The class.
         raw: Its keys as given.
+        prefix: What is written before a key, `TrainerConfig.`.
     """
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    found = {place.path: place for place in (_place(kind, raw, *one["loc"]) for one in errors)}
-    unnamed = {path[:-1] for path, place in found.items() if _names(kind, place)}
-    return [
-        place for path, place in found.items() if path[:-1] not in unnamed or path[-1] == "name"
-    ]
+    found: dict[tuple[str, ...], list[Problem]] = {}
+    unnamed: set[tuple[str, ...]] = set()
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        # Follow the location to the key: it goes on to a union's member, a list's item.
+        owner, values, loc = kind, raw, [str(part) for part in one["loc"]]
+        path: tuple[str, ...] = ()
+        while True:
+            path, value = (*path, loc[0]), values.get(loc[0])
+            section = section_class(owner, loc.pop(0), value)
+            if section is None or not isinstance(value, Mapping) or not loc:
+                break
+            loc = loc[1:] if loc[0] == section.__name__ and loc[1:] else loc
+            owner, values = section, value
+        names: Sequence[str] = ()
+        is_name = path[1:] == ("name",) and path[0] in kind.variants
+        if is_name and choices(key_schema(owner, "name")):
+            names = kind.variants[path[0]].names()
+            unnamed.add(path[:1])
+        found[path] = [*_problems(path, owner, value, section, names, kind, raw, prefix)]
+    return {p: told for p, told in found.items() if p[:-1] not in unnamed or p[-1] == "name"}
 
 
-def _place(kind: type[Section], raw: Mapping[str, Any], *loc: str | int) -> Place:
-    """Follow an error's location to the key: it goes on to a union's member, a list's item."""
-    key, *rest = map(str, loc)
-    value = raw.get(key)
-    section = section_class(kind, key, value)
-    if section is None or not isinstance(value, Mapping) or not rest:
-        return Place((key,), kind, value)
-    inner = rest[1:] if rest[0] == section.__name__ and rest[1:] else rest
-    below = _place(section, value, *inner)
-    return Place((key, *below.path), below.owner, below.value)
+def _problems(
+    path: tuple[str, ...],
+    owner: type[Section],
+    value: object,
+    section: type[Section] | None,
+    names: Sequence[str],
+    kind: type[Section],
+    raw: Mapping[str, Any],
+    prefix: str,
+) -> Iterator[Problem]:
+    """The problem of a wrong key; of an unknown section of a configuration, those of its keys."""
+    key, name = ".".join(path), path[-1]
+    if name not in owner.model_fields:
+        for one, its_value in flattened({key: value}).items() if kind.variants else [(key, value)]:
+            hint = _meant(one, kind, raw) if kind.variants else None
+            hint = hint or did_you_mean(name, owner.model_fields)
+            yield Problem(prefix + one, shown(its_value), UNKNOWN, hint)
+    elif section is not None:
+        hint = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
+        if isinstance(value, str):
+            hint = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
+        yield Problem(prefix + key, shown(value), "keys, not a value", hint)
+    else:
+        schema = {"enum": names} if names else key_schema(owner, name)
+        near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
+        yield Problem(prefix + key, shown(value), in_words(schema), near)
 
 
 def section_class(owner: type[Section], key: str, value: object) -> type[Section] | None:
@@ -88,63 +97,17 @@ def section_class(owner: type[Section], key: str, value: object) -> type[Section
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
 
 
-def _names(kind: type[Section], place: Place) -> Sequence[str]:
-    """Every name that a section may have, where the place is a name that chooses its class."""
-    section, *key = place.path
-    if key == ["name"] and section in kind.variants and choices(key_schema(place.owner, "name")):
-        return kind.variants[section].names()
-    return ()
+def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of a section and those in it, by the names that `raw` chooses."""
+    for key in kind.model_fields:
+        value = raw.get(key) if isinstance(raw, Mapping) else None
+        section = section_class(kind, key, value)
+        yield f"{prefix}{key}"
+        if section is not None:
+            yield from _keys(section, value, f"{prefix}{key}.")
 
 
-def problems_of(
-    place: Place, kind: type[Section], values: JSON | None = None, prefix: str = ""
-) -> Iterator[Problem]:
-    """The problem of a wrong key of `kind`; of an unknown section, those of each of its keys.
-
-    Args:
-        place: The key.
-        kind: The class of the whole.
-        values: The whole as it is without mistakes, of a configuration.
-        prefix: What is written before a key, `TrainerConfig.`.
-    """
-    key, value = place.key, place.value
-    if place.path[-1] not in place.owner.model_fields:
-        flat = flattened({key: value}) if values is not None else {key: value}
-        for path, one in flat.items():
-            hint = _whose(path, kind, values) if values is not None else None
-            hint = hint or did_you_mean(place.path[-1], place.owner.model_fields)
-            if _NOT_YET.match(f"{path}="):
-                hint = "not supported yet: docs/faq.md says what is"
-            yield Problem(prefix + path, shown(one), UNKNOWN, hint)
-        return
-    section = section_class(place.owner, place.path[-1], value)
-    if section is not None:
-        example = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
-        if isinstance(value, str):
-            example = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
-        yield Problem(prefix + key, shown(value), "keys, not a value", example)
-        return
-    names = _names(kind, place)
-    schema = {"enum": names} if names else key_schema(place.owner, place.path[-1])
-    expects, hint = in_words(schema), None
-    if _NOT_YET.match(f"{key}={value}"):
-        hint = "not supported yet: docs/faq.md says what is"
-    elif key == "model.name" and value == "plugin":
-        hint = "model=plugin model.name=NAME, with the name of an installed package's model"
-    elif key == "trainer.device" and value == "gpu":  # no spelling of xpu
-        hint = "leave it out: auto takes the GPUs there are"
-    elif isinstance(value, float) and value.is_integer() and "integer" in expects:
-        hint = f"write {int(value)}"
-    elif type(value) is int and "list" in expects:
-        hint = f"write {key}=[{value},{value}]"
-    elif isinstance(value, str):
-        hint = did_you_mean(value, choices(schema))
-        if key == "dataset.name" and hint is None:
-            hint = f"did you mean dataset=files dataset.name={value}?"
-    yield Problem(prefix + key, shown(value), expects, hint)
-
-
-def _whose(path: str, kind: type[Section], values: JSON) -> str | None:
+def _meant(path: str, kind: type[Section], raw: Mapping[str, Any]) -> str | None:
     """A hint at the key that was meant: whose key it is, its section, or its spelling."""
     section, _, key = path.rpartition(".")
     if section in kind.variants:
@@ -152,25 +115,20 @@ def _whose(path: str, kind: type[Section], values: JSON) -> str | None:
         owners = [n for n in variants.names() if key in variants.choose({"name": n}).model_fields]
         if owners:
             few = "|".join(owners[:3]) + ("|..." if len(owners) > 3 else "")
-            return f"a key of {section}={few}, not of {section}={values[section]['name']}"
-    known = flattened(values)
-    found = [name for name in known if name.endswith(f".{key}")]
-    loggers = section_class(kind, "logger", {})
-    others = [f"logger.{name}" for name in loggers.model_fields] if loggers else []
-    siblings = [name for name in (*known, *others) if name.rpartition(".")[0] == section]
-    if section and found:
-        found = [nearest(path, found) or found[0]]
-    elif siblings:
-        near = nearest(key, (name.rpartition(".")[2] for name in siblings))
-        found = [f"{section}.{near}"] if near else []
-    elif section:
-        near = nearest(path, known)
-        found = [near] if near else []
-    elif not found:
-        near = nearest(key, [*GROUPS, *(name.rpartition(".")[2] for name in known)], 0.6)
-        found = [near] if near in GROUPS else [k for k in known if k.endswith(f".{near}")]
-    now = [f"{name} (now {shown(known[name])})" if name in known else name for name in found[:3]]
-    return f"did you mean {' or '.join(now)}?" if now else None
+            name = variants.choose(raw[section]).model_fields["name"].default
+            return f"a key of {section}={few}, not of {section}={raw[section].get('name', name)}"
+    known = [*_keys(kind, raw)]
+    same = [one for one in known if one.endswith(f".{key}")]
+    siblings = [one for one in known if one.rpartition(".")[0] == section]
+    if same:
+        found = [nearest(path, same) or same[0]] if section else same[:3]
+    elif section and not siblings:
+        found = [nearest(path, known) or ""]
+    else:
+        pool = siblings if section else [*reversed(known), *GROUPS]
+        by_name = {one.rpartition(".")[2]: one for one in pool}
+        found = [by_name.get(nearest(key, by_name) or "", "")]
+    return f"did you mean {' or '.join(found)}?" if all(found) else None
 
 
 def key_schema(owner: type[Section], key: str) -> JSON:

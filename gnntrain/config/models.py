@@ -159,17 +159,10 @@ def read_class(file: Path) -> ClassSource:
 
     A class without an `__init__` has the arguments and constants of its first base class, which
     has a file of its own in the same folder: `GAT` in `gat.py`.
-
-    Raises:
-        OSError: The file, or that of the base class, cannot be read.
-        ValueError: There is no such class, or one of its keyword-only arguments has no annotation,
-            or no default that is a plain value.
     """
     module, name = ast.parse(file.read_text(encoding="utf-8")), file.stem.replace("_", "")
     classes = (node for node in module.body if isinstance(node, ast.ClassDef))
-    found = next((node for node in classes if node.name.lower() == name), None)
-    if found is None:
-        raise ValueError(f"{file} defines no class {name!r}, in whichever case")
+    found = next(node for node in classes if node.name.lower() == name)
     summary = (ast.get_docstring(module) or "").partition("\n")[0]
     init, constants = None, dict[str, Any]()
     for node in found.body:
@@ -183,11 +176,11 @@ def read_class(file: Path) -> ClassSource:
         base = read_class(file.with_name(f"{ast.unparse(found.bases[0]).lower()}.py"))
         constants = {**base.constants, **constants}
         return base._replace(name=found.name, summary=summary, constants=constants)
-    arguments = {}
-    for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True):
-        if argument.annotation is None or default is None:
-            raise ValueError(f"{file}: {argument.arg} needs an annotation and a plain default")
-        arguments[argument.arg] = ast.unparse(argument.annotation), ast.literal_eval(default)
+    arguments = {
+        argument.arg: (ast.unparse(argument.annotation), ast.literal_eval(default))
+        for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True)
+        if argument.annotation is not None and default is not None
+    }
     docstring, passes_on = ast.get_docstring(found) or "", init.kwarg is not None
     return ClassSource(found.name, summary, docstring, arguments, passes_on, constants)
 

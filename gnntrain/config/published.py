@@ -1,4 +1,4 @@
-"""The published data sets, one line each.
+"""The data sets by name: the published ones, one line each, and the random ones.
 
 To add a data set of PyG, add its line and a YAML `conf/dataset/NAME.yaml` that inherits
 `_published`. Names, choices in messages, `gnntrain ls datasets` and the estimates of
@@ -138,3 +138,40 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "ogbn-mag": _ogb(1_939_743, 21_111_007, 128, 349, defaults=_CITATIONS),
 }
+
+SYNTHETIC_NAMES = ("synthetic", "synthetic_reddit", "synthetic_products")
+SYNTHETIC_MAG = "synthetic_mag"
+
+MAG_NODES: Mapping[str, int] = {
+    "paper": 736_389,
+    "author": 1_134_649,
+    "institution": 8_740,
+    "field_of_study": 59_965,
+}
+"""Number of nodes of each type of ogbn-mag."""
+
+MAG_EDGES: Mapping[tuple[str, str, str], int] = {
+    ("author", "affiliated_with", "institution"): 1_043_998,
+    ("author", "writes", "paper"): 7_145_660,
+    ("paper", "cites", "paper"): 5_416_271,
+    ("paper", "has_topic", "field_of_study"): 7_505_078,
+}
+"""Number of edges of each type of ogbn-mag."""
+
+BUILTIN_NAMES = tuple(PUBLISHED)
+DATASET_NAMES = (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES, "files")
+
+_SHAPE = (
+    *("num_nodes", "avg_degree", "num_edges", "num_features", "num_classes"),
+    *("num_train", "num_val", "num_test", "isolated_fraction"),
+)
+# The exact shapes of the two graphs that papers measure speed on.
+_REDDIT = (232_965, 492.0, 114_615_892, 602, 41, 153_431, 23_831, 55_703, 0.0)
+_PRODUCTS = (2_449_029, 50.5, 123_718_280, 100, 47, 196_615, 39_323, 2_213_091, 0.0)
+
+DATASET_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "synthetic_reddit": dict(zip(_SHAPE, _REDDIT, strict=True)),
+    "synthetic_products": dict(zip(_SHAPE, _PRODUCTS, strict=True)),
+    **{name: published.defaults for name, published in PUBLISHED.items()},
+}
+"""Defaults of a data set by its name, where they differ from those of its class."""

@@ -1,76 +1,127 @@
-"""From plain data to the schema, with every mistake at once."""
+"""From plain data to the schema, with every mistake at once; and which keys of a run may change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from gnntrain.config.checks import contradictions, missing_files
-from gnntrain.config.mistakes import Place, in_words, key_schema, places, problems_of
-from gnntrain.config.problems import ConfigError, Problem
+from gnntrain.config.checks import (
+    contradictions,
+    machine_problems,
+    missing_files,
+    needs_gpu_count,
+)
+from gnntrain.config.mistakes import in_words, key_schema, mistakes
+from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.config.schema import Config
 from gnntrain.config.types import Section, without_numpy
 
-GONE: Set[tuple[str, ...]] = {("features", "hotness")}
+GONE = {("features", "hotness")}
 """Keys of earlier versions, in runs of which they may stand: they changed no result."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What could be read.
+# Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
+_FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features", "compute")
+_FREE_KEYS = (
+    *("dataset.root", "dataset.store_dir"),
+    *("sampler.threads", "sampler.prefetch", "sampler.topology"),
+    *("trainer.epochs", "trainer.patience", "trainer.eval_every", "trainer.log_every"),
+    *("trainer.batch_size", "trainer.device", "trainer.gpus", "trainer.compile"),
+    "trainer.cuda_graph",
+    *("trainer.on_nonfinite", "trainer.max_restarts"),
+    *("evaluation.ranks", "evaluation.memory_limit"),
+)
 
-    Attributes:
-        config: The configuration, with defaults in place of what is wrong.
-        problems: Every mistake.
-    """
-
-    config: Config
-    problems: list[Problem]
-
-    def is_sound(self, *keys: str) -> bool:
-        """Whether no mistake touches these keys, so that they may be compared."""
-        wrong = {problem.key for problem in self.problems}
-        # Under an unknown name nothing in the section is known.
-        wrong |= {key.removesuffix(".name") for key in wrong if key.endswith(".name")}
-        return not any(key == bad or key.startswith(bad + ".") for key in keys for bad in wrong)
+# Backends that draw the same in-neighbours in the same order.
+_SAME_DRAWS = {"auto", "numba", "triton"}
 
 
-def from_dict(raw: Mapping[str, Any], *, saved: bool = False) -> Config:
+def from_dict(
+    raw: Mapping[str, Any],
+    *,
+    saved: bool = False,
+    found: Sequence[Problem] = (),
+    gpus: Callable[[], Mapping[str, int]] | None = None,
+) -> Config:
     """The configuration that `raw` (plain data, possibly in part) asks for.
 
     Args:
         raw: Sections by name, each a mapping of keys; what is left out has its default.
         saved: Read back from a run directory: raw files and plug-ins may have gone since, and
             are not looked for.
+        found: Mistakes already known; what they touch is not compared with other keys.
+        gpus: Counts this machine's GPUs by their type; None: what the machine lacks is no mistake.
 
     Raises:
         ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
             contradict each other, files that are not there.
     """
-    reading = read(raw, saved=saved)
-    if reading.problems:
-        raise ConfigError(reading.problems)
-    return reading.config
+    config, problems = read(raw, saved=saved, found=found, gpus=gpus)
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
-def read(raw: Mapping[str, Any], *, saved: bool = False, found: Sequence[Problem] = ()) -> Reading:
-    """As `from_dict`, but the mistakes are returned, with what could be read.
+def read(
+    raw: Mapping[str, Any],
+    *,
+    saved: bool = False,
+    found: Sequence[Problem] = (),
+    gpus: Callable[[], Mapping[str, int]] | None = None,
+) -> tuple[Config, list[Problem]]:
+    """As `from_dict`, but the mistakes are returned, with the configuration that has defaults in
+    place of what is wrong."""
+    kept, wrong, problems = _without(without_numpy(raw), GONE if saved else ()), None, [*found]
+    while True:
+        try:
+            config = Config.model_validate(kept, context={"saved": saved})
+            break
+        except ValidationError as error:
+            told = mistakes(error, Config, kept)
+        # Without the wrong keys, so that the others can be compared. Without its name, a section's
+        # keys are not known.
+        kept = _without(kept, {path[: -(path[-1] == "name")] or path for path in told})
+        wrong = wrong or told
+    known = {problem.key for problem in found}
+    problems += (one for of_key in (wrong or {}).values() for one in of_key if one.key not in known)
+    touched = {problem.key.removesuffix(".name") for problem in problems}
+    touched |= {problem.key for problem in problems}
+
+    def is_sound(*keys: str) -> bool:
+        """Whether no mistake touches these keys, so that they may be compared."""
+        return not any(key == bad or key.startswith(bad + ".") for key in keys for bad in touched)
+
+    problems += [problem for keys, problem in contradictions(config) if is_sound(*keys)]
+    problems += [p for p in (() if saved else missing_files(config)) if is_sound(p.key)]
+    if gpus is not None:
+        touched |= {problem.key for problem in problems}
+        lacking = machine_problems(config, gpus() if needs_gpu_count(config) else {})
+        problems += [problem for problem in lacking if is_sound(problem.key)]
+    return config, problems
+
+
+def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
+    """The keys that would make another run of it, each with the value it was begun with.
 
     Args:
-        raw: As for `from_dict`.
-        saved: As for `from_dict`.
-        found: Mistakes already known; what they touch is not compared with other keys.
+        begun: The configuration of the run so far.
+        asked: The one it is to go on with.
     """
-    config, wrong = _sound_part(_without(without_numpy(raw), GONE if saved else set()), saved)
-    values, already = config.to_dict(), {problem.key for problem in found}
-    told = [problem for place in wrong for problem in problems_of(place, Config, values)]
-    reading = Reading(config, [*found, *(one for one in told if one.key not in already)])
-    contradicting = [p for keys, p in contradictions(config) if reading.is_sound(*keys)]
-    missing = [] if saved else [p for p in missing_files(config) if reading.is_sound(p.key)]
-    return Reading(config, [*reading.problems, *contradicting, *missing])
+    before, after = begun.to_dict(), asked.to_dict()
+    problems = []
+    for section in (one for one in after if one not in _FREE_SECTIONS):
+        old, new = before[section], after[section]
+        is_other_kind = old.get("name") != new.get("name")  # its name alone is told
+        for key in ("name",) if is_other_kind else new:
+            path, values = f"{section}.{key}", (old.get(key), new[key])
+            is_same = path == "sampler.backend" and {*values} <= _SAME_DRAWS
+            if values[0] != values[1] and path not in _FREE_KEYS and not is_same:
+                expects = f"{shown(values[0])}, with which the run was begun"
+                hint = "leave it out, or train a new run with it"
+                problems.append(Problem(path, shown(values[1]), expects, hint))
+    return problems
 
 
 def takes_integers(config: Config, key: str) -> bool:
@@ -81,19 +132,8 @@ def takes_integers(config: Config, key: str) -> bool:
     return is_key and "an integer" in in_words(key_schema(type(owner), name))
 
 
-def _sound_part(raw: Mapping[str, Any], saved: bool) -> tuple[Config, list[Place]]:
-    """The configuration without the wrong keys, and these: the others can be compared."""
-    try:
-        return Config.model_validate(raw, context={"saved": saved}), []
-    except ValidationError as error:
-        wrong = places(error, Config, raw)
-    # Without its name, a section's keys are not known.
-    paths = {place.path[: -(place.path[-1] == "name")] or place.path for place in wrong}
-    return _sound_part(_without(raw, paths), saved)[0], wrong
-
-
 def _without(
-    raw: Mapping[Any, Any], paths: Set[tuple[str, ...]], within: tuple[str, ...] = ()
+    raw: Mapping[Any, Any], paths: Collection[tuple[str, ...]], within: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Plain data without these keys; every key is text."""
     found = {(*within, str(key)): value for key, value in raw.items()}

@@ -15,7 +15,6 @@ from gnntrain.config.datasets import (
     SyntheticConfig,
 )
 from gnntrain.config.models import MODEL_VARIANTS, AnyModelConfig, ModelConfig
-from gnntrain.config.names import SAMPLER_NAMES
 from gnntrain.config.types import (
     JSON,
     NUMBER,
@@ -38,6 +37,13 @@ from gnntrain.config.types import (
     text_of_number,
 )
 from gnntrain.plugins import SAMPLERS
+
+SAMPLER_CLASSES = {
+    "numba": "gnntrain.sampling.cpu:CPUSampler",
+    "triton": "gnntrain.sampling.gpu:GPUSampler",
+    "pyg": "gnntrain.sampling.pyg:PyGSampler",
+}
+"""Where the class of each sampler is; it is imported when it is used."""
 
 
 class TaskConfig(Section):
@@ -72,7 +78,7 @@ class SamplerConfig(Section):
     or of all edge types together (node)."""
     replace: bool = False
     """Draw with replacement."""
-    backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_NAMES), SAMPLERS)] = "auto"
+    backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_CLASSES), SAMPLERS)] = "auto"
     """Who draws: numba (CPU), triton (GPU) or pyg (PyG's own loader); auto: triton where a GPU
     can read the edges, else numba."""
     threads: ZeroOrMore | None = None
@@ -327,27 +333,17 @@ class Config(Section):
     dataset: AnyDatasetConfig = Field(default_factory=SyntheticConfig)
     """The graph."""
     task: TaskConfig = Field(default_factory=TaskConfig)
-    """What is learnt."""
     model: AnyModelConfig = Field(default_factory=ModelConfig)
     """The network."""
     sampler: SamplerConfig = Field(default_factory=SamplerConfig)
-    """How mini-batches are drawn."""
     features: FeaturesConfig = Field(default_factory=FeaturesConfig)
-    """Where feature rows lie while a GPU trains."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
-    """Who computes the operators that torch lacks."""
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
-    """How the model is trained."""
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    """When the state of a run is saved."""
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
-    """How the ranks run together."""
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    """How the metrics are computed."""
     logger: LoggerConfig = Field(default_factory=lambda: LoggerConfig(jsonl=FileLoggerConfig()))
-    """Who records the epochs."""
     run: RunConfig = Field(default_factory=RunConfig)
-    """Where the results go."""
     sweep: Annotated[
         SerializeAsAny[SweepConfig | OptunaSweepConfig], WrapValidator(SWEEP_VARIANTS.read)
     ] = Field(default_factory=SweepConfig)

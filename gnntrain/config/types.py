@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,11 +24,14 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.config.problems import ConfigError
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
 """Plain data by name."""
+
+# pydantic has a deprecated method of the name that the key `schema` must have.
+warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
 
 AnyFanOuts = Sequence[int] | Mapping[str, Sequence[int]]
 """In-neighbours a node by hop, of all edge types or by edge type: see `TypedFanOuts`."""
@@ -83,23 +86,17 @@ else:
         mistakes are told with those of the whole.
         """
 
-        def __new__(meta, *args: Any, **keys: Any) -> type:
-            with warnings.catch_warnings():
-                # pydantic has a deprecated method of the name that the key `schema` must have.
-                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
-                return super().__new__(meta, *args, **keys)
-
         def __call__(cls, /, **keys: Any) -> Section:
-            from gnntrain.config.mistakes import places, problems_of
+            from gnntrain.config.mistakes import mistakes
 
             keys = without_numpy(keys)
             kind = cls.class_for(keys)
             try:
                 return kind.model_validate(keys)
             except ValidationError as error:
-                wrong = places(error, kind, keys)
-            prefix = "" if kind.variants else f"{cls.__name__}."
-            raise ConfigError(p for place in wrong for p in problems_of(place, kind, prefix=prefix))
+                prefix = "" if kind.variants else f"{cls.__name__}."
+                wrong = mistakes(error, kind, keys, prefix)
+            raise ConfigError(problem for of_key in wrong.values() for problem in of_key)
 
 
 class Section(BaseModel, metaclass=_SectionType):
@@ -140,14 +137,6 @@ class Section(BaseModel, metaclass=_SectionType):
                 value = section._merged(value)
             merged[key] = value
         return merged
-
-    if not TYPE_CHECKING:  # that it is frozen is known to type checkers
-
-        def __setattr__(self, name: str, value: object) -> NoReturn:
-            expects = "no change: a configuration is frozen"
-            hint = f"make a changed copy: config.changed(section={{'{name}': {value!r}}})"
-            key = f"{type(self).__name__}.{name}"
-            raise ConfigError([Problem(key, shown(value), expects, hint)])
 
 
 @dataclass(frozen=True)

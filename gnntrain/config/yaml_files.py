@@ -21,7 +21,7 @@ def read_yaml(text: str) -> Any:
         ValueError: It is no YAML, has a key twice, asks for an object of some class, nests more
             than 50 deep or stands for more than 100,000 values.
     """
-    if _bracket_depth(text) > 4 * _DEEPEST:  # the scanner's time is quadratic in it
+    if bracket_depth(text) > 4 * _DEEPEST:  # the scanner's time is quadratic in it
         raise ValueError(f"it nests more than {_DEEPEST} deep")
     try:
         loader = yaml.SafeLoader(text)
@@ -50,7 +50,7 @@ def key_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _bracket_depth(text: str) -> int:
+def bracket_depth(text: str) -> int:
     """How deep brackets nest, those in quoted text counted too."""
     return max(accumulate((part in "[{") - (part in "]}") for part in text), default=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -117,19 +118,27 @@ class DistributedContext:
             group=self.machine_group,
         )
 
+    def in_collective(self) -> AbstractContextManager[None]:
+        """Marks this rank as waiting in a collective.
+
+        A failure inside means that another rank was late.
+        """
+        return self.control.waiting()
+
+    def _together(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        if self.world_size > 1:
+            with self.in_collective():
+                collective(*arguments, group=self.group, **options)
+
     def sum(self, values: Tensor) -> Tensor:
         """The element-wise sum of every rank's `values` (same shape and dtype on all)."""
-        if self.world_size > 1:
-            values = values.clone()
-            with self.in_collective():
-                dist.all_reduce(values, group=self.group)
+        values = values.clone()
+        self._together(dist.all_reduce, values)
         return values
 
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
-        if self.world_size > 1:
-            with self.in_collective():
-                dist.barrier(self.group)
+        self._together(dist.barrier)
 
     def meet(self) -> None:
         """Wait until all ranks have called this.
@@ -138,53 +147,34 @@ class DistributedContext:
             Interrupted: On all ranks, if any of them knows of a stop request.
         """
         requested = torch.tensor(self.control.stop_requested, device=self.device)
-        if self.world_size > 1:
-            with self.in_collective():
-                dist.all_reduce(requested, dist.ReduceOp.MAX, self.group)
-                requested = requested.cpu()  # of NCCL's collectives the host waits for the result
-        if number := int(requested):
+        self._together(dist.all_reduce, requested, dist.ReduceOp.MAX)
+        with self.in_collective():  # of NCCL's collectives the host waits for the result
+            number = int(requested)
+        if number:
             raise Interrupted(number)
-
-    def in_collective(self) -> AbstractContextManager[None]:
-        """Marks this rank as waiting in a collective.
-
-        A failure inside means that another rank was late.
-        """
-        return self.control.waiting()
 
     def broadcast(self, value: T) -> T:
         """Rank 0's `value` (plain data) on every rank."""
-        if self.world_size == 1:
-            return value
         box: list[Any] = [value]
-        with self.in_collective():
-            dist.broadcast_object_list(box, group=self.group, group_src=0)
+        self._together(dist.broadcast_object_list, box, group_src=0)
         return cast(T, box[0])
 
     def gather(self, value: T) -> list[T]:
         """Every rank's `value` (plain data or CPU tensors) on every rank, in rank order."""
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world_size
-        with self.in_collective():
-            dist.all_gather_object(values, value, self.group)
+        values: list[Any] = [value] * self.world_size
+        self._together(dist.all_gather_object, values, value)
         return cast(list[T], values)
 
     def gather_to_main(self, value: T) -> list[T]:
         """Every rank's `value` (plain data, CPU tensors) on rank 0, in rank order; [] elsewhere."""
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] | None = [None] * self.world_size if self.is_main else None
-        with self.in_collective():
-            dist.gather_object(value, values, group=self.group, group_dst=0)
+        values: list[Any] | None = [value] * self.world_size if self.is_main else None
+        self._together(dist.gather_object, value, values, group_dst=0)
         return cast(list[T], values or [])
 
     def synchronize_buffers(self, module: nn.Module) -> None:
         """Copy rank 0's buffers (batch-norm statistics), which the checkpoint holds, to all."""
-        if self.world_size > 1:
-            with self.in_collective():
-                for buffer in module.buffers():
-                    dist.broadcast(buffer, group=self.group, group_src=0)
+        for buffer in module.buffers():
+            self._together(dist.broadcast, buffer, group_src=0)
 
 
 def rank_range(num_items: int, rank: int, world_size: int) -> slice:

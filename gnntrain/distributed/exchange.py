@@ -27,13 +27,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.owners import AnyArray
+from gnntrain.distributed.tcp_store import listen
 from gnntrain.errors import RankLost, RunError, TransientError, may_mend
 
 _log = logging.getLogger("gnntrain")
@@ -50,6 +50,7 @@ _BACKLOG = 512
 _JOIN_SECONDS = 5.0
 
 
+@contextlib.contextmanager
 def open_exchange(
     context: DistributedContext,
     *,
@@ -57,8 +58,11 @@ def open_exchange(
     host: str,
     timeout: float,
     num_lanes: int = 3,
-) -> Exchange:
-    """An exchange of all ranks. Collective.
+) -> Iterator[Exchange]:
+    """An exchange of all ranks. Collective, at its end too: others may still ask this rank.
+
+    After an error it reports this rank's failure, or that of the rank that caused it, before others
+    lose their connections.
 
     Args:
         context: This rank.
@@ -77,18 +81,17 @@ def open_exchange(
         exchange.connect(context.gather(exchange.listen(host)), num_lanes)
         context.barrier()
         exchange.close_port()
-    except BaseException:
-        exchange.close()
+        yield exchange
+        context.barrier()
+    except Exception as error:
+        context.control.report_failure(context.control.cause_of(error))
         raise
-    return exchange
+    finally:
+        exchange.close()
 
 
 class Exchange:
     """One rank's end of the calls between ranks. Thread-safe.
-
-    As a context manager it waits at the end for all ranks, since they may still ask this one, and
-    closes. After an error it reports this rank's failure, or the other rank's failure that caused
-    it, before others lose their connections.
 
     Attributes:
         num_owners: The number of parts.
@@ -131,18 +134,14 @@ class Exchange:
         if self.owner is None or self._context.world_size == 1:
             return host, 0
         try:
-            family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-            listening = socket.create_server(
-                cast(tuple[str, int], address), family=family, backlog=_BACKLOG
-            )
+            self._listening = listen(host, backlog=_BACKLOG)
         except OSError as error:
             raise RunError(
                 f"Rank {self._context.rank} cannot listen at {host}: {error.strerror or error}."
             ) from error
-        listening.settimeout(0.05)
-        self._listening = listening
-        self._start(self._accept, listening)
-        return host, listening.getsockname()[1]
+        self._listening.settimeout(0.05)
+        self._start(self._accept, self._listening)
+        return host, self._listening.getsockname()[1]
 
     def connect(self, addresses: Sequence[tuple[str, int]], num_lanes: int) -> None:
         """Connect to every owner.
@@ -197,24 +196,6 @@ class Exchange:
             thread.start()
             self._threads.append(thread)
             self._connections.append(connection)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None:
-                self._context.barrier()
-            elif isinstance(error, Exception):
-                control = self._context.control
-                control.report_failure(control.cause_of(error))
-        finally:
-            self.close()
 
     def close(self) -> None:
         """End all connections, threads and the port. Calls under way raise RunError."""
@@ -285,18 +266,15 @@ class Exchange:
                 _limit(connection, 0)  # a caller may ask nothing for hours
                 while True:
                     name, arguments = _receive(connection)
-                    _send(connection, self._encoded_answer(name, arguments))
+                    try:
+                        message = _encoded(None, self._answer(name, arguments))
+                    except Exception as error:
+                        _log.debug("exchange: '%s' failed", name, exc_info=True)
+                        kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
+                        message = _encoded([f"{kind}{error}", may_mend(error)], [])
+                    _send(connection, message)
         except Exception as error:  # a stranger; or a caller that ends, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
-
-    def _encoded_answer(self, name: str, arguments: list[AnyArray]) -> list[memoryview]:
-        try:
-            return _encoded(None, self._answer(name, arguments))
-        except Exception as error:
-            _log.debug("exchange: '%s' failed", name, exc_info=True)
-            ours = isinstance(error, RunError)
-            text = str(error) if ours else f"{type(error).__name__}: {error}"
-            return _encoded([text, may_mend(error)], [])
 
     # -- calling
 
@@ -352,15 +330,11 @@ class Exchange:
             raise RankLost(
                 f"{self._words(owner)} has not answered '{name}' for {self._timeout:g} s.",
                 "If it only needs more time, raise distributed.timeout.",
-                ranks=ranks,
+                ranks,
             ) from error
         except OSError as error:
-            if self._is_closed:
-                raise RunError(f"'{name}' was called while the exchange was closed.") from error
-            reason = error.strerror or str(error)
-            raise RankLost(
-                f"{self._words(owner)} was lost during '{name}': {reason}.", ranks=ranks
-            ) from error
+            text = f"{self._words(owner)} was lost during '{name}': {error.strerror or error}."
+            raise RankLost(text, ranks=ranks) from error
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:

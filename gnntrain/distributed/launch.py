@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gnntrain import devices
 from gnntrain.config import Config, training_device
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.liveness import Roster, Supervisor, Watch
+from gnntrain.distributed.liveness import Supervisor, Watch
 from gnntrain.distributed.process_group import (
     abort_process_group,
     gpu_address,
@@ -31,7 +31,6 @@ from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
-    BoundedStore,
     StoreAddress,
     check_loopback,
     serve_store,
@@ -98,72 +97,59 @@ class LaunchPlan:
                 `refuse_unguarded_script`.
         """
         device, num_gpus = training_device(config.trainer, devices.gpus_here())
-        keys = config.distributed
+        keys, machines = config.distributed, tuple[int, ...]()
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
-            _check_servers(keys.servers, num_ranks, device)
             if num_ranks > 1 or config.trainer.max_restarts:  # see `gnntrain.run`
                 refuse_unguarded_script()
-            threads = keys.threads or max(1, available_cores() // num_ranks)
-            return cls(
-                num_ranks, device, threads, keys.timeout, servers=keys.servers, grace=keys.grace
-            )
-        rendezvous.wait_at_most(keys.timeout)
-        launched = rendezvous.launched
-        device = rendezvous.gather("device", device)[0]
-        if launched.local_rank is not None:
-            num_ranks = 1
-        elif launched.num_ranks is not None:
-            num_ranks = launched.num_ranks
-        else:  # process 0's machine may have GPUs and this one none, or the other way round
-            num_ranks = keys.num_processes if device == "cpu" else max(1, num_gpus)
-        if device == "mps" and len(rendezvous.machines) > 1:
-            raise UserError(
-                "torch has no collectives for Apple's GPUs: only one rank can train on them.",
-                "Write trainer.device=cpu for several ranks.",
-            )
-        if device != "cpu":
-            if num_ranks > (there := devices.num_gpus(device)):
+            threads = max(1, available_cores() // num_ranks)
+        else:
+            rendezvous.wait_at_most(keys.timeout)
+            launched, name = rendezvous.launched, socket.gethostname()
+            device = rendezvous.gather("device", device)[0]
+            if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
                 raise UserError(
-                    f"{launched.launcher} has started more ranks than GPUs: {num_ranks} on "
-                    f"{socket.gethostname()}, where torch sees {there}.",
-                    "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0 for "
-                    "the CPU.",
+                    f"{launched.launcher} has started one process on {name}, which is to have "
+                    f"{num_ranks} ranks.",
+                    f"Start the program by `torchrun --nproc-per-node {num_ranks}`.",
                 )
-            own = torch.device(device, _gpu_of(device, launched.local_rank or 0))
-            refuse_shared_gpus(rendezvous.gather("gpu", gpu_address(own)), rendezvous.machines)
-        counts = rendezvous.gather("num_ranks", num_ranks)
-        rendezvous.note_ranks(counts)
-        machines = [m for m, n in zip(rendezvous.machines, counts, strict=True) for _ in range(n)]
-        _check_servers(keys.servers, len(machines), device)
-        threads = keys.threads or max(1, rendezvous.cores // num_ranks)
-        return cls(
-            len(machines), device, threads, keys.timeout, tuple(machines), keys.servers, keys.grace
-        )
+            machines, threads = rendezvous.machines, rendezvous.cores
+            num_ranks = len(machines)
+            if device == "mps" and num_ranks > 1:
+                raise UserError(
+                    "torch has no collectives for Apple's GPUs: only one rank can train on them.",
+                    "Write trainer.device=cpu for several ranks.",
+                )
+            if device != "cpu":
+                if not devices.num_gpus(device):
+                    raise UserError(
+                        f"torch sees no GPU on {name}, where {launched.launcher} has started a "
+                        "rank.",
+                        "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0.",
+                    )
+                own = gpu_address(_gpu_of(device, launched.local_rank or 0))
+                refuse_shared_gpus(rendezvous.gather("gpu", own), machines)
+        if keys.servers and device != "cpu":
+            raise UserError(
+                f"distributed.servers={keys.servers} needs CPU ranks, but this run trains on GPUs.",
+                "Write trainer.gpus=0, or leave distributed.servers out.",
+            )
+        if keys.servers >= num_ranks:
+            raise UserError(
+                f"distributed.servers={keys.servers} of {num_ranks} ranks leaves none to train.",
+                "Start more ranks (distributed.num_processes, or by the launcher).",
+            )
+        threads = keys.threads or threads
+        return cls(num_ranks, device, threads, keys.timeout, machines, keys.servers, keys.grace)
 
 
-def _check_servers(servers: int, num_ranks: int, device: str) -> None:
-    """Refuse servers among ranks on GPUs, and so many that no rank trains."""
-    if servers and device != "cpu":
-        raise UserError(
-            f"distributed.servers={servers} needs CPU ranks, but this run trains on GPUs.",
-            "Write trainer.gpus=0, or leave distributed.servers out.",
-        )
-    if servers >= num_ranks:
-        ranks = "the only rank" if num_ranks == 1 else f"all {num_ranks} ranks"
-        raise UserError(
-            f"distributed.servers={servers} takes {ranks}: none is left to train.",
-            "Start more ranks (distributed.num_processes, or by the launcher), or fewer servers.",
-        )
-
-
-def _gpu_of(device: str, local_rank: int) -> int:
-    """The number of a rank's GPU among those that torch sees.
+def _gpu_of(device: str, local_rank: int) -> torch.device:
+    """A rank's GPU among those that torch sees.
 
     A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
     `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
     """
-    return local_rank % max(1, devices.num_gpus(device))
+    return torch.device(device, local_rank % max(1, devices.num_gpus(device)))
 
 
 def launch(
@@ -195,23 +181,25 @@ def launch(
             ended, those that trained after the same step.
     """
     if rendezvous is not None:
-        first, number = rendezvous.launched.process, 1
-        if rendezvous.launched.local_rank is None:
-            first, number = plan.machines.index(first), plan.machines.count(first)
-        control, store, host = rendezvous.control, rendezvous.address, rendezvous.host
-        if number == 1:
-            return _run_here(worker, payload, plan, control, first, rendezvous)
-        ranks, hosts = range(first, first + number), rendezvous.hosts
-        return _supervise(worker, payload, plan, log_dir, control, ranks, store, host, hosts)
+        return _run_here(worker, payload, plan, rendezvous.control, rendezvous)
     if plan.world_size == 1 and in_process:
         return _run_here(worker, payload, plan, RunControl())
     check_loopback()
     # Served by this process, so that the error of a failed rank outlives the rank.
     served = serve_store(plan.world_size, plan.timeout)
-    control, ranks = RunControl(served, rank=None), range(plan.world_size)
+    control = RunControl(served, rank=None)
+    control.grace = plan.grace
+    store = StoreAddress(LOOPBACK, served.port)
+    resume_collection()
     try:
-        store = StoreAddress(LOOPBACK, served.port)
-        _supervise(worker, payload, plan, log_dir, control, ranks, store, LOOPBACK)
+        with forward_to(control):
+            processes = [
+                start_process(
+                    _run_rank, (rank, worker, payload, plan, store), uses_gpu=plan.use_gpus
+                )
+                for rank in range(plan.world_size)
+            ]
+            Supervisor(processes, control, log_dir, plan.timeout).watch()
     finally:
         # Closes the server even if a traceback keeps this frame alive.
         control.close()
@@ -223,23 +211,19 @@ def _run_here(
     payload: Any,
     plan: LaunchPlan,
     control: RunControl,
-    rank: int = 0,
     rendezvous: Rendezvous | None = None,
 ) -> None:
     """Be a rank in this process: the only one, or that as which a launcher has started it."""
-    control.rank, control.grace, control.timeout = rank, plan.grace, plan.timeout
-    reporting: AbstractContextManager[None] = nullcontext()
     host, local_rank, store = LOOPBACK, 0, None
     if rendezvous is not None:
-        host, store, reporting = rendezvous.host, rendezvous.address, control.reporting_failure()
+        host, store = rendezvous.host, rendezvous.address
         local_rank = rendezvous.launched.local_rank or 0
     try:
-        with forward_to(control), reporting:
-            device = _device(plan, local_rank)
-            with devices.generator_kept(device):
-                _run(worker, payload, plan, control, rank, device, host, store)
+        reporting = nullcontext() if rendezvous is None else control.reporting_failure()
+        with forward_to(control), reporting, devices.generator_kept(_device(plan, local_rank)):
+            _run(worker, payload, plan, control, local_rank, host, store)
     except BaseException as error:
-        cause = error if rendezvous is None else control.cause_of(error)
+        cause = control.cause_of(error)
         if control.stop_requested and not isinstance(cause, RankLost):
             if rendezvous is None and isinstance(error, Exception):
                 _log.warning("While the run was being stopped: %s", error)
@@ -252,53 +236,16 @@ def _run_here(
             abort_process_group()
 
 
-def _supervise(
-    worker: Worker,
-    payload: Any,
-    plan: LaunchPlan,
-    log_dir: Path,
-    control: RunControl,
-    ranks: range,
-    address: StoreAddress,
-    host: str,
-    hosts: tuple[str, ...] = (),
-) -> None:
-    """Start the ranks of this machine, and wait for them."""
-    resume_collection()
-    control.grace = plan.grace
-    with forward_to(control):
-        processes = [
-            start_process(
-                _run_rank,
-                (rank, rank - ranks[0], worker, payload, plan, address, host, hosts),
-                uses_gpu=plan.use_gpus,
-            )
-            for rank in ranks
-        ]
-        Supervisor(processes, control, log_dir, plan.timeout, ranks[0]).watch()
-
-
 def _run_rank(
-    rank: int,
-    local_rank: int,
-    worker: Worker,
-    payload: Any,
-    plan: LaunchPlan,
-    address: StoreAddress,
-    host: str,
-    hosts: tuple[str, ...],
+    rank: int, worker: Worker, payload: Any, plan: LaunchPlan, address: StoreAddress
 ) -> None:
     """The main function of a rank that is a process of its own."""
-    store = address.connect(_CONNECT_SECONDS)
-    control = RunControl(BoundedStore(lambda: store, plan.timeout) if hosts else store, rank)
-    control.grace, control.timeout = plan.grace, plan.timeout
-    roster = Roster(plan.machines, hosts) if hosts else None
-    with Watch(control, roster, plan.timeout).running():
+    control = RunControl(address.connect(_CONNECT_SECONDS), rank)
+    with Watch(control).running():
         install_rank_handlers(control)
         try:
             with control.reporting_failure():
-                device = _device(plan, local_rank)
-                _run(worker, payload, plan, control, rank, device, host, address)
+                _run(worker, payload, plan, control, rank, LOOPBACK, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception:  # reported above: the parent raises it
@@ -313,17 +260,28 @@ def _run(
     payload: Any,
     plan: LaunchPlan,
     control: RunControl,
-    rank: int,
-    device: torch.device,
+    local_rank: int,
     host: str,
     address: StoreAddress | None,
 ) -> None:
     """Meet the other ranks, if there are some, and call the worker."""
+    control.grace, control.timeout = plan.grace, plan.timeout
     torch.set_num_threads(plan.threads)
+    rank, device = control.rank or 0, _device(plan, local_rank)
     context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
     if plan.world_size > 1 and address is not None:
         with control.waiting():
-            context = replace(context, machine_group=_join(context, plan, address))
+            store = address.connect(plan.timeout)
+            # Rank 0 serves a store for the decisions, on which ranks agree also without the parent.
+            if rank == 0:
+                control.decisions = served = serve_store(plan.world_size, plan.timeout, host)
+                store.set(_DECISIONS, f"{served.port} {host}")
+            else:
+                port, main = store.get(_DECISIONS).decode().split()
+                control.decisions = StoreAddress(main, int(port)).connect(plan.timeout)
+            # torch's own time limit is half an hour.
+            group = init_process_group(context, store, timedelta(seconds=plan.timeout))
+            context = replace(context, machine_group=group)
     if isinstance(worker, str):
         module, _, name = worker.partition(":")
         worker = cast(Callable[..., None], getattr(importlib.import_module(module), name))
@@ -333,29 +291,9 @@ def _run(
         dist.destroy_process_group()
 
 
-def _join(
-    context: DistributedContext, plan: LaunchPlan, address: StoreAddress
-) -> dist.ProcessGroup | None:
-    """Meet the other ranks: a process group, and rank 0's store for their decisions.
-
-    Returns:
-        The group of this machine's ranks; None: all ranks are on one.
-    """
-    store = address.connect(plan.timeout)
-    if context.is_main:
-        served = serve_store(plan.world_size, plan.timeout, context.host)
-        context.control.decisions = served
-        store.set(_DECISIONS, f"{served.port} {context.host}")
-    else:
-        port, host = store.get(_DECISIONS).decode().split()
-        context.control.decisions = StoreAddress(host, int(port)).connect(plan.timeout)
-    # torch's own time limit is half an hour.
-    return init_process_group(context, store, timedelta(seconds=plan.timeout))
-
-
 def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
     if not plan.use_gpus:
         return torch.device("cpu")
-    device = torch.device(plan.device, _gpu_of(plan.device, local_rank))
+    device = _gpu_of(plan.device, local_rank)
     devices.set_current(device)
     return device

@@ -54,6 +54,54 @@ class Launched:
         return self.process == 0
 
 
+class _Variables:
+    """Environment variables, an empty one as if it were not set."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def text(self, *names: str) -> str:
+        """The first of these variables that is set; empty if none is."""
+        return next((self._environ[name] for name in names if self._environ.get(name)), "")
+
+    def number(self, name: str) -> int:
+        """Its whole number."""
+        text = self.text(name)
+        if not text.isdecimal():
+            raise UserError(
+                f"{name}={text} is no number from 0 on; the launcher's other variables are set.",
+                "Start with torchrun or srun, which set all of them, or unset the others.",
+            )
+        return int(text)
+
+    def share(self, rank: str, size: str) -> tuple[int, int]:
+        """A number and how many there are, as RANK and WORLD_SIZE."""
+        number, count = self.number(rank), self.number(size)
+        if number >= count:
+            raise _contradiction(f"{rank}={number}", f"{size}={count}")
+        return number, count
+
+    def place(self, *addresses: str, otherwise: str = "", port: int = _PORT) -> tuple[str, int]:
+        """The address and the port at which all processes meet."""
+        address = self.text(*addresses, "MASTER_ADDR") or otherwise
+        given = self.text("MASTER_PORT", "PET_MASTER_PORT") or str(port)
+        if not address:
+            raise UserError(
+                "MASTER_ADDR is not set, but RANK and WORLD_SIZE are.",
+                "Set it to the address of process 0's machine, or start with torchrun or srun.",
+            )
+        if not given.isdecimal() or not 0 < int(given) < 1 << 16:
+            raise UserError(f"MASTER_PORT={given} is set, which is not a port: 1 to 65535.")
+        return address, int(given)
+
+
+def _contradiction(one: str, other: str) -> UserError:
+    return UserError(
+        f"{one} contradicts {other}.",
+        "Unset those that were set by hand: a launcher sets them all.",
+    )
+
+
 def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     """How this process was started; None: by no launcher, or as the only process.
 
@@ -61,92 +109,39 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
         UserError: The variables contradict each other, or some are missing.
     """
     variables = _Variables(environ)
-    found = _found(variables)
+    # torchrun's come first: it is started by the others, and sets all of its own. Then Kubeflow's,
+    # which sets RANK and WORLD_SIZE, too.
+    if variables.text("TORCHELASTIC_RUN_ID"):
+        rank, world_size = variables.share("RANK", "WORLD_SIZE")
+        local_rank, local_size = variables.share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        address, port = variables.place()
+        found: Launched | None = Launched(
+            "torchrun",
+            rank,
+            world_size,
+            local_rank,
+            address,
+            port,
+            has_store=variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            is_on_one_machine=local_size == world_size or _is_loopback(address),
+        )
+    elif variables.text("PET_NNODES"):
+        found = _kubeflow(variables)
+    else:
+        found = _slurm(variables) or _skypilot(variables) or _submitit_local(variables)
+        if found is not None:  # also WORLD_SIZE without RANK, as scripts export it for all tasks
+            for name, number in (("RANK", found.process), ("WORLD_SIZE", found.num_processes)):
+                if variables.text(name) and variables.number(name) != number:
+                    raise _contradiction(
+                        f"{name}={variables.text(name)}",
+                        f"{found.launcher}, which has started number {found.process} of "
+                        f"{found.num_processes}",
+                    )
+        if variables.text("RANK") or (found is None and variables.text("WORLD_SIZE")):
+            found = _torchs_variables(variables) or found
     if found is None or (found.num_processes == 1 and not found.has_store):
         return None
     return found
-
-
-def _found(variables: _Variables) -> Launched | None:
-    # torchrun's come first: it is started by the others, and sets all of its own.
-    if "TORCHELASTIC_RUN_ID" in variables:
-        return _torchrun(variables)
-    if (kubernetes := _kubeflow(variables)) is not None:
-        return kubernetes
-    outer = _slurm(variables) or _skypilot(variables) or _submitit_local(variables)
-    inner = _torchs_variables(variables, outer)
-    if outer is not None:  # also WORLD_SIZE without RANK, as scripts export it for all tasks
-        for name, number in (("RANK", outer.process), ("WORLD_SIZE", outer.num_processes)):
-            if name in variables and variables.number(name) != number:
-                raise UserError(
-                    f"{name}={variables.text(name)} contradicts {outer.launcher}, which has "
-                    f"started this process as number {outer.process} of {outer.num_processes}.",
-                    "Unset RANK and WORLD_SIZE: gnntrain reads the variables of "
-                    f"{outer.launcher} itself.",
-                )
-    return inner or outer
-
-
-class _Variables:
-    """Environment variables, an empty one as if it were not set."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
-    def __contains__(self, name: str) -> bool:
-        return bool(self._environ.get(name))
-
-    def text(self, *names: str) -> str:
-        """The first of these variables that is set; empty if none is."""
-        return next((self._environ[name] for name in names if name in self), "")
-
-    def required(self, name: str, other: str) -> str:
-        """Its text; `other` is a variable that comes with it."""
-        if name not in self:
-            raise UserError(
-                f"{name} is not set, but {other}={self.text(other)} is.",
-                "A launcher sets them all: start with torchrun or srun, or unset the others.",
-            )
-        return self._environ[name]
-
-    def number(self, name: str, other: str = "") -> int:
-        """Its whole number; see `required`."""
-        given = self.required(name, other)
-        if not given.isdecimal():
-            raise UserError(f"{name}={given} is set, which is not a number from 0 on.")
-        return int(given)
-
-    def share(self, rank: str, size: str) -> tuple[int, int]:
-        """A number and how many there are, as RANK and WORLD_SIZE."""
-        number, count = self.number(rank, size), self.number(size, rank)
-        if number >= count:
-            raise UserError(
-                f"{rank}={number} and {size}={count} contradict each other.",
-                f"{rank} counts from 0 to {size} - 1.",
-            )
-        return number, count
-
-    def port(self, otherwise: int) -> int:
-        given = self.text("MASTER_PORT", "PET_MASTER_PORT") or str(otherwise)
-        if not given.isdecimal() or not 0 < int(given) < 1 << 16:
-            raise UserError(f"MASTER_PORT={given} is set, which is not a port: 1 to 65535.")
-        return int(given)
-
-
-def _torchrun(variables: _Variables) -> Launched:
-    rank, world_size = variables.share("RANK", "WORLD_SIZE")
-    local_rank, local_world_size = variables.share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    address = variables.required("MASTER_ADDR", "TORCHELASTIC_RUN_ID")
-    return Launched(
-        "torchrun",
-        rank,
-        world_size,
-        local_rank,
-        address,
-        variables.port(_PORT),
-        variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        is_on_one_machine=local_world_size == world_size or _is_loopback(address),
-    )
 
 
 def _is_loopback(address: str) -> bool:
@@ -154,24 +149,19 @@ def _is_loopback(address: str) -> bool:
     return address in ("localhost", "::1") or address.startswith("127.")
 
 
-def _torchs_variables(variables: _Variables, outer: Launched | None) -> Launched | None:
+def _torchs_variables(variables: _Variables) -> Launched | None:
     """RANK and WORLD_SIZE, as torch reads them: by PyTorchJob, submitit, or a user's script."""
-    if "RANK" not in variables and ("WORLD_SIZE" not in variables or outer is not None):
-        return None
     rank, world_size = variables.share("RANK", "WORLD_SIZE")
     if world_size == 1:
         return None
     local_rank: int | None = None
-    if "LOCAL_WORLD_SIZE" in variables:
+    if variables.text("LOCAL_WORLD_SIZE"):
         local_rank, _ = variables.share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    elif "LOCAL_RANK" in variables:
+    elif variables.text("LOCAL_RANK"):
         local_rank = variables.number("LOCAL_RANK")
     if local_rank is not None and local_rank > rank:
-        raise UserError(
-            f"LOCAL_RANK={local_rank} and RANK={rank} contradict each other.",
-            "The number of a rank on its machine is not larger than its number in all.",
-        )
-    address, port = variables.required("MASTER_ADDR", "WORLD_SIZE"), variables.port(_PORT)
+        raise _contradiction(f"LOCAL_RANK={local_rank}", f"RANK={rank}")
+    address, port = variables.place()
     is_on_one = local_rank is not None and _is_loopback(address)
     return Launched(
         "the launcher", rank, world_size, local_rank, address, port, is_on_one_machine=is_on_one
@@ -180,9 +170,7 @@ def _torchs_variables(variables: _Variables, outer: Launched | None) -> Launched
 
 def _kubeflow(variables: _Variables) -> Launched | None:
     """PET_*, which Kubeflow's TrainJob and PyTorchJob set for torchrun: one process a machine."""
-    if "PET_NNODES" not in variables:
-        return None
-    nodes = variables.text("PET_NNODES")
+    nodes, ranks = variables.text("PET_NNODES"), variables.text("PET_NPROC_PER_NODE")
     if ":" in nodes:
         raise UserError(
             f"PET_NNODES={nodes} is set: a number of machines that changes needs torchrun.",
@@ -191,18 +179,8 @@ def _kubeflow(variables: _Variables) -> Launched | None:
     if nodes == "1":
         return None
     machine, machines = variables.share("PET_NODE_RANK", "PET_NNODES")
-    ranks = variables.text("PET_NPROC_PER_NODE")
     num_ranks = int(ranks) if ranks.isdecimal() else None
-    if "RANK" in variables:
-        rank, world_size = variables.share("RANK", "WORLD_SIZE")
-        if rank != machine or world_size not in (machines, machines * (num_ranks or 1)):
-            raise UserError(
-                f"RANK={rank} and WORLD_SIZE={world_size} contradict PET_NODE_RANK={machine} and "
-                f"PET_NNODES={machines}.",
-                "Leave out those that were set by hand.",
-            )
-    address = variables.text("PET_MASTER_ADDR") or variables.required("MASTER_ADDR", "PET_NNODES")
-    port = variables.port(_PORT)
+    address, port = variables.place("PET_MASTER_ADDR")
     return Launched("Kubernetes", machine, machines, None, address, port, num_ranks=num_ranks)
 
 
@@ -211,55 +189,37 @@ def _skypilot(variables: _Variables) -> Launched | None:
     hosts = variables.text("SKYPILOT_NODE_IPS").split()
     if len(hosts) < 2:
         return None
-    machine = variables.number("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
+    machine = variables.number("SKYPILOT_NODE_RANK")
     if machine >= len(hosts):
-        raise UserError(
-            f"SKYPILOT_NODE_RANK={machine} contradicts SKYPILOT_NODE_IPS, which has {len(hosts)}."
-        )
-    address = variables.text("MASTER_ADDR") or hosts[0]
-    return Launched("SkyPilot", machine, len(hosts), None, address, variables.port(_PORT))
+        raise _contradiction(f"SKYPILOT_NODE_RANK={machine}", f"{len(hosts)} SKYPILOT_NODE_IPS")
+    return Launched("SkyPilot", machine, len(hosts), None, *variables.place(otherwise=hosts[0]))
 
 
 def _slurm(variables: _Variables) -> Launched | None:
     """A task that srun has started; not a shell, nor the batch script itself."""
-    if "SLURM_STEP_ID" not in variables or "SLURM_PROCID" not in variables:
+    if not variables.text("SLURM_STEP_ID") or not variables.text("SLURM_PROCID"):
         return None
-    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in variables else "SLURM_NTASKS"
+    size = "SLURM_STEP_NUM_TASKS" if variables.text("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
     # A person types in the shell that is the task; what `srun` starts there has no terminal.
     is_interactive = variables.text("SLURM_JOB_NAME") in INTERACTIVE and os.isatty(0)
     if variables.text(size) in ("", "1") or is_interactive:
         return None
     task, num_tasks = variables.share("SLURM_PROCID", size)
+    counts = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    tasks = [int(n) for n, k in re.findall(_REPEATED, counts) for _ in range(int(k or 1))]
+    local_rank = None
+    if tasks and max(tasks) > 1:
+        # Numbers that are consecutive on a machine: SLURM's are not with --distribution=cyclic.
+        node, local_rank = variables.number("SLURM_NODEID"), variables.number("SLURM_LOCALID")
+        task = sum(tasks[:node]) + local_rank
     nodes = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     job = variables.text("SLURM_JOB_ID", "SLURM_JOBID")
-    counts = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    repeated = re.findall(_REPEATED, counts)
-    local_rank, tasks = None, [int(n) for n, times in repeated for _ in range(int(times or 1))]
-    if tasks:
-        if sum(tasks) != num_tasks:
-            raise UserError(f"{size}={num_tasks} contradicts SLURM_TASKS_PER_NODE={counts}.")
-        if max(tasks) > 1:
-            local_rank, task = _in_order(variables, tasks)
-    address = variables.text("MASTER_ADDR") or first_host(nodes)
-    port = variables.port(_SLURM_PORT + int("0" + job[-4:]))
-    name = "submitit" if "SUBMITIT_EXECUTOR" in variables else "srun"
+    address, port = variables.place(
+        otherwise=first_host(nodes), port=_SLURM_PORT + int("0" + job[-4:])
+    )
+    name = "submitit" if variables.text("SUBMITIT_EXECUTOR") else "srun"
     is_on_one = len(tasks) == 1
     return Launched(name, task, num_tasks, local_rank, address, port, is_on_one_machine=is_on_one)
-
-
-def _in_order(variables: _Variables, tasks: list[int]) -> tuple[int, int]:
-    """The local and the global number of this task, where those of a machine are consecutive.
-
-    SLURM's own numbers are not with `--distribution=cyclic`.
-    """
-    node = variables.number("SLURM_NODEID", "SLURM_PROCID")
-    local = variables.number("SLURM_LOCALID", "SLURM_PROCID")
-    if node >= len(tasks) or local >= tasks[node]:
-        raise UserError(
-            f"SLURM_NODEID={node} and SLURM_LOCALID={local} contradict the tasks a node that SLURM "
-            f"gives, {tasks}."
-        )
-    return local, sum(tasks[:node]) + local
 
 
 def _submitit_local(variables: _Variables) -> Launched | None:
@@ -268,8 +228,8 @@ def _submitit_local(variables: _Variables) -> Launched | None:
         return None
     task, num_tasks = variables.share("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS")
     job = "".join(filter(str.isdigit, variables.text("SUBMITIT_LOCAL_JOB_ID")))
-    port = variables.port(_SLURM_PORT + int("0" + job[-4:]))
     host = "127.0.0.1"
+    _, port = variables.place(otherwise=host, port=_SLURM_PORT + int("0" + job[-4:]))
     return Launched("submitit", task, num_tasks, task, host, port, is_on_one_machine=True)
 
 
@@ -277,7 +237,5 @@ def first_host(nodes: str) -> str:
     """The first host of SLURM's list: `n1` of `n[1-4,7],m1`, `a1b3` of `a[1-2]b[3-4]`."""
     found = re.match(_HOST, nodes)
     if found is None:
-        raise UserError(
-            f"SLURM_JOB_NODELIST={nodes} names no host.", "Set MASTER_ADDR to that of task 0."
-        )
+        return ""
     return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", found[0])

@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -26,12 +26,10 @@ import psutil
 from gnntrain.distributed.run_control import (
     SYNC_SECONDS,
     CollectiveTimeout,
-    Member,
     Phase,
     Progress,
     RunControl,
     is_timeout,
-    process_name,
 )
 from gnntrain.distributed.signals import CLOSE_SECONDS, ENDING, step_seconds
 from gnntrain.distributed.tcp_store import StoreTimeout
@@ -53,8 +51,6 @@ _NOTICE_SECONDS = 8.0
 _RAISE_SECONDS = 3.0
 # ... and in which a process must then end, unless it writes a checkpoint.
 _END_SECONDS = 7.0
-# Sent from outside or by a fault in the rank itself: never because another rank ended first.
-_OWN_ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)
 _MEMORY_HINT = (
     "The system kills a process when memory runs out: lower trainer.batch_size, sampler.fan_outs "
     "or the number of ranks."
@@ -68,56 +64,47 @@ class Roster:
     Attributes:
         machines: The number of each rank's machine, ascending from 0; empty: all are on this one.
         hosts: Name and address of each machine, as in "gnn2, 10.77.0.2".
-        of_machines: Whether its members are not ranks, but the one process that a launcher has
-            started on each machine.
-        ranks: With `of_machines` the ranks that each member starts; empty: not known yet.
         logs: The folder of the ranks' logs.
     """
 
     machines: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
-    of_machines: bool = False
-    ranks: tuple[range, ...] = ()
     logs: str = "RUN/logs"
 
-    def member(self, number: int) -> Member:
-        """The name by which `RunControl` knows a member."""
-        return process_name(number) if self.of_machines else number
-
-    def named(self, numbers: Sequence[int]) -> str:
-        """The members, for a sentence: "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"."""
-        groups = itertools.groupby(sorted(numbers), lambda n: self.machines[n] if self.hosts else 0)
+    def named(self, ranks: Sequence[int]) -> str:
+        """The ranks, for a sentence: "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"."""
+        groups = itertools.groupby(sorted(ranks), lambda n: self.machines[n] if self.hosts else 0)
         words = []
         for machine, group in groups:
-            members = [*group]
-            if self.of_machines:
-                members = [rank for n in members if self.ranks for rank in self.ranks[n]]
-            *most, last = map(str, members or ("",))
-            ranks = f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
-            place = f"machine {machine} ({self.hosts[machine]})" if self.hosts else ""
-            words.append(" on ".join(part for part in (ranks * bool(members), place) if part))
+            *most, last = map(str, group)
+            name = f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+            where = f" on machine {machine} ({self.hosts[machine]})" if self.hosts else ""
+            words.append(name + where)
         return " and ".join(words)
 
-    def lost(self, numbers: Sequence[int], has: str, where: str, hint: str) -> RankLost:
-        """The error that names lost members: `has` is what they have not done."""
-        name = self.named(numbers)
-        have = "have" if " and " in name else "has"
-        text = f"{name[0].upper()}{name[1:]} {have} {has}{where}."
-        return RankLost(text, f"{hint} Its log is {self.logs}/rank_{numbers[0]}.log.", numbers)
+    def ended(self, ranks: Sequence[int], places: Sequence[Progress] = ()) -> RankLost:
+        """The error that names ranks that have ended, and where the first was, if that is known."""
+        where = f", after {_where(places[0])}" if places else ""
+        return self._lost(ranks, f"ended without a word{where}", _MEMORY_HINT)
 
     def unanswered(
-        self, numbers: Sequence[int], timeout: float, places: Sequence[Progress] = ()
+        self, ranks: Sequence[int], timeout: float, places: Sequence[Progress] = ()
     ) -> RankLost:
-        """The error that names members for which others have waited in vain, and where they were
-        (empty: not known)."""
+        """The error that names ranks for which others have waited in vain, and where they were, if
+        that is known."""
         steps = " and ".join(dict.fromkeys(map(_where, places)))
-        return self.lost(
-            numbers,
-            f"not answered for {timeout:g} s",
-            f", since {steps}" if steps else "",
+        return self._lost(
+            ranks,
+            f"not answered for {timeout:g} s" + (f", since {steps}" if steps else ""),
             "A process is stopped or hangs, or a machine or the network between them has gone. "
             "Raise distributed.timeout if a step may take longer.",
         )
+
+    def _lost(self, ranks: Sequence[int], has: str, hint: str) -> RankLost:
+        name = self.named(ranks)
+        have = "have" if " and " in name else "has"
+        hint += f" Its log is {self.logs}/rank_{ranks[0]}.log."
+        return RankLost(f"{name[0].upper()}{name[1:]} {have} {has}.", hint, ranks)
 
 
 def _where(place: Progress) -> str:
@@ -133,18 +120,15 @@ class Watch:
     It ends the rank when the run is abandoned; when the parent process has gone (the rank first
     saves and stops as after SIGTERM); and when it is overdue, see `RunControl.must_end_within`.
 
-    Ranks on several machines have no supervisor that sees them all. There the thread also ends the
-    rank when another one has failed, or has given no sign of life for `timeout` seconds: rank 0
-    watches all, the others rank 0, and a rank that has lost a connection all.
+    Launched ranks have no supervisor that sees them all. There the thread also ends the rank when
+    another one has failed, or has given no sign of life for `timeout` seconds: rank 0 watches all,
+    the others rank 0, and a rank that has lost a connection all.
 
     Args:
         control: Of this rank.
         roster: The ranks on all machines; None: a supervisor watches them.
-        timeout: Seconds after which a silent rank is lost.
+        timeout: Seconds after which a silent rank is lost; may be changed.
         on_forced_end: Called before the process is ended by force, with the failure that ends it.
-
-    Attributes:
-        roster, timeout: As given; may be changed.
     """
 
     def __init__(
@@ -154,16 +138,15 @@ class Watch:
         timeout: float = math.inf,
         on_forced_end: Callable[[GnntrainError | None], None] = lambda _: None,
     ) -> None:
-        self._control, self.roster, self.timeout = control, roster, timeout
+        self._control, self._roster, self.timeout = control, roster or Roster(), timeout
         self._on_forced_end = on_forced_end
-        self._number = control.rank if control.process is None else control.process
-        self._watches_all = self._number == 0
-        self._seen = [Progress(beat=-1)] * (0 if roster is None else len(roster.machines))
+        self._watches_all = control.rank == 0
+        self._seen = [Progress(beat=-1)] * len(self._roster.machines)
         self._silence = [0.0] * len(self._seen)
         self._over, self._lock = threading.Event(), threading.Lock()
         self._looks_at, self._abandons_at = 0.0, math.inf
         self._failure: GnntrainError | None = None
-        if roster is not None:
+        if self._seen:
             control.find_cause = self.cause
 
     @contextmanager
@@ -183,19 +166,19 @@ class Watch:
         control, over = self._control, self._over
         parent, pid = multiprocessing.parent_process(), os.getppid()
         is_torchruns = "TORCHELASTIC_RUN_ID" in os.environ  # other launchers may leave it alone
-        while not over.wait(SYNC_SECONDS) and (not control.is_abandoned or control.is_supervising):
+        while not over.wait(SYNC_SECONDS) and not control.is_abandoned:
             if not parent.is_alive() if parent else is_torchruns and os.getppid() != pid:
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
                     over.wait(step_seconds(control.grace, signal.SIGTERM))
                 control.is_abandoned = True
             elif (failure := control.overdue()) is not None:
-                failure = control.cause_of(failure)
-                control.report_failure(failure)
-                self._end_by_force(failure)
+                self._failure = control.cause_of(failure)
+                control.report_failure(self._failure)
+                self._end_by_force()
             else:
                 self._tick()
-        if over.wait(0.0 if self.roster is None else _RAISE_SECONDS):
+        if over.wait(_RAISE_SECONDS if self._seen else 0.0):
             return
         os.kill(os.getpid(), signal.SIGTERM)
         deadline = time.monotonic() + _END_SECONDS
@@ -205,18 +188,18 @@ class Watch:
             control.sync()  # the supervisor waits for a checkpoint, too
             if control.is_writing():
                 deadline = max(deadline, time.monotonic() + CLOSE_SECONDS)
-        self._end_by_force(self._failure)
+        self._end_by_force()
 
-    def _end_by_force(self, failure: GnntrainError | None) -> None:
-        self._on_forced_end(failure)
-        os._exit(1 if failure is None else exit_code(failure))
+    def _end_by_force(self) -> None:
+        self._on_forced_end(self._failure)
+        os._exit(1 if self._failure is None else exit_code(self._failure))
 
     def _tick(self) -> None:
         """Synchronise, and every `LOOK_SECONDS` look for the others."""
         with self._lock:
             now, control = time.monotonic(), self._control
             control.sync()
-            if self.roster is None or now < self._looks_at:
+            if not self._seen or now < self._looks_at:
                 return
             self._looks_at = now + LOOK_SECONDS
             self.look()
@@ -231,22 +214,20 @@ class Watch:
 
     def look(self) -> None:
         """Read where the others are; called every `LOOK_SECONDS`."""
-        assert self.roster is not None
-        for number in range(len(self._seen) if self._watches_all else 1):
-            place = self._control.progress(self.roster.member(number))
-            is_same = place.beat == self._seen[number].beat and number != self._number
+        for rank in range(len(self._seen) if self._watches_all else 1):
+            place = self._control.progress(rank)
+            is_same = place.beat == self._seen[rank].beat and rank != self._control.rank
             # Time counts in looks: a process that was itself stopped accuses nobody.
-            self._silence[number] = is_same * (self._silence[number] + LOOK_SECONDS)
-            self._seen[number] = place
+            self._silence[rank] = is_same * (self._silence[rank] + LOOK_SECONDS)
+            self._seen[rank] = place
 
     def lost(self) -> RankLost | None:
         """The ranks from which nothing has come for `timeout` seconds, or rank 0, whose store has
         gone; None: there is none."""
-        assert self.roster is not None
         if isinstance(self._control.lost_store, StoreTimeout):
-            return self.roster.unanswered([0], self.timeout)
+            return self._roster.unanswered([0], self.timeout)
         if self._control.lost_store is not None:
-            return self._ended([0], "")
+            return self._roster.ended([0])
         silent = self._silent(self.timeout)
         return self._unanswered(silent) if silent else None
 
@@ -264,8 +245,7 @@ class Watch:
         is_others = control.failed_waiting or isinstance(error, RankLost | CollectiveTimeout)
         if isinstance(error, KeyboardInterrupt):
             # torchrun ends the ranks beside one that was killed: they ask the whole run to end.
-            has_begun = control.is_supervising or not control.is_starting
-            is_others = control.is_stopped_elsewhere and not has_begun
+            is_others = control.is_stopped_elsewhere and control.is_starting
         self._watches_all |= is_others
         failure, deadline = None, time.monotonic() + _OBSERVE_SECONDS * is_others
         while control.lost_store is None and (failure := control.first_failure()) is None:
@@ -279,9 +259,12 @@ class Watch:
             return failure
         # The exchange tells a time-out as a RankLost.
         is_late = is_timeout(error) or isinstance(error, CollectiveTimeout)
-        is_late |= isinstance(error, RankLost) and isinstance(error.__cause__, TimeoutError)
+        is_late |= isinstance(error, RankLost) and isinstance(
+            error.__cause__, TimeoutError | BlockingIOError
+        )
         if silent := self._silent(_SILENT_SECONDS):
-            return self._unanswered(silent) if is_late else self._ended(silent)
+            places = [self._seen[n] for n in silent]
+            return self._unanswered(silent) if is_late else self._roster.ended(silent, places)
         # Others wait for ranks that give signs of life.
         computing = [n for n, place in enumerate(self._seen) if not place.is_waiting]
         is_hanging = is_timeout(error) and 0 < len(computing) < len(self._seen)
@@ -291,16 +274,8 @@ class Watch:
         silent = [n for n, silence in enumerate(self._silence) if silence >= seconds]
         return [n for n in silent if self._seen[n].phase != Phase.ENDED]
 
-    def _unanswered(self, numbers: Sequence[int]) -> RankLost:
-        assert self.roster is not None
-        places = () if self.roster.of_machines else [self._seen[n] for n in numbers]
-        return self.roster.unanswered(numbers, self.timeout, places)
-
-    def _ended(self, numbers: Sequence[int], where: str | None = None) -> RankLost:
-        assert self.roster is not None
-        if where is None:
-            where = "" if self.roster.of_machines else f", after {_where(self._seen[numbers[0]])}"
-        return self.roster.lost(numbers, "ended without a word", where, _MEMORY_HINT)
+    def _unanswered(self, ranks: Sequence[int]) -> RankLost:
+        return self._roster.unanswered(ranks, self.timeout, [self._seen[n] for n in ranks])
 
 
 class Supervisor:
@@ -311,7 +286,6 @@ class Supervisor:
         control: The run control of this process.
         log_dir: The folder of the ranks' logs.
         timeout: Seconds that a rank waits for the others in a collective.
-        first: The number of the first of these ranks.
     """
 
     def __init__(
@@ -320,12 +294,9 @@ class Supervisor:
         control: RunControl,
         log_dir: Path,
         timeout: float,
-        first: int = 0,
     ) -> None:
-        self._processes = dict(enumerate(processes, first))
-        self._control, self._timeout = control, timeout
+        self._processes, self._control, self._timeout = processes, control, timeout
         self._roster = Roster(logs=str(log_dir))
-        control.is_supervising = True
         control.is_writing = lambda: self._is_writing
         self._began = time.monotonic()
         self._is_writing = False
@@ -339,42 +310,50 @@ class Supervisor:
                 hangs.
             Interrupted: A signal asked the run to stop.
         """
+        control = self._control
         try:
             while self._alive() and not self._failed():
                 self._wait_for_end(SYNC_SECONDS)
-                self._control.sync()
-                if self._control.stop_requested:
-                    return self._stop(self._control.stop_requested)
+                control.sync()
+                if control.stop_requested:
+                    return self._stop(control.stop_requested)
             if failed := self._failed():
-                self._control.sync()
+                control.sync()
                 signals = {code - 128 for code in failed.values()}
                 # All have acted on a signal, and this process has not read the request; unless
-                # they were ended beside a failure, also one on another machine.
-                has_failed = self._control.is_abandoned or self._control.first_failure() is not None
-                if signals <= {*ENDING} and not has_failed:
+                # they were ended beside a failure.
+                if signals <= {*ENDING} and control.first_failure() is None:
                     return self._stop(signals.pop())
                 self._fail(failed)
         finally:
-            for process in self._processes.values():  # at once after a second Ctrl-C
-                process.kill()
-                process.join()
+            self._kill()  # at once after a second Ctrl-C
 
     def _stop(self, number: int) -> None:
         """Let the ranks save after their step and end. They may have completed just before."""
         self._control.sync()  # the signal may have come after the last one
-        if all(place.phase != Phase.STARTING for place in self._places().values()):
+        if all(place.phase != Phase.STARTING for place in self._places()):
             self._wait(step_seconds(self._control.grace, number))
         self._end_where_they_are()
-        if all(process.exitcode == 0 for process in self._processes.values()):
+        if all(process.exitcode == 0 for process in self._processes):
             return
         if (cause := self._control.first_failure()) is not None:
             _log.warning("While the run was being stopped: %s", cause.message)
         raise Interrupted(number)
 
-    def _fail(self, failed: Mapping[int, int]) -> None:
-        places, alive = self._places(), self._alive()
+    def _fail(self, failed: dict[int, int]) -> None:
+        """End all after one has failed, and raise the cause."""
+        places, alive, control = self._places(), self._alive(), self._control
         computing = {n for n in alive if not places[n].is_waiting or self._is_stopped(n)}
-        cause = self._own_end(failed) or self._control.find_cause(RuntimeError())
+        # A rank that the system or a fault in itself has ended has caused all other errors.
+        own_ends = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)
+        killed = next((n for n, code in failed.items() if -code in own_ends), None)
+        cause = control.first_failure()
+        if killed is not None:
+            name = signal.Signals(-failed[killed]).name
+            is_memory = name == "SIGKILL" and container().kills > self._kills
+            why = ": the memory that its container may use ran out" if is_memory else ""
+            hint = _MEMORY_HINT if name == "SIGKILL" else None
+            cause = RankLost(f"Rank {killed} was ended by {name}{why}.", hint, [killed])
         self._wait(_NOTICE_SECONDS)
         # NCCL aborts a process that has waited for too long; and one where CUDA has failed. It does
         # not make the host wait: a rank that it has aborted was waiting, too.
@@ -385,19 +364,28 @@ class Supervisor:
         is_aborted = cause is None and -signal.SIGABRT in failed.values() and could_wait
         if (is_aborted or isinstance(cause, CollectiveTimeout)) and silent:
             raise self._roster.unanswered(silent, self._timeout, [places[n] for n in silent])
-        raise cause or self._control.find_cause(RuntimeError()) or _unexplained(failed)
+        if (cause := cause or control.first_failure()) is not None:
+            raise cause
+        rank, code = next(iter(failed.items()))
+        if code > 0:
+            raise RunError(f"Rank {rank} ended with exit code {code}.")
+        hint = "What it wrote before says why." if code == -signal.SIGABRT else None
+        raise RankLost(f"Rank {rank} was ended by {signal.Signals(-code).name}.", hint)
 
     def _end_where_they_are(self) -> None:
         """End the remaining ranks: by an exception, or by force if that takes too long."""
         self._control.is_abandoned = True
         self._control.sync()
         self._wait(_END_SECONDS)
-        for process in self._processes.values():
+        self._kill()
+
+    def _kill(self) -> None:
+        for process in self._processes:
             process.kill()
             process.join()
 
-    def _places(self) -> dict[int, Progress]:
-        return {rank: self._control.progress(rank) for rank in self._processes}
+    def _places(self) -> list[Progress]:
+        return [self._control.progress(rank) for rank in range(len(self._processes))]
 
     def _wait(self, seconds: float) -> None:
         """Wait until all ranks have ended, at most so long; longer while one writes a checkpoint,
@@ -412,38 +400,17 @@ class Supervisor:
         self._is_writing = False
 
     def _wait_for_end(self, seconds: float) -> None:
-        sentinels = [self._processes[rank].sentinel for rank in self._alive()]
-        mp_connection.wait(sentinels, seconds)
+        mp_connection.wait([self._processes[rank].sentinel for rank in self._alive()], seconds)
 
     def _alive(self) -> list[int]:
-        return [rank for rank, process in self._processes.items() if process.is_alive()]
+        return [rank for rank, process in enumerate(self._processes) if process.is_alive()]
 
     def _failed(self) -> dict[int, int]:
-        codes = {rank: process.exitcode for rank, process in self._processes.items()}
-        return {rank: code for rank, code in codes.items() if code}
-
-    def _own_end(self, failed: Mapping[int, int]) -> GnntrainError | None:
-        """The error of a rank that was killed or crashed, which caused all other errors."""
-        for rank, code in failed.items():
-            if -code in _OWN_ENDS:
-                name = signal.Signals(-code).name
-                is_memory = name == "SIGKILL" and container().kills > self._kills
-                why = ": the memory that its container may use ran out" if is_memory else ""
-                hint = _MEMORY_HINT if name == "SIGKILL" else None
-                return RankLost(f"Rank {rank} was ended by {name}{why}.", hint, [rank])
-        return None
+        codes = enumerate(process.exitcode for process in self._processes)
+        return {rank: code for rank, code in codes if code}
 
     def _is_stopped(self, rank: int) -> bool:
         try:
             return bool(psutil.Process(self._processes[rank].pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
-
-
-def _unexplained(failed: Mapping[int, int]) -> RunError:
-    rank, code = next(iter(failed.items()))
-    names = {-number: number.name for number in signal.Signals}
-    by = f"was ended by {names[code]}" if code in names else f"ended with exit code {code}"
-    hint = "What it wrote before says why." if code == -signal.SIGABRT else None
-    kind = RankLost if code < 0 else RunError  # by a signal: no error of its own
-    return kind(f"Rank {rank} {by}.", hint)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import (
@@ -23,8 +24,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.signals import HANDLED, block_signals
-from gnntrain.errors import UserError
+from gnntrain.errors import RESTART_CODE, UserError
 
 _PRELOADED = "gnntrain.preloaded"
 _STREAMS = (1, 2)
@@ -35,22 +37,25 @@ _started: list[Any] = []  # of multiprocessing's two servers those that this pro
 def start_server(preloaded: str = _PRELOADED) -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
     # Signals to the process group are for the ranks: the server ends with this process.
+    with _tracked():
+        forkserver.set_forkserver_preload([preloaded])
+        server: Any = forkserver._forkserver
+        is_new = server._forkserver_pid is None
+        with _our_modules_alone():
+            forkserver.ensure_running()
+        _started.extend([server] * is_new)
+
+
+@contextlib.contextmanager
+def _tracked() -> Iterator[None]:
+    """Block signals, once multiprocessing's tracker runs, which unblocks two when it starts."""
     with block_signals():
-        _start_tracker()
-        with block_signals():  # the tracker has unblocked two
-            forkserver.set_forkserver_preload([preloaded])
-            server: Any = forkserver._forkserver
-            is_new = server._forkserver_pid is None
-            with _our_modules_alone():
-                forkserver.ensure_running()
-            _started.extend([server] * is_new)
-
-
-def _start_tracker() -> None:
-    tracker: Any = resource_tracker._resource_tracker
-    is_new = tracker._pid is None
-    tracker.ensure_running()
-    _started.extend([tracker] * is_new)
+        tracker: Any = resource_tracker._resource_tracker
+        is_new = tracker._pid is None
+        tracker.ensure_running()
+        _started.extend([tracker] * is_new)
+        with block_signals():
+            yield
 
 
 @contextlib.contextmanager
@@ -114,16 +119,48 @@ def start_process(
     if not uses_gpu:
         start_server()
     process: BaseProcess
-    with block_signals():
-        _start_tracker()
-        with block_signals():  # the tracker has unblocked two
-            if uses_gpu:
-                process = get_context("spawn").Process(target=target, args=tuple(arguments))
-            else:
-                forked = (_Surroundings(), target, tuple(arguments))
-                process = get_context("forkserver").Process(target=_run, args=forked)
-            process.start()
+    with _tracked():
+        if uses_gpu:
+            process = get_context("spawn").Process(target=target, args=tuple(arguments))
+        else:
+            forked = (_Surroundings(), target, tuple(arguments))
+            process = get_context("forkserver").Process(target=_run, args=forked)
+        process.start()
     return process
+
+
+def run_ranks(machine: Launched, num_ranks: int) -> int:
+    """Start this command once for each rank of this machine, as torchrun would, and wait for all.
+
+    Args:
+        machine: How this process was started: one a machine.
+        num_ranks: Ranks of each machine.
+
+    Returns:
+        The exit code: of a rank that has not been killed, if one has failed.
+    """
+    ranks: list[subprocess.Popen[bytes]] = []
+    common = {
+        "TORCHELASTIC_RUN_ID": machine.launcher,
+        "MASTER_ADDR": machine.address,
+        "MASTER_PORT": str(machine.port),
+        "WORLD_SIZE": str(machine.num_processes * num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+    }
+    for local in range(num_ranks):
+        number = machine.process * num_ranks + local
+        own = {"RANK": str(number), "LOCAL_RANK": str(local)}
+        ranks.append(subprocess.Popen(sys.orig_argv, env=os.environ | common | own))
+
+    def pass_on(number: int, _frame: object) -> None:
+        for rank in ranks:
+            rank.send_signal(number)
+
+    for number in HANDLED:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    codes = [rank.wait() for rank in ranks]
+    return max(codes) or (RESTART_CODE if any(codes) else 0)
 
 
 def unblock_signals() -> None:

@@ -30,7 +30,6 @@ from gnntrain.errors import (
 from gnntrain.plugins import told
 
 E = TypeVar("E", bound=BaseException)
-Member = int | str  # the number of a rank, or the name of a process
 # A `torch.distributed.Store`. Its `compare_set`, `add` and `set` do not wait for a missing key.
 Store = Any
 
@@ -102,7 +101,6 @@ class RunControl:
     Args:
         store: Reached by all processes of the run.
         rank: This process's rank; None: it supervises the ranks.
-        process: The number of this process among those that a launcher has started, if it has.
 
     Attributes:
         decisions: The store of `commit` and `agreed`, reached by all ranks; `store` by default.
@@ -117,19 +115,14 @@ class RunControl:
         is_abandoned: Whether all ranks end where they are, without finishing their step; may be
             set.
         is_stopped_elsewhere: Whether another process was the first to ask the run to end.
-        is_supervising: Whether this process has started ranks, which it ends if one fails.
         failed_waiting: Whether this rank has failed while it waited for others.
         lost_store: Why the store no longer answers; None: it does.
     """
 
-    def __init__(
-        self, store: Store | None = None, rank: int | None = 0, process: int | None = None
-    ) -> None:
+    def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
         self._store: Store = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
         self.decisions = self._store
         self.rank = rank
-        self.process = process
-        self.is_supervising = False
         self.is_stopped_elsewhere = False
         self.stop_requested = 0
         self.is_abandoned = False
@@ -175,10 +168,9 @@ class RunControl:
 
     def _publish(self) -> None:
         progress = replace(self._progress, is_writing=self.is_writing(), beat=self._beat)
-        rank = () if self.rank is None else (self.rank,)
-        process = () if self.process is None else (process_name(self.process),)
-        for name in (*rank, *process):
-            self._store.set(_progress_key(name), " ".join(str(int(v)) for v in astuple(progress)))
+        if self.rank is not None:
+            text = " ".join(str(int(value)) for value in astuple(progress))
+            self._store.set(f"progress/{self.rank}", text)
 
     def commit(self, step: int, *, save: bool = False) -> None:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
@@ -273,10 +265,10 @@ class RunControl:
             raise
         self._progress = replace(self._progress, is_waiting=False)
 
-    def progress(self, member: Member) -> Progress:
-        """Where a rank or process was at its last `sync`."""
+    def progress(self, rank: int) -> Progress:
+        """Where a rank was at its last `sync`."""
         try:
-            if text := self._first(_progress_key(member)):
+            if text := self._first(f"progress/{rank}"):
                 phase, step, is_waiting, is_writing, beat = map(int, text.split())
                 return Progress(Phase(phase), step, bool(is_waiting), bool(is_writing), beat)
         except dist.DistError as error:
@@ -350,12 +342,3 @@ class RunControl:
 def is_timeout(error: BaseException) -> bool:
     """Whether a collective or the store ended because others did not answer in time."""
     return is_communication(error) and _TIME_OUT.search(str(error)) is not None
-
-
-def process_name(number: int) -> str:
-    """The name of a launcher's process among the members of a run."""
-    return f"process {number}"
-
-
-def _progress_key(member: Member) -> str:
-    return f"progress/{member}"

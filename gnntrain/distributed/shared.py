@@ -9,9 +9,11 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,22 +38,30 @@ def shared_tensor(
         OSError: There is not enough space; raised on all ranks of the machine.
     """
     size = max(1, math.prod(shape))
-    file: SharedFile | None = None
-    problem: str | None = None
-    if context.is_machine_main:
-        try:
-            file = SharedFile(size * dtype.itemsize, directory)
-        except OSError as error:
-            problem = str(error)
-    try:
-        path, problem = context.on_machine.broadcast((None if file is None else file.path, problem))
-        if path is None:
+    path, problem = "", ""
+    with ExitStack() as stack:
+        if context.is_machine_main:
+            try:
+                file: Any
+                if sys.platform != "linux":
+                    file = stack.enter_context(tempfile.NamedTemporaryFile(dir=directory))
+                # Without a name from the start: a rank that is killed leaves nothing.
+                elif directory is not None:
+                    file = stack.enter_context(tempfile.TemporaryFile(dir=directory))
+                else:
+                    file = stack.enter_context(os.fdopen(os.memfd_create("gnntrain-shared"), "w+b"))
+                linux = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+                path = linux if sys.platform == "linux" else file.name
+                # Reserved now: a disk that is full when a mapped page is written kills the process.
+                reserve = getattr(os, "posix_fallocate", lambda fd, _, n: os.truncate(fd, n))
+                reserve(file.fileno(), 0, size * dtype.itemsize)
+            except OSError as error:
+                problem = str(error)
+        path, problem = context.on_machine.broadcast((path, problem))
+        if problem:
             raise OSError(problem)
         flat = torch.from_file(path, shared=True, size=size, dtype=dtype)
         context.on_machine.barrier()
-    finally:
-        if file is not None:
-            file.close()
     return flat[: math.prod(shape)].view(*shape)
 
 
@@ -69,86 +79,33 @@ def exchange_rows(
         ranges: The rows of each machine.
     """
     if context.is_machine_main and matrix.numel() > 0:
-        own, count = context.machine, context.num_machines
+        own, count, device = context.machine, context.num_machines, context.device
         rows = max(1, _MESSAGE_BYTES // (matrix.shape[1] * matrix.element_size()))
+        messages = [
+            [matrix[i : min(i + rows, stop)] for i in range(start, stop, rows)]
+            for start, stop in ranges
+        ]
         with context.in_collective():
             for distance in range(1, count):
                 to, source = (own + distance) % count, (own - distance) % count
-                _swap(
-                    _messages(matrix, *ranges[own], rows),
-                    _messages(matrix, *ranges[source], rows),
-                    to=context.ranks_of(to)[0],
-                    source=context.ranks_of(source)[0],
-                    context=context,
-                )
+                peers = context.ranks_of(to)[0], context.ranks_of(source)[0]
+                for sent, received in zip_longest(messages[own], messages[source]):
+                    operations: list[dist.P2POp] = []
+                    if sent is not None:
+                        # NCCL reads and writes the memory of GPUs only.
+                        sent = sent.to(device)
+                        operations.append(
+                            dist.P2POp(dist.isend, sent, group=context.group, group_peer=peers[0])
+                        )
+                    if received is not None:
+                        buffer = received
+                        if device.type != "cpu":
+                            buffer = torch.empty_like(received, device=device)
+                        operations.append(
+                            dist.P2POp(dist.irecv, buffer, group=context.group, group_peer=peers[1])
+                        )
+                    for work in dist.batch_isend_irecv(operations):
+                        work.wait()
+                    if received is not None and buffer is not received:
+                        received.copy_(buffer)
     context.on_machine.barrier()
-
-
-def _messages(matrix: Tensor, start: int, stop: int, rows: int) -> Iterator[Tensor]:
-    """The rows `start … stop − 1` of a matrix, cut into views of so many rows."""
-    return (matrix[a : min(a + rows, stop)] for a in range(start, stop, rows))
-
-
-def _swap(
-    sent: Iterator[Tensor],
-    received: Iterator[Tensor],
-    *,
-    to: int,
-    source: int,
-    context: DistributedContext,
-) -> None:
-    """Send messages to the rank `to` while the rank `source` sends some to this one."""
-    group, device = context.group, context.device
-    for out, into in zip_longest(sent, received):
-        operations: list[dist.P2POp] = []
-        if out is not None:
-            operations.append(dist.P2POp(dist.isend, out.to(device), group=group, group_peer=to))
-        if into is not None:
-            # NCCL reads and writes the memory of GPUs only.
-            room = into if device.type == "cpu" else torch.empty_like(into, device=device)
-            operations.append(dist.P2POp(dist.irecv, room, group=group, group_peer=source))
-        for work in dist.batch_isend_irecv(operations):
-            work.wait()
-        if into is not None and room is not into:
-            into.copy_(room)
-
-
-class SharedFile:
-    """A file of `num_bytes` that exists until it is closed and no longer mapped by any process.
-
-    Attributes:
-        path: The path at which other processes of this user can open it.
-
-    Raises:
-        OSError: There is not enough space.
-    """
-
-    def __init__(self, num_bytes: int, directory: Path | None) -> None:
-        self._name: str | None = None
-        if directory is None and hasattr(os, "memfd_create"):
-            self._handle = os.memfd_create("gnntrain-shared")
-        else:
-            self._handle, self._name = tempfile.mkstemp(prefix=".gnntrain-shared-", dir=directory)
-        self.path = self._name or ""
-        try:
-            if sys.platform == "linux":
-                self._unlink()
-                self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
-            if hasattr(os, "posix_fallocate"):
-                # Reserved now: a disk that is full when a mapped page is written kills the process.
-                os.posix_fallocate(self._handle, 0, num_bytes)
-            else:
-                os.truncate(self._handle, num_bytes)
-        except OSError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file. Processes that mapped it keep it."""
-        self._unlink()
-        os.close(self._handle)
-
-    def _unlink(self) -> None:
-        if self._name is not None:
-            Path(self._name).unlink()
-            self._name = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import SimpleQueue
@@ -25,6 +25,8 @@ from gnntrain.errors import RunError, UserError
 LOOPBACK = "127.0.0.1"
 _CHECK_SECONDS = 10.0
 _TICK_SECONDS = 0.2
+# Of no machine (RFC 5737, RFC 3849): only the route to them is looked up.
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 class StoreTimeout(dist.DistNetworkError):
@@ -98,13 +100,7 @@ class BoundedStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where a store is served.
-
-    Attributes:
-        host: The address.
-        port: The port.
-        prefix: Of the keys: those of other prefixes are not seen.
-    """
+    """Where a store is served, and the prefix of the keys that a client of it sees."""
 
     host: str
     port: int
@@ -120,6 +116,16 @@ class StoreAddress:
         return PrefixStore(self.prefix, store) if self.prefix else store
 
 
+def listen(host: str, port: int = 0, backlog: int | None = None) -> socket.socket:
+    """A socket that listens at one address of this machine; port 0: the system chooses one.
+
+    Raises:
+        OSError: The address is not this machine's, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=backlog)
+
+
 def check_loopback() -> None:
     """Check that processes can connect at 127.0.0.1; otherwise ranks would retry for minutes.
 
@@ -127,7 +133,7 @@ def check_loopback() -> None:
         RunError: They cannot.
     """
     try:
-        with socket.create_server((LOOPBACK, 0)) as listener:
+        with listen(LOOPBACK) as listener:
             socket.create_connection(listener.getsockname(), _CHECK_SECONDS).close()
     except OSError as error:
         raise RunError(
@@ -150,14 +156,12 @@ def serve_store(world_size: int, timeout: float, host: str = LOOPBACK, port: int
     Raises:
         OSError: The address is not this machine's, or the port is taken.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family, backlog=2 * world_size) as listener:
-        port = listener.getsockname()[1]
+    with listen(host, port, backlog=2 * world_size) as listener:
         # TCPStore takes the listening socket over, so that no other process can take the port. A
         # socket that TCPStore opens itself would listen on all interfaces.
         return TCPStore(
             host,
-            port,
+            listener.getsockname()[1],
             is_master=True,
             wait_for_workers=False,
             timeout=timedelta(seconds=timeout),
@@ -171,14 +175,11 @@ def interface_of(host: str) -> str:
     Raises:
         UserError: None has.
     """
-    if host == LOOPBACK:
-        return "lo0" if sys.platform == "darwin" else "lo"
-    wanted = ipaddress.ip_address(host)
     for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            if address.family in (socket.AF_INET, socket.AF_INET6):
-                found = ipaddress.ip_address(address.address.partition("%")[0])
-                if found == wanted:
+        for one in addresses:
+            if one.family in (socket.AF_INET, socket.AF_INET6):
+                found = ipaddress.ip_address(one.address.partition("%")[0])
+                if found == ipaddress.ip_address(host):
                     return str(name)
     raise UserError(f"No network interface of this machine has the address {host}.")
 
@@ -203,3 +204,11 @@ def own_address(towards: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
         return str(probe.getsockname()[0])
+
+
+def outward_address() -> str | None:
+    """The address from which this machine reaches others; None: it has no route to any."""
+    for elsewhere in _ELSEWHERE:
+        with suppress(OSError):
+            return own_address(elsewhere)
+    return None

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gnntrain.config import DATASET_NAMES, DatasetConfig, SyntheticConfig, SyntheticMAGConfig
-from gnntrain.config.names import SYNTHETIC_MAG, SYNTHETIC_NAMES
-from gnntrain.config.published import PUBLISHED, GraphSize
+from gnntrain.config.published import PUBLISHED, SYNTHETIC_MAG, SYNTHETIC_NAMES, GraphSize
 from gnntrain.data.stores import FoundStore
 from gnntrain.plugins import DATASETS, plugin_names
 from gnntrain.reporting.text import counted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,6 +18,7 @@ from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.embedding import LearntRows
 from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
+from gnntrain.models.plain import LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 if TYPE_CHECKING:
@@ -34,54 +34,27 @@ SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
 
 
-@dataclass(frozen=True)
-class LayerTypes:
-    """The types and widths of one layer.
-
-    Attributes:
-        in_channels: Width of the layer's input, by the node types that it reads.
-        out_channels: Width of its output.
-        node_types: The node types whose rows it computes.
-        edge_types: The edge types into these, in the graph's order.
-        is_output: Whether it gives the model's outputs.
-        one_hot: The node types whose input is one-hot. Such an input times a matrix is a row of the
-            matrix: the node's row in the table holds, side by side, those of all the matrices.
-    """
-
-    in_channels: Mapping[NodeType, int]
-    out_channels: int
-    node_types: tuple[NodeType, ...]
-    edge_types: tuple[EdgeType, ...]
-    is_output: bool
-    one_hot: tuple[NodeType, ...] = ()
-
-    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
-        """The edge types whose destinations are of `node_type`."""
-        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
-
-
 class HeteroConv:
     """A mixin: one layer's rows of each node type from those of its in-neighbours.
 
-    Destinations of one type are computed in *stages*. A stage is a group of edge types whose
-    messages are computed together: all of them where a softmax covers all in-neighbours (HGT), one
-    edge type at a time where the messages need source rows of its own (R-GAT). The rows of the
-    stages are added.
+    Destinations of one type are computed in *stages*, whose rows are added: groups of edge types
+    with a common softmax (HGT), or one edge type at a time.
 
     Attributes:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
-        aggregates_input: Whether `on_blocks` takes the layer's input also where `source` names
-            transformed rows: the product then follows a linear aggregation.
-        sources_hold_dst: Whether `on_blocks` reads the destinations' rows among the sources'.
-        reads_own: Whether `on_blocks` or `finish` reads `h_dst`.
+        is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
+            then hold the destinations'.
         is_joint: Whether all edge types into a node type are one stage.
+        is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
+            also where `source` names transformed rows, and multiplies after the aggregation.
+        gives_layer: Whether `on_blocks` is the whole layer, in one operator, without `h_dst`.
     """
 
     needs: BlockNeeds = BlockNeeds(rows=True)
-    aggregates_input: bool = False
-    sources_hold_dst: ClassVar[bool] = False
-    reads_own: bool = True
+    is_one_relation: ClassVar[bool] = False
     is_joint: bool = False
+    is_linear: bool = False
+    gives_layer: bool = False
 
     def columns(self, key: SourceKey) -> slice:  # noqa: ARG002
         """Which columns of the layer's input an edge type reads of its sources, or a node type of
@@ -107,16 +80,9 @@ class HeteroConv:
     def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
-        """The rows of one stage for some destinations.
-
-        Args:
-            blocks: The in-edges, by the edge types of the stage.
-            sources: The rows that each edge type aggregates, see `source`.
-            h_dst: `[num_dst, …]`, the layer's input for the destinations, see `columns`.
-
-        Returns:
-            `[num_dst, …]`, to be added to those of other stages.
-        """
+        """The rows of one stage for some destinations, `[num_dst, …]`, by the edge types of the
+        stage from its blocks and the rows that it aggregates (see `source`), and from `h_dst`,
+        `[num_dst, …]`, the layer's input for the destinations (see `columns`)."""
         raise NotImplementedError
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
@@ -137,7 +103,7 @@ class HeteroConv:
             rows = _columns(inputs[edge_type[0]], self.columns(edge_type))
             edges, key = hop.edges[edge_type], self.source(edge_type)
             # The transform narrows the rows, but multiplies those of all sources.
-            if key is None or (self.aggregates_input and edges.num_src > 2 * edges.num_dst):
+            if key is None or (self.is_linear and edges.num_src > 2 * edges.num_dst):
                 return rows
             if key not in transformed:
                 transformed[key] = self.transform(in_memory(rows), key)
@@ -155,11 +121,7 @@ class HeteroConv:
         return out
 
     def pyg_layer(self) -> PyGLayer:
-        """The same layer by PyG, for `gnntrain export`.
-
-        Raises:
-            UserError: PyG has no such layer.
-        """
+        """The same layer by PyG, for `gnntrain export`; UserError: it has none."""
         raise NotImplementedError
 
 
@@ -174,7 +136,7 @@ class BlockConv(HeteroConv):
 
     needs = BlockNeeds()
     has_transform: ClassVar[bool] = False
-    sources_hold_dst = True
+    is_one_relation = True
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         return edge_type if self.has_transform else None
@@ -203,14 +165,17 @@ class LinearConv(HeteroConv):
     Attributes:
         types: The types and widths of the layer; of one relation `in_channels`, `out_channels`.
         reduce: The reduction. Of a sum, sampled in-neighbours give an unbiased estimate.
-        is_one_relation: Whether it is a convolution of PyG, of the nodes of one type.
     """
 
     types: LayerTypes
     in_channels: int
     out_channels: int
     reduce: Reduce
-    is_one_relation: ClassVar[bool] = False
+    needs = property(lambda self: BlockNeeds(rows=True, degree=self.reduce == "sum"))
+    is_linear = property(lambda self: self.reduce != "max")
+    gives_layer = property(
+        lambda self: self.is_one_relation and self.is_linear and self.source(EDGE) is None
+    )
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         """W_r, `[out, in]`, for the columns that the edge type reads."""
@@ -235,19 +200,10 @@ class LinearConv(HeteroConv):
         scale = block.edges.shares(exact_type(dtype)) if is_mean else sampling_scale(block)
         return Sum(*block.edges, scale=scale)
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether the layer is a linear map of the aggregates."""
-        return self.reduce != "max"
-
-    @property
-    def gives_layer(self) -> bool:
-        """Whether `on_blocks` is the whole layer, in one operator."""
-        return self.is_one_relation and self.is_linear and self.source(EDGE) is None
-
-    needs = property(lambda self: BlockNeeds(rows=True, degree=self.reduce == "sum"))
-    aggregates_input = property(lambda self: self.is_linear)
-    reads_own = property(lambda self: not self.gives_layer)
+    def aggregated(self, source: Rows, block: Block) -> Tensor:
+        """The aggregates of a block's in-neighbours, `[num_dst, F]`."""
+        dtype = (source if isinstance(source, Tensor) else source.rows).dtype
+        return aggregate(source, block, self.total(block, dtype))
 
     def on_hop(
         self,
@@ -257,22 +213,22 @@ class LinearConv(HeteroConv):
         dropout: float | None = None,
     ) -> dict[NodeType, Tensor]:
         """See `HeteroConv`; with a `dropout` probability ReLU and dropout follow."""
-        is_linear, is_single = self.is_linear, self.is_one_relation
+        multiplies_last, is_single = self.is_linear, self.is_one_relation
         edges = [edge for t in node_types for edge in hop.into(t)]
-        if is_linear and any(map(self.source, edges)):  # the transform narrows the rows
-            is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
+        if multiplies_last and any(map(self.source, edges)):  # the transform narrows the rows
             is_read = is_single and any(isinstance(rows, LazyFeatures) for rows in h.values())
-            is_linear = is_read or not is_whole
-        if is_linear:
+            is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
+            multiplies_last = is_read or not is_whole
+        if not multiplies_last:
+            outputs = super().on_hop(h, hop, node_types)
+        else:
             rows = [
                 r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
             ]
             parts = [self._part(t, hop.into(t), [*h], hop.num_dst[t]) for t in node_types]
             sums = linear_sums(rows, parts, dropout if is_single else None)
             outputs = dict(zip(node_types, sums, strict=True))
-        else:
-            outputs = super().on_hop(h, hop, node_types)
-        if dropout is None or (is_linear and is_single):
+        if dropout is None or (multiplies_last and is_single):
             return outputs
         return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
 
@@ -311,9 +267,7 @@ class LinearConv(HeteroConv):
             node_type = edge_type[2]
             part = self._part(node_type, blocks, [node_type], block.num_dst)
             return linear_sums([*sources.values()], [part])[0]
-        source = sources[edge_type]
-        dtype = (source if isinstance(source, Tensor) else source.rows).dtype
-        rows = aggregate(source, block, self.total(block, dtype))
+        rows = self.aggregated(sources[edge_type], block)
         is_transformed = rows.shape[1] != self.widths(edge_type)[0]
         return rows if is_transformed else self.transform(rows, edge_type)
 

@@ -22,19 +22,11 @@ class RowGradient(NamedTuple):
 class EmbeddingTable(nn.Module):
     """A learnt row for each node, of which a step updates only those of its batch.
 
-    `weight` stands in the state dict as any parameter does, but neither DDP nor a dense optimiser
-    updates it: it requires no gradient. `forward` makes the batch's rows a leaf of autograd; after
-    the backward pass `take_gradient` returns the rows and their gradient for a row-wise optimiser,
-    which changes `weight` in place. The initial rows are Xavier-uniform, as in OGB's and DGL's
-    examples.
-
-    Args:
-        num_nodes: Number of rows.
-        channels: Their width.
-        parts: The columns are this many tables of equal width side by side, each drawn as one.
-
-    Attributes:
-        weight: float `[num_nodes, channels]`.
+    `weight`, float `[num_nodes, channels]`, stands in the state dict, but requires no gradient:
+    neither DDP nor a dense optimiser updates it. `forward` makes the batch's rows a leaf of
+    autograd; after the backward pass `take_gradient` returns their gradient for a row-wise
+    optimiser, which changes `weight` in place. The initial rows are Xavier-uniform, as in OGB's and
+    DGL's examples; of several `parts` side by side each is drawn as a table.
     """
 
     def __init__(self, num_nodes: int, channels: int, parts: int = 1) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
@@ -69,13 +68,10 @@ class GAT(GNN):
     weights are not used.
 
     Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
         heads: Attention heads of a hidden layer; must divide hidden_channels.
         output_heads: Attention heads of the last layer; their outputs are averaged.
         attention_dropout: Share of the attention weights to drop in training.
         negative_slope: Slope of the attention's leaky ReLU below zero.
-        **scaffold: See `GNN`.
     """
 
     config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
@@ -105,7 +101,6 @@ class GAT(GNN):
         conv: Any = self.convs[0]
         last: Any = self.convs[-1]
         slope, v2 = conv.negative_slope, {"v2": True} if self.pyg_conv == "GATv2Conv" else {}
-        made = self.basic_gnn("GAT", **v2, heads=conv.heads, negative_slope=slope)
         changes = []
         if last.heads != conv.heads:  # PyG's GAT has as many heads in its last layer as elsewhere
             changes.append(
@@ -114,7 +109,8 @@ class GAT(GNN):
             )
         if changes or conv.dropout != self.dropout.p:
             changes += ["for conv in model.convs:", f"    conv.dropout = {conv.dropout}"]
-        return replace(made, changes=changes, imports=[*made.imports, self.pyg_conv])
+        more = {**v2, "heads": conv.heads, "negative_slope": slope}
+        return self.basic_gnn("GAT", changes=changes, imports=[self.pyg_conv], **more)
 
 
 def head_options(width: int, is_output: bool, heads: int, output_heads: int) -> dict[str, Any]:

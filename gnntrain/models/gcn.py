@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Unpack
 
 import torch
@@ -21,7 +20,7 @@ from gnntrain.sampling.block import Block, BlockNeeds
 class BlockGCNConv(LinearConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's classes carry no types
     """Σ_{u ≠ v} n_v w_uv n_u W x_u + n_v² l_v W x_v + b, with n and l of `Block.norm`."""
 
-    is_one_relation = sources_hold_dst = True
+    is_one_relation = True
     reduce = "sum"
     needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
 
@@ -51,11 +50,6 @@ class GCN(GNN):
     with all neighbours gives the full graph's answer; sampled in-neighbours give an unbiased
     estimate of the sum. Each node has one self loop: of several in the data the last one, with its
     weight l_v; else one of weight 1.
-
-    Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
-        **scaffold: See `GNN`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
@@ -65,4 +59,4 @@ class GCN(GNN):
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
-        return replace(self.basic_gnn("GCN"), inputs=("x", "edge_index", "edge_weight"))
+        return self.basic_gnn("GCN", inputs=("x", "edge_index", "edge_weight"))

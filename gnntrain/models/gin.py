@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Unpack
 
 import torch_geometric.nn as pyg
@@ -35,11 +34,8 @@ class GIN(GNN):
     inner MLP is `hidden_channels` wide, with the scaffold's norm and activation between its layers.
 
     Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
         train_eps: Learn epsilon, the extra weight of a node's own value; false: it is 0.
         mlp_layers: Linear layers of each convolution's MLP.
-        **scaffold: See `GNN`.
     """
 
     config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
@@ -61,7 +57,6 @@ class GIN(GNN):
         self.train_eps = train_eps
 
     def pyg_model(self) -> PyGModel:
-        made = self.basic_gnn("GIN", train_eps=self.train_eps)
         options = ", ".join(f"{key}={value!r}" for key, value in self.act_and_norm.items())
         changes = []
         for i in range(self.num_layers):
@@ -70,4 +65,5 @@ class GIN(GNN):
             if widths != [widths[0], widths[-1], widths[-1]]:  # as in PyG's GIN
                 mlp = f"MLP({widths}, {options})"
                 changes.append(f"model.convs[{i}] = GINConv({mlp}, train_eps={self.train_eps})")
-        return replace(made, changes=changes, imports=[*made.imports, "GINConv", "MLP"])
+        imports = "GINConv", "MLP"
+        return self.basic_gnn("GIN", changes=changes, imports=imports, train_eps=self.train_eps)

@@ -11,8 +11,9 @@ from torch_geometric.nn.module_dict import ModuleDict
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import LayerTypes, LinearConv, Root
-from gnntrain.models.pyg_model import PyGLayer
+from gnntrain.models.conv import LinearConv, Root
+from gnntrain.models.plain import LayerTypes
+from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 
 
 class BlockHeteroSAGEConv(LinearConv, nn.Module):
@@ -57,7 +58,8 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
         options = {e: {n: getattr(conv, n) for n in names} for e, conv in self.convs.items()}
         weights = self.convs.state_dict(prefix="convs.", keep_vars=True)
         own = {t: self.root(t) for t, _ in self.lins.items()}
-        return PyGLayer("SAGEConv", options, weights, "mean" if self.is_mean else "sum", own)
+        aggr = "mean" if self.is_mean else "sum"
+        return pyg_layer("SAGEConv", options, weights, own, aggr=aggr)
 
 
 class HeteroSAGE(HeteroGNN):
@@ -66,11 +68,8 @@ class HeteroSAGE(HeteroGNN):
     The same as PyG's `HeteroConv` of a `SAGEConv` for each relation. Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         aggregator: How to aggregate the neighbours' values of a relation.
         relation_aggregator: How to aggregate the relations.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

@@ -18,8 +18,9 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, pair_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey
-from gnntrain.models.pyg_model import PyGLayer
+from gnntrain.models.conv import HeteroConv, Rows, SourceKey
+from gnntrain.models.plain import LayerTypes
+from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
@@ -140,15 +141,16 @@ class BlockHGTConv(HeteroConv, nn.Module):
             for t, lin in self.q_lin.items():
                 weights[f"kqv_lin.lins.{t}.{name}"][hidden : 2 * hidden] = getattr(lin, name)
                 weights[f"out_lin.lins.{t}.{name}"] = getattr(self.out_lin[t], name)
-        weights |= {f"skip.{ParameterDict.to_internal_key(t)}": s for t, s in self.skip.items()}
+        weights |= self.skip.state_dict(prefix="skip.", keep_vars=True)
         for edge_type, prior in self.p_rel.items():
             key = ParameterDict.to_internal_key("__".join(edge_type))
             weights[f"p_rel.{key}"] = prior.unsqueeze(0)
         for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
             stacked = torch.stack([matrices[edge_type] for edge_type in types.edge_types], dim=1)
             weights[f"{name}.weight"] = stacked.flatten(0, 1)
-        lin = (self.lin.weight, self.lin.bias) if isinstance(self.lin, nn.Linear) else None
-        return PyGLayer("HGTConv", options, weights, own=own, lin=lin)
+        lin = {"lin": (hidden, types.out_channels)} if types.is_output else {}
+        arguments, named = pyg_layer("HGTConv", options, weights, own, **lin)
+        return arguments, {**named, **self.lin.state_dict(prefix="lin.", keep_vars=True)}
 
 
 class HGT(HeteroGNN):
@@ -159,10 +161,7 @@ class HGT(HeteroGNN):
     linear map of the target's rows gives the outputs. Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         heads: Attention heads; must divide hidden_channels.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

@@ -28,13 +28,7 @@ class BlockLinear(BlockConv, nn.Linear):
 
 
 class MLP(GNN):
-    """h_v ← W h_v + b. It reads no edge.
-
-    Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
-        **scaffold: See `GNN`.
-    """
+    """h_v ← W h_v + b. It reads no edge."""
 
     uses_graph = False
 

@@ -3,100 +3,225 @@
 
 from __future__ import annotations
 
-import types  # noqa: F401  # a package's own model of typed graphs needs it
+import types  # noqa: F401  # of the `schema` in an exported model
 import warnings
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch_geometric.nn.module_dict import ModuleDict
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 
-def with_residuals(base: Any) -> Any:
-    """PyG's model class `base` with each layer's input added to its output, mapped if need be."""
+class LayerTypes(NamedTuple):
+    """The types and widths of one layer.
 
-    class WithResiduals(base):  # type: ignore[misc]  # PyG's classes carry no types
-        def __init__(self, in_channels, hidden_channels, num_layers, out_channels, **options):
-            super().__init__(in_channels, hidden_channels, num_layers, out_channels, **options)
-            last = hidden_channels if self.jk_mode else out_channels
-            widths = [in_channels, *[hidden_channels] * (num_layers - 1), last]
-            self.residuals = torch.nn.ModuleList(
-                torch.nn.Identity() if before == after else torch.nn.Linear(before, after)
-                for before, after in pairwise(widths)
-            )
-
-        def forward(self, x, edge_index, edge_weight=None):
-            weight = {"edge_weight": edge_weight} if self.supports_edge_weight else {}
-            rows = []
-            for i, conv in enumerate(self.convs):
-                out = conv(x, edge_index, **weight)
-                is_output = i == self.num_layers - 1 and not self.jk_mode
-                if not is_output:
-                    out = self.norms[i](out)
-                    out = self.act(out) if self.act is not None else out
-                x = out + self.residuals[i](x)
-                x = x if is_output else self.dropout(x)
-                rows.append(x)
-            return self.lin(self.jk(rows)) if self.jk_mode else x
-
-    return WithResiduals
-
-
-class TypedLayers(torch.nn.Module):
-    """From the rows of each node type, `x_dict`, to the outputs by node type.
-
-    projections, and of a layer `own` and `residuals`: by node type the widths of linear maps, none
-    of the identity. A layer's `options` are the keywords of `conv`; with `aggr` by edge type, of a
-    `HeteroConv`.
+    in_channels: width of the layer's input, by the node types that it reads.
+    out_channels: width of its output.
+    node_types: the node types whose rows it computes.
+    edge_types: the edge types into these, in the graph's order.
+    is_output: whether it gives the model's outputs.
+    one_hot: the node types whose input is one-hot. Such an input times a matrix is a row of the
+        matrix: the node's row in the table holds, side by side, those of all the matrices.
     """
 
-    def __init__(self, node_types, projections, layers, lin, dropout, act, norm, norm_kwargs=None):
+    in_channels: dict[str, int]
+    out_channels: int
+    node_types: tuple[str, ...]
+    edge_types: tuple[tuple[str, str, str], ...]
+    is_output: bool
+    one_hot: tuple[str, ...]
+
+    def into(self, node_type: str) -> tuple[tuple[str, str, str], ...]:
+        """The edge types whose destinations are of `node_type`."""
+        return tuple(edge for edge in self.edge_types if edge[2] == node_type)
+
+
+class Layers(torch.nn.Module):
+    """A stack of convolutions, each followed by norm, activation, residual and dropout.
+
+    Layer i computes the rows of the node types that reach the target type in the layers after it;
+    there are parameters for these alone, by node type (with `is_typed` in dictionaries). The layer
+    that gives the outputs has no norm, activation and dropout; with jk that is a linear map `lin`,
+    and all convolutions are hidden_channels wide. A residual comes after the activation, through a
+    linear map where widths differ. one_hot: node types without features have one-hot input, see
+    `LayerTypes`: the number of matrices that all edge types share, or 0: each has its own.
+
+    model(x, edge_index, more): features and edges; of typed graphs by type. `more` is edge_weight,
+    or of typed graphs the nodes of a batch, int64 [num_nodes] of each type whose rows are learnt.
+    None: all nodes of the graph of training, in order.
+    """
+
+    def __init__(
+        self,
+        make_conv: Any,
+        schema: Any,
+        out_channels: int,
+        *,
+        hidden_channels: int = 128,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        norm: str = "none",
+        activation: str = "relu",
+        residual: bool = False,
+        jk: str = "none",
+        project_inputs: bool = True,
+        embedding_channels: int | None = None,
+        one_hot: int | None = None,
+        is_typed: bool = True,
+    ) -> None:
         super().__init__()
-        self.node_types, self.edge_types = node_types, [layer["edge_types"] for layer in layers]
-        self.projections = self._linears(projections)
-        self.convs, self.own = torch.nn.ModuleList(), torch.nn.ModuleList()
-        self.norms, self.residuals = torch.nn.ModuleList(), torch.nn.ModuleList()
-        for layer in layers:
-            make, options = getattr(pyg, layer["conv"]), layer["options"]
-            if layer["aggr"] is None:
-                self.convs.append(make(**options))
-            else:
-                with warnings.catch_warnings():  # no layer has to update all node types
-                    warnings.simplefilter("ignore")
-                    convs = {name: make(**keywords) for name, keywords in options.items()}
-                    self.convs.append(pyg.HeteroConv(convs, layer["aggr"]))
-            self.own.append(self._linears(layer["own"]))
-            widths = layer["norms"].items()
-            norms = {t: normalization_resolver(norm, n, **(norm_kwargs or {})) for t, n in widths}
-            self.norms.append(ModuleDict({t: n or torch.nn.Identity() for t, n in norms.items()}))
-            self.residuals.append(self._linears(layer["residuals"]))
-        self.lin = torch.nn.Linear(*lin) if lin else torch.nn.Identity()
+        self.schema, self.is_typed, self.jk = schema, is_typed, jk
+        self.hidden_channels, self.out_channels = hidden_channels, out_channels
+        self.num_layers, act = num_layers, None if activation == "none" else activation
+        self.act_and_norm: dict[str, Any] = {"act": act, "norm": None}
+        if norm == "batch":  # a batch of one row has no variance: use the running statistics
+            self.act_and_norm["norm"] = "batch_norm"
+            self.act_and_norm["norm_kwargs"] = {"allow_single_element": True}
+        elif norm == "layer":
+            self.act_and_norm |= {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}
         self.act = activation_resolver(act) if act else torch.nn.Identity()
-        self.dropout = torch.nn.Dropout(dropout)
+        self.dropout, self.input_dropout = map(self.make_dropout, (dropout, input_dropout))
+        # The node types that layers read: of the inputs, then after each layer.
+        needed = [{schema.target}]
+        for _ in range(num_layers):
+            sources = {edge[0] for edge in schema.edge_types if edge[2] in needed[0]}
+            needed.insert(0, needed[0] | sources)
+        read, *computed = [tuple(t for t in schema.num_nodes if t in each) for each in needed]
+        self.computed: list[tuple[str, ...]] = computed
+        self.num_inputs: dict[str, int] = {}
+        self.tables, self.projections = ModuleDict(), ModuleDict()
+        for t in read:
+            width, is_fit = schema.num_features[t], False
+            if width == 0:
+                width, parts = embedding_channels or hidden_channels, 1
+                if one_hot is not None:
+                    parts = sum(e[0] == t and e[2] in computed[0] for e in schema.edge_types)
+                    parts = (one_hot if one_hot and parts else parts) + (t in computed[0])
+                    width = parts * (hidden_channels if num_layers > 1 else out_channels)
+                self.tables[t] = self.make_table(schema.num_nodes[t], width, parts)
+                is_fit = one_hot is not None or width == hidden_channels
+            self.num_inputs[t] = width
+            if project_inputs and not is_fit:
+                self.projections[t] = torch.nn.Linear(width, hidden_channels)
+        self.one_hot = () if one_hot is None else tuple(t for t in read if t in self.tables)
+        widths = {t: hidden_channels if t in self.projections else self.num_inputs[t] for t in read}
+        # Width of the target's rows that enter the last layer: the last convolution, or `lin`.
+        self.embedding_channels = widths[schema.target] if num_layers == 1 else hidden_channels
+        self.edge_types: list[Any] = []
+        self.convs, self.norms, self.residuals = (torch.nn.ModuleList() for _ in range(3))
+        for i, node_types in enumerate(computed):
+            is_output, one_hot_types = self.is_output(i), self.one_hot if i == 0 else ()
+            after = out_channels if is_output else hidden_channels
+            edges = tuple(edge for edge in schema.edge_types if edge[2] in node_types)
+            layer = LayerTypes(widths, after, node_types, edges, is_output, one_hot_types)
+            self.convs.append(make_conv(layer))
+            self.edge_types.append(edges)
+            kind, options = (self.act_and_norm.get(key) for key in ("norm", "norm_kwargs"))
+            norms: dict[str, Any] = {}
+            linears: dict[str, Any] = {}
+            for t in node_types:
+                norms[t] = normalization_resolver(kind, after, **(options or {}))
+                norms[t] = norms[t] or torch.nn.Identity()
+                if residual and t not in one_hot_types:
+                    is_same, same = widths[t] == after, torch.nn.Identity()
+                    linears[t] = same if is_same else torch.nn.Linear(widths[t], after)
+            if not is_output:
+                self.norms.append(ModuleDict(norms) if is_typed else norms[schema.target])
+            if residual:
+                self.residuals.append(ModuleDict(linears) if is_typed else linears[schema.target])
+            widths = dict.fromkeys(node_types, after)
+        if jk != "none":
+            self.embedding_channels = (num_layers if jk == "cat" else 1) * hidden_channels
+            self.lin = torch.nn.Linear(self.embedding_channels, out_channels)
 
-    def _linears(self, widths):
-        layers = {t: torch.nn.Linear(*w) if w else torch.nn.Identity() for t, w in widths.items()}
-        return ModuleDict(layers)
+    def make_dropout(self, p: float) -> Any:
+        return torch.nn.Dropout(p)
 
-    def forward(self, x_dict, edge_index_dict):
-        h = {name: x_dict[name] for name in self.node_types}
-        for name, projection in self.projections.items():
-            h[name] = self.act(projection(h[name]))
+    def make_table(self, num_nodes: int, width: int, parts: int) -> Any:  # noqa: ARG002
+        return torch.nn.Embedding(num_nodes, width)
+
+    def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
+        target, h, state = self.schema.target, {}, None
+        for t in self.num_inputs:
+            rows = x[t] if self.is_typed and t not in self.tables else x
+            if t in self.tables:
+                nodes = slice(None) if more is None else more[t]
+                rows = self.tables[t].weight[nodes]
+            h[t] = self.start(t, rows)
         for i, conv in enumerate(self.convs):
-            out = conv(h, {name: edge_index_dict[name] for name in self.edge_types[i]})
-            out = {name: rows for name, rows in out.items() if rows is not None}
-            for name, own in self.own[i].items():
-                out[name] = out[name] + own(h[name]) if name in out else own(h[name])
-            is_output = i == len(self.convs) - 1
-            for name, rows in out.items():
-                rows = self.lin(rows) if is_output else self.act(self.norms[i][name](rows))
-                if name in self.residuals[i]:
-                    rows = rows + self.residuals[i][name](h[name])
-                out[name] = rows if is_output else self.dropout(rows)
-            h = out
-        return h
+            if self.is_typed:
+                out = conv(h, {edge: edge_index[edge] for edge in self.edge_types[i]})
+            else:
+                out = {target: conv(h[target], edge_index, more)}
+            h = {t: self.update(i, t, rows, h[t]) for t, rows in out.items()}
+            state = self.jk_update(i, state, h[target])
+        return self.readout(state)
+
+    def is_output(self, i: int) -> bool:
+        """Whether layer `i` gives the model's outputs."""
+        return i == self.num_layers - 1 and self.jk == "none"
+
+    def start(self, node_type: str, rows: torch.Tensor) -> torch.Tensor:
+        """The first layer's input for nodes of a type, of their features or learnt rows."""
+        rows = self.input_dropout(rows)
+        if node_type in self.projections:
+            rows = self.act(self.projections[node_type](rows))
+        return rows
+
+    def update(self, i: int, node_type: str, out: Any, h_dst: Any) -> Any:
+        """Layer `i`'s output for nodes of a type, [n, width], from that of its convolution and the
+        layer's input for these, perhaps with further nodes after them."""
+        if not self.is_output(i):
+            norm = self.norms[i]
+            out = self.act((norm[node_type] if self.is_typed else norm)(out))
+        if self.residuals and (i > 0 or node_type not in self.one_hot):
+            own = h_dst if len(h_dst) == len(out) else h_dst[: len(out)]
+            residual = self.residuals[i]
+            out = out + (residual[node_type] if self.is_typed else residual)(own)
+        return out if self.is_output(i) else self.dropout(out)
+
+    def jk_update(self, i: int, state: Any, h: torch.Tensor) -> Any:
+        """The state of jumping knowledge after layer `i` from the state before (None for the first
+        layer) and the layer's output; without jumping knowledge `h`."""
+        if self.jk == "none":
+            return h
+        if self.jk == "max":
+            return h if state is None else torch.maximum(state, h)
+        # lin(h_0 ‖ h_1 ‖ …) is a sum with one part of the weights a layer.
+        weight = self.lin.weight[:, i * h.shape[1] : (i + 1) * h.shape[1]]
+        own = F.linear(h, weight).to(weight.dtype)  # a sum of layers: not in autocast's type
+        return own + self.lin.bias if state is None else state + own
+
+    def readout(self, state: Any) -> Any:
+        """The outputs of the final state."""
+        return self.lin(state) if self.jk == "max" else state
+
+
+class TypedConv(torch.nn.Module):
+    """PyG's layer `conv` with linear maps `own` of nodes' own rows added; then a linear map `lin`.
+    With `aggr` it is a `HeteroConv`; `options` are then by edge type."""
+
+    def __init__(self, conv, options, own, aggr=None, lin=None):
+        super().__init__()
+        make = getattr(pyg, conv)
+        if aggr is None:
+            self.conv = make(**options)
+        else:
+            with warnings.catch_warnings():  # no layer has to update all node types
+                warnings.simplefilter("ignore")
+                convs = {name: make(**keywords) for name, keywords in options.items()}
+                self.conv = pyg.HeteroConv(convs, aggr)
+        self.own = ModuleDict({t: torch.nn.Linear(*widths) for t, widths in own.items()})
+        self.lin = torch.nn.Linear(*lin) if lin else torch.nn.Identity()
+
+    def forward(self, h, edge_index):
+        out = {t: rows for t, rows in self.conv(h, edge_index).items() if rows is not None}
+        for name, own in self.own.items():
+            out[name] = out[name] + own(h[name]) if name in out else own(h[name])
+        return {name: self.lin(rows) for name, rows in out.items()}
 
 
 class WithTables(torch.nn.Module):

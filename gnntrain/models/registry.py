@@ -54,13 +54,9 @@ class PlainModel(nn.Module):
     def forward(
         self, x: Any, edge_index: Any, n_id: Mapping[NodeType, Tensor] | None = None
     ) -> Tensor:
-        """Outputs of all nodes of the target type, float `[num_nodes, out_channels]`.
-
-        Args:
-            x: The features; of typed graphs those of the types that have some.
-            edge_index: Sources over destinations; of typed graphs by edge type.
-            n_id: Ids within the type, see `HeteroGNN.forward`.
-        """
+        """Outputs of all nodes of the target type, float `[num_nodes, out_channels]`, from features
+        and edges as PyG has them (`x` of the types that have features), and `n_id` as of
+        `HeteroGNN.forward`."""
         if self.schema is not None:
             learnt = {t: table((n_id or {}).get(t)) for t, table in self.tables.items()}
             x = {t: learnt[t] if t in learnt else x[t] for t in self.schema.node_types}
@@ -75,17 +71,15 @@ class PlainModel(nn.Module):
         if self.schema is None:
             num_rows, out = len(x), self.module(x, edge_index)
         else:
-            target = self.schema.target
-            num_rows, out = len(x[target]), self.module(x, dict(edge_index))
-            out = out.get(target) if isinstance(out, Mapping) else out
-        expected, found = (num_rows, self.out_channels), f"a {type(out).__name__}, not a tensor"
-        if isinstance(out, Tensor):
-            if out.shape == expected:
-                return out
-            found = f"{list(out.shape)}"
+            num_rows, out = len(x[self.schema.target]), self.module(x, dict(edge_index))
+            out = out.get(self.schema.target) if isinstance(out, Mapping) else out
+        expected = num_rows, self.out_channels
+        if isinstance(out, Tensor) and out.shape == expected:
+            return out
+        found = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise UserError(
-            f"model {self.name} gave outputs {found} for {num_rows:,} nodes; "
-            f"they must be {list(expected)}: a row a node, {self.out_channels} columns.",
+            f"model {self.name} gave outputs {found} for {num_rows:,} nodes; they must be "
+            f"{list(expected)}: a tensor, a row a node, {self.out_channels} columns.",
             "Its last layer must be as wide as the argument out_channels.",
         )
 
@@ -97,45 +91,36 @@ AnyModel = HeteroGNN | PlainModel
 def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> AnyModel:
     """Build the model of a configuration, with weights from torch's generator.
 
+    A plug-in is a callable `(in_channels, out_channels, **options)`, or for typed graphs `(schema,
+    out_channels, **options)`. A `GNN` or `HeteroGNN` is used as it is, any other module is run as a
+    plain PyG model; weights that it initialises lazily get their shapes here.
+
     Args:
-        config: For a built-in model `name` and the keywords of its class; for a plug-in `name`,
-            its entry point, `options`, a mapping, `embedding_channels` and `num_layers`.
+        config: For a built-in model `name` and the keywords of its class; for a plug-in the keys
+            of `PluginConfig`.
         inputs: Width of the input rows, or the types of the graph: a model of typed graphs needs
             them, another one takes the width of the target type.
         out_channels: Width of the outputs.
 
     Raises:
-        UserError: No such model, its options do not fit together, or a plug-in cannot be imported,
-            does not take the options or the graph, returns something else, or has another number
-            of layers.
+        UserError: There is no such model, or it does not take the options or the graph.
     """
-    if config.name not in model_names():
-        return _build_plugin(config, inputs, out_channels)
-    options = {key: value for key, value in vars(config).items() if key != "name"}
-    found = getattr(import_module(f"gnntrain.models.{config.name}"), model_source(config.name).name)
-    if isinstance(inputs, GraphSchema) and not found.is_hetero:
-        inputs = inputs.num_features[inputs.target]
-    model: HeteroGNN = found(inputs, out_channels, **options)
-    return model
-
-
-def _build_plugin(config: Any, inputs: int | GraphSchema, out_channels: int) -> AnyModel:
-    """The model that an installed package offers by an entry point.
-
-    That is a callable `(in_channels, out_channels, **options)`, or for typed graphs `(schema,
-    out_channels, **options)`. A `GNN` or `HeteroGNN` is used as it is, any other module is run as a
-    plain PyG model. Weights that are initialised lazily get their shapes here.
-    """
-    name, options = config.name, dict(getattr(config, "options", {}))
-    embedding_channels = getattr(config, "embedding_channels", 128)
+    name = config.name
+    if name in model_names():
+        options = {key: value for key, value in vars(config).items() if key != "name"}
+        found = getattr(import_module(f"gnntrain.models.{name}"), model_source(name).name)
+        if isinstance(inputs, GraphSchema) and not found.is_hetero:
+            inputs = inputs.num_features[inputs.target]
+        built_in: HeteroGNN = found(inputs, out_channels, **options)
+        return built_in
+    options = dict(getattr(config, "options", {}))
     point, make = find_plugin(MODELS, name), load_plugin(MODELS, name)
-    signature = inspect.signature(make)
+    signature, told = inspect.signature(make), f"model {name!r} ({point.value})"
     if isinstance(inputs, GraphSchema) and not takes_schema(make):
         if len(inputs.node_types) > 1 or len(inputs.edge_types) > 1:
             raise UserError(
-                f"model {name!r} ({point.value}) computes on one type of nodes and edges: the "
-                f"graph has {len(inputs.node_types)} node types and {len(inputs.edge_types)} edge "
-                "types.",
+                f"{told} computes on one type of nodes and edges: the graph has "
+                f"{len(inputs.node_types)} node types and {len(inputs.edge_types)} edge types.",
                 "Name the first argument of the entry point `schema`: it then gets the graph's "
                 "types, and its model the arguments x_dict and edge_index_dict.",
             )
@@ -144,13 +129,13 @@ def _build_plugin(config: Any, inputs: int | GraphSchema, out_channels: int) -> 
         signature.bind(inputs, out_channels, **options)
     except TypeError as error:
         raise UserError(
-            f"model {name!r} ({point.value}) does not take model.options={options}: {error}",
+            f"{told} does not take model.options={options}: {error}",
             f"its signature is {point.attr}{signature}",
         ) from error
     model = make(inputs, out_channels, **options)
     if not isinstance(model, nn.Module):
         raise UserError(
-            f"model {name!r} ({point.value}) returned a {type(model).__name__}, not a model",
+            f"{told} returned a {type(model).__name__}, not a model",
             "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
         )
     if isinstance(model, HeteroGNN):
@@ -161,15 +146,17 @@ def _build_plugin(config: Any, inputs: int | GraphSchema, out_channels: int) -> 
                 f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
             )
         return model
+    embedding_channels = getattr(config, "embedding_channels", 128)
+    schema = inputs if isinstance(inputs, GraphSchema) else None
     if any(is_lazy(parameter) for parameter in model.parameters()):
-        was_training, edge = model.training, torch.zeros(2, 1, dtype=torch.int64)
+        was_training = model.training
+        edges: Any = torch.zeros(2, 1, dtype=torch.int64)
+        x: Any = torch.zeros(1, inputs) if isinstance(inputs, int) else {}
+        if schema is not None:
+            edges = dict.fromkeys(schema.edge_types, edges)
+            for t, width in schema.num_features.items():
+                x[t] = torch.zeros(1, width or embedding_channels)
         with torch.no_grad():
-            if isinstance(inputs, int):
-                model.eval()(torch.zeros(1, inputs), edge)
-            else:
-                widths = {t: n or embedding_channels for t, n in inputs.num_features.items()}
-                x = {t: torch.zeros(1, width) for t, width in widths.items()}
-                model.eval()(x, dict.fromkeys(inputs.edge_types, edge))
+            model.eval()(x, edges)
         model.train(was_training)
-    schema = None if isinstance(inputs, int) else inputs
     return PlainModel(model, name, out_channels, schema, embedding_channels)

@@ -15,9 +15,10 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import HeteroConv, LayerTypes, Rows, SourceKey, glorot_linear
+from gnntrain.models.conv import HeteroConv, Rows, SourceKey, glorot_linear
 from gnntrain.models.gat import BlockGATConv, head_options
-from gnntrain.models.pyg_model import PyGLayer
+from gnntrain.models.plain import LayerTypes
+from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
@@ -79,7 +80,7 @@ class BlockRGATConv(HeteroConv, nn.Module):
         }
         weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
         own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
-        return PyGLayer("GATConv", options, weights, "sum", own)
+        return pyg_layer("GATConv", options, weights, own, aggr="sum")
 
 
 class RGAT(HeteroGNN):
@@ -91,15 +92,12 @@ class RGAT(HeteroGNN):
     outputs. Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         heads: Attention heads of a hidden layer; must divide hidden_channels.
         output_heads: Attention heads of the last layer; their outputs are averaged.
         across_relations: One softmax over the in-neighbours of all relations (ARGAT); false: one
             for each relation (WIRGAT).
         attention_dropout: Share of the attention weights to drop in training.
         negative_slope: Slope of the attention's leaky ReLU below zero.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True

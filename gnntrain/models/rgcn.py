@@ -16,8 +16,9 @@ from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import LayerTypes, LinearConv, Root, SourceKey, glorot_linear
-from gnntrain.models.pyg_model import PyGLayer
+from gnntrain.models.conv import LinearConv, Root, SourceKey, glorot_linear
+from gnntrain.models.plain import LayerTypes
+from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 
 
 class BlockRGCNConv(LinearConv, nn.Module):
@@ -119,7 +120,7 @@ class BlockRGCNConv(LinearConv, nn.Module):
         for t in self.types.node_types:
             weight, bias = self.root(t)
             roots[t] = self._whole(t, weight), bias
-        return PyGLayer("SAGEConv", options, weights, "sum", roots)
+        return pyg_layer("SAGEConv", options, weights, roots, aggr="sum")
 
     def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
         """The weight for all columns of the input: 0 for those that are not read."""
@@ -135,8 +136,6 @@ class RGCN(HeteroGNN):
     Edge weights are not used.
 
     Args:
-        schema: The types of the graph.
-        out_channels: Width of the outputs.
         num_bases: Basis decomposition: every W_r is a combination of this many shared matrices;
             null: none.
         num_blocks: Block-diagonal decomposition: W_r has this many blocks on its diagonal, in the
@@ -145,7 +144,6 @@ class RGCN(HeteroGNN):
         featureless: First layer of node types without features: with one_hot input, as in the
             paper, each W_r and W_0 has a learnt row for each node; or of embeddings, which matrices
             then multiply.
-        **scaffold: See `HeteroGNN`.
     """
 
     is_hetero = True
@@ -170,8 +168,5 @@ class RGCN(HeteroGNN):
         def make_conv(types: LayerTypes) -> BlockRGCNConv:
             return BlockRGCNConv(types, num_bases, num_blocks)
 
-        def num_matrices(num_edge_types: int) -> int:
-            return num_edge_types and (num_bases or num_edge_types)
-
-        one_hot = num_matrices if featureless == "one_hot" else None
+        one_hot = (num_bases or 0) if featureless == "one_hot" else None
         super().__init__(make_conv, schema, out_channels, one_hot=one_hot, **scaffold)

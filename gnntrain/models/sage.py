@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from gnntrain.models.pyg_model import PyGModel
 class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
     """lin_l(aggregate of x_u over the in-neighbours u) + lin_r(x_v)."""
 
-    is_one_relation = sources_hold_dst = True
+    is_one_relation = True
     reduce = property(lambda self: self.aggr)
     is_linear = property(lambda self: self.aggr != "max" and not self.normalize)
 
@@ -42,12 +41,9 @@ class SAGE(GNN):
     sampled in-neighbours give an unbiased estimate. Edge weights are not used.
 
     Args:
-        in_channels: Width of the input rows.
-        out_channels: Width of the outputs.
         aggregator: How to aggregate the neighbours' values.
         root_weight: Add the node's own value, through its own weights (lin_r).
         normalize: Scale each layer's output to length 1, but not the model's outputs.
-        **scaffold: See `GNN`.
     """
 
     def __init__(
@@ -73,8 +69,11 @@ class SAGE(GNN):
     def pyg_model(self) -> PyGModel:
         first: Any = self.convs[0]
         last: Any = self.convs[-1]
-        made = self.basic_gnn(
-            "GraphSAGE", aggr=first.aggr, root_weight=first.root_weight, normalize=first.normalize
-        )
         is_other = last.normalize != first.normalize
-        return replace(made, changes=["model.convs[-1].normalize = False"] if is_other else [])
+        return self.basic_gnn(
+            "GraphSAGE",
+            changes=["model.convs[-1].normalize = False"] if is_other else [],
+            aggr=first.aggr,
+            root_weight=first.root_weight,
+            normalize=first.normalize,
+        )

@@ -9,8 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +28,6 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
-from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
 from gnntrain.paths import nearest_folder
 from gnntrain.selfcheck import kernel_choice
@@ -79,38 +77,22 @@ class BatchSize:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank measured.
+    """What one rank measured."""
 
-    Attributes:
-        num_parameters: Trainable parameters.
-        num_dense: Those of them that are not in embedding tables.
-        batches: Sizes of the first mini-batches.
-        steps: Seconds of each step that was timed.
-        evaluation: Seconds of one evaluation.
-        training_bytes: Peak of this process's own memory until training ended.
-        peak_bytes: The same until evaluation ended.
-        mapped_bytes: The most resident pages of files and of shared memory.
-        shared_bytes, disk_bytes: Layers that ranks share in memory; layers in files.
-        gpu_bytes: The most memory that torch held on the GPU; 0 without one.
-        checkpoint_bytes: Size of a checkpoint; 0 but on rank 0.
-        placement: Where a GPU reads the graph, and why; empty on a CPU.
-        kernels: Who computes the operators.
-    """
-
-    num_parameters: int
-    num_dense: int
-    batches: Sequence[BatchSize]
-    steps: Sequence[float]
-    evaluation: float
-    training_bytes: int
-    peak_bytes: int
-    mapped_bytes: int
-    shared_bytes: int
-    disk_bytes: int
-    gpu_bytes: int
-    checkpoint_bytes: int
-    placement: Sequence[str]
-    kernels: str
+    num_parameters: int  # trainable ones
+    num_dense: int  # of them, those that are not in embedding tables
+    batches: Sequence[BatchSize]  # the first mini-batches
+    steps: Sequence[float]  # seconds of each step that was timed
+    evaluation: float  # seconds of one
+    training_bytes: int  # peak of this process's own memory until training ended
+    peak_bytes: int  # the same until evaluation ended
+    mapped_bytes: int  # the most resident pages of files and of shared memory
+    shared_bytes: int  # layers that ranks share in memory
+    disk_bytes: int  # layers in files
+    gpu_bytes: int  # the most memory that torch held on the GPU
+    checkpoint_bytes: int  # 0 but on rank 0
+    placement: Sequence[str]  # where a GPU reads the graph, and why; empty on a CPU
+    kernels: str  # who computes the operators
 
 
 REPORTS = TypeAdapter(list[RankReport])
@@ -131,8 +113,15 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     Raises:
         GnntrainError: A rank failed, also for lack of memory.
     """
-    with _temporary_folder(nearest_folder(runs)) as folder:
-        plan = LaunchPlan.of(config)
+    parent, plan = nearest_folder(runs), LaunchPlan.of(config)
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix=".gnntrain-plan-", dir=parent)
+    except OSError as error:
+        reason = f"{parent} cannot be written: {error.strerror or error}"
+        raise UserError(reason, "Choose another folder with run.dir=DIR.") from error
+    remove = lambda _: shutil.rmtree(temporary.name, ignore_errors=True)  # noqa: E731
+    with temporary as name, on_forced_exit(remove):  # a second Ctrl-C removes it, too
+        folder = Path(name)
         job: Job = (config, graph.path, folder, kernel_choice(config, plan.device))
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
         reports = REPORTS.validate_json((folder / _ANSWER).read_bytes())
@@ -153,7 +142,10 @@ def run_rank(context: DistributedContext, job: Job) -> None:
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     loader = loaders.training_loader()
-    batches = _first_batches(loader, graph, model)
+    loader.set_epoch(1)
+    drawn = iter(loader)
+    batches = [BatchSize.of(batch, graph, model) for batch in islice(drawn, _NUM_BATCHES)]
+    getattr(drawn, "close", lambda: None)()  # ends the loader's threads
     evaluator = build_evaluator(config, task, model, loaders, graph, context, folder)
     memory = Memory()
     steps = SomeSteps(context, memory)
@@ -168,12 +160,15 @@ def run_rank(context: DistributedContext, job: Job) -> None:
         checkpoints=folder if context.is_main else None,
         checkpoint_config=config.checkpoint,
     )
-    with memory:
-        evaluation = trainer.fit().records[-1].eval_seconds
-        if context.broadcast(evaluation < _SECONDS):  # again, with kernels and metrics loaded
-            began = time.perf_counter()
-            evaluator.evaluate(model)
-            evaluation = time.perf_counter() - began
+    memory.start()
+    evaluation = trainer.fit().records[-1].eval_seconds
+    is_faster = isinstance(evaluator, LayerwiseEvaluator) and evaluator.is_faster_later
+    # Again, with kernels and metrics loaded, or as all later ones.
+    if context.broadcast(evaluation < _SECONDS or is_faster):
+        began = time.perf_counter()
+        evaluator.evaluate(model)
+        evaluation = time.perf_counter() - began
+    memory.stop()
     layers = evaluator.access.buffers if isinstance(evaluator, LayerwiseEvaluator) else None
     report = RankReport(
         num_parameters=trainer.num_parameters,
@@ -200,22 +195,13 @@ class SomeSteps(Callback):
     """Times training steps, and ends training after enough of them.
 
     A GPU is waited for after each step, so that a step on a GPU takes a little longer than in a
-    run.
-
-    Attributes:
-        training_bytes: The peak of this process's own memory until the last step.
+    run. `training_bytes` is the peak of this process's own memory until the last step.
     """
 
     def __init__(self, context: DistributedContext, memory: Memory) -> None:
         self._context, self._memory = context, memory
-        self._seconds: list[float] = []
-        self._began = 0.0
-        self.training_bytes = 0
-
-    @property
-    def seconds(self) -> list[float]:
-        """Seconds of each step, but of the first ones."""
-        return self._seconds[_NUM_WARM:]
+        self._num_steps, self._began, self.training_bytes = 0, 0.0, 0
+        self.seconds: list[float] = []
 
     def before_epoch(self, trainer: Trainer) -> None:  # noqa: ARG002
         """What is done between two epochs belongs to no step."""
@@ -224,7 +210,9 @@ class SomeSteps(Callback):
     def after_step(self, trainer: Trainer, totals: EpochTotals) -> None:  # noqa: ARG002
         """Note the step's time; let training end here if that was enough. Collective."""
         synchronize(self._context.device)
-        self._seconds.append(time.perf_counter() - self._began)
+        self._num_steps += 1
+        if self._num_steps > _NUM_WARM:
+            self.seconds.append(time.perf_counter() - self._began)
         num_timed, seconds = len(self.seconds), sum(self.seconds)
         is_enough = num_timed >= _MOST or (num_timed >= _FEWEST and seconds > _SECONDS)
         if self._context.broadcast(is_enough):
@@ -233,27 +221,24 @@ class SomeSteps(Callback):
         self._began = time.perf_counter()
 
 
-class Memory:
-    """The most resident memory of this process: its own, and pages of files and shared memory."""
+class Memory(threading.Thread):
+    """The most resident memory of this process until `stop`: its own, and pages of files and of
+    shared memory."""
 
     own_bytes = mapped_bytes = 0
 
     def __init__(self) -> None:
+        super().__init__(daemon=True)
         self._process, self._is_over = psutil.Process(), threading.Event()
         self._look()
 
-    def __enter__(self) -> Memory:
-        """Look again and again."""
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         """Look no more."""
         self._is_over.set()
-        self._thread.join()
+        self.join()
 
-    def _watch(self) -> None:
+    def run(self) -> None:
+        """Look again and again."""
         while not self._is_over.wait(0.005):
             self._look()
 
@@ -262,26 +247,3 @@ class Memory:
         mapped = getattr(info, "shared", 0)  # 0 where the system does not tell
         self.own_bytes = max(self.own_bytes, info.rss - mapped)
         self.mapped_bytes = max(self.mapped_bytes, mapped)
-
-
-def _first_batches(loader: Loader, graph: Graph, model: AnyModel) -> list[BatchSize]:
-    """Sizes of the first batches that training draws."""
-    loader.set_epoch(1)
-    batches = iter(loader)
-    sizes = [BatchSize.of(batch, graph, model) for batch in islice(batches, _NUM_BATCHES)]
-    close: Callable[[], None] = getattr(batches, "close", lambda: None)
-    close()  # ends the loader's threads
-    return sizes
-
-
-@contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """A folder that is gone afterwards, also after a second Ctrl-C."""
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix=".gnntrain-plan-", dir=parent)
-    except OSError as error:
-        reason = f"{parent} cannot be written: {error.strerror or error}"
-        raise UserError(reason, "Choose another folder with run.dir=DIR.") from error
-    remove = lambda _: shutil.rmtree(temporary.name, ignore_errors=True)  # noqa: E731
-    with temporary as name, on_forced_exit(remove):
-        yield Path(name)

@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
-from gnntrain.config import Config, ConfigError, machine_problems, training_device
-from gnntrain.data.store import StoredGraph
+from gnntrain.config import (
+    Config,
+    ConfigError,
+    DatasetConfig,
+    FilesConfig,
+    machine_problems,
+    training_device,
+)
+from gnntrain.data.build import OpenedStore
+from gnntrain.data.read.files import FilesBuilder
+from gnntrain.data.store import META_FILE, StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.distributed.processes import refuse_unguarded_script, stopping_servers
 from gnntrain.errors import UserError
+from gnntrain.inventory.datasets import known_size
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
-from gnntrain.planning.size import open_small_or_built
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check, Judgement
-from gnntrain.reporting.text import counted, format_bytes
+from gnntrain.reporting.text import counted, format_bytes, shown_path
 from gnntrain.run import graph_sizes, refuse_untrainable
-from gnntrain.run_store import object_dataset, prepare_store
+from gnntrain.run_store import object_dataset, prepare_store, store_folder
 
 # Beyond this part of what is available, other programs slow down.
 _TIGHT = 0.85
+_LITTLE = 256 * 2**20  # bytes of a store that is built without asking
 _CHECKPOINTS = 3  # last, the one before, best
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will need; the properties are its figures.
-
-    Attributes:
-        config: The run's.
-        graph: Its graph.
-        store_reason: How the graph was opened.
-        asked, measured: The ranks of the run, and those of the dry run: fewer where this machine
-            lacks GPUs.
-        ranks: What these measured.
-        began: When planning began.
-    """
+    """What a run will need; the properties are its figures."""
 
     config: Config
     graph: StoredGraph
-    store_reason: str
-    asked: LaunchPlan
-    measured: LaunchPlan
-    ranks: Sequence[RankReport]
+    store_reason: str  # how the graph was opened
+    asked: LaunchPlan  # the ranks of the run
+    measured: LaunchPlan  # those of the dry run: fewer where this machine lacks GPUs
+    ranks: Sequence[RankReport]  # what these measured
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -146,9 +146,9 @@ class Plan:
 
     @property
     def checks(self) -> list[Check]:
-        """Whether this machine suffices."""
+        """Whether this machine suffices: its memory, page cache and disk."""
         if not self.measured_on:
-            return list(_checks(self))
+            return _checks(self)
         here, asked = (
             counted(n, "GPU") for n in (num_gpus(self.asked.device), self.asked.world_size)
         )
@@ -214,8 +214,7 @@ def plan(config: Config, *, data: object = None) -> Plan:
         )
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, found, len(opened.store.split("train")))
-    problems = machine_problems(here, found)
-    if problems:
+    if problems := machine_problems(here, found):
         raise ConfigError(problems)
     with stopping_servers():
         ranks = dry_run(here, opened.store, runs_folder(config))
@@ -248,45 +247,76 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
     )
 
 
-def _checks(plan: Plan) -> Iterator[Check]:
-    """Memory, page cache and disk."""
+def _checks(plan: Plan) -> list[Check]:
     config, memory = plan.config, plan.memory
-    available = available_memory()
-    hint = _smaller_batches(plan, available)
-    if memory["needed"] > 1.2 * memory["training"]:
+    needed, available = memory["needed"], available_memory()
+    if needed > 1.2 * memory["training"]:
         limit = max(0.01, 0.1 * available / 2**30)
-        hint = f"Set evaluation.memory_limit={limit:.2g}: larger layers go to disk; or "
-        hint += "evaluation=sampled."
-    yield _check("memory", memory["needed"], available, hint)
-    hint = "The system will read rows from disk again and again."
+        smaller = f"Set evaluation.memory_limit={limit:.2g}: larger layers go to disk; or "
+        smaller += "evaluation=sampled."
+    elif config.sampler.name == "full":
+        smaller = "Set sampler=neighbor, which trains in mini-batches."
+    else:
+        # Of the ranks' memory, libraries and the model stay: this is the most that can be enough.
+        asked = config.trainer.batch_size
+        seeds = min(asked, max(size.num_seeds for size in plan.ranks[0].batches))
+        most = max(1, int(seeds * _TIGHT * available / max(1, needed)))
+        smaller = (
+            f"Set trainer.batch_size={1 << (most.bit_length() - 1)} or less (now {asked}), or "
+            "lower sampler.fan_outs, model.hidden_channels or the number of ranks."
+        )
+    rows = "The system will read rows from disk again and again."
     if config.dataset.feature_dtype == "float32":
-        hint += " Set dataset.feature_dtype=bfloat16 to halve the features."
-    left = max(0, total_memory() - memory["needed"])
-    yield _check("page cache", memory["store"], left, hint, "note")
-    hint = "Set run.dir=DIR to a folder on a larger disk"
-    hint += ", or evaluation=sampled." if memory["on_disk"] else "."
-    needed = memory["on_disk"] + plan.checkpoint_bytes
-    yield _check("disk", needed, free_bytes(runs_folder(config)), hint)
+        rows += " Set dataset.feature_dtype=bfloat16 to halve the features."
+    disk = "Set run.dir=DIR to a folder on a larger disk"
+    disk += ", or evaluation=sampled." if memory["on_disk"] else "."
+    left = max(0, total_memory() - needed)
+    written = memory["on_disk"] + plan.checkpoint_bytes
+    free = free_bytes(runs_folder(config))
+    judged: list[tuple[str, int, int, str, Judgement]] = [
+        ("memory", needed, available, smaller, "problem"),
+        ("page cache", memory["store"], left, rows, "note"),
+        ("disk", written, free, disk, "problem"),
+    ]
+    checks = []
+    for name, size, there, hint, worst in judged:
+        text = f"{format_bytes(size)} of {format_bytes(there)} available"
+        is_tight, lacks = size > _TIGHT * there, size > there
+        judgement = (worst if lacks else "note") if is_tight else "ok"
+        checks.append(Check(judgement, name, text, hint if is_tight else ""))
+    return checks
 
 
-def _smaller_batches(plan: Plan, available: int) -> str:
-    """What to set for training in this much memory."""
-    if plan.config.sampler.name == "full":
-        return "Set sampler=neighbor, which trains in mini-batches."
-    # Of the ranks' memory, libraries and the model stay: this is the most that can be enough.
-    asked = plan.config.trainer.batch_size
-    seeds = min(asked, max(size.num_seeds for size in plan.ranks[0].batches))
-    most = max(1, int(seeds * _TIGHT * available / max(1, plan.memory["needed"])))
-    return (
-        f"Set trainer.batch_size={1 << (most.bit_length() - 1)} or less (now {asked}), or lower "
-        "sampler.fan_outs, model.hidden_channels or the number of ranks."
+def open_small_or_built(dataset: DatasetConfig) -> OpenedStore:
+    """Open the data set's store; build it first where it is small.
+
+    Raises:
+        UserError: It is large; with the published size of the graph.
+    """
+    folder, needed = store_folder(dataset), expected_bytes(dataset)
+    if (folder / META_FILE).is_file() or needed <= _LITTLE:
+        return prepare_store(dataset)
+    free, hint = free_bytes(folder), "Run `gnntrain prepare` with the same keys first."
+    if free < needed:
+        hint = "Set dataset.store_dir=DIR to a folder on a larger disk, then run `prepare`."
+    size = known_size(dataset)
+    sizes = {} if size is None else size._asdict()
+    published = "".join(f"{number:,} {name[4:]}, " for name, number in sizes.items())
+    raise UserError(
+        f"the graph store of {dataset.name} is not built yet, and a dry run reads it: {published}"
+        f"about {format_bytes(needed)} for {shown_path(folder)}, where {format_bytes(free)} are "
+        "free",
+        hint,
     )
 
 
-def _check(
-    name: str, needed: int, available: int, hint: str, worst: Judgement = "problem"
-) -> Check:
-    text = f"{format_bytes(needed)} of {format_bytes(available)} available"
-    if needed <= _TIGHT * available:
-        return Check("ok", name, text)
-    return Check(worst if needed > available else "note", name, text, hint)
+def expected_bytes(dataset: DatasetConfig) -> int:
+    """About the bytes of a store before it is there."""
+    if isinstance(dataset, FilesConfig):
+        return sum(path.stat().st_size for path in FilesBuilder(dataset).paths)
+    size = known_size(dataset)
+    if size is None:  # an installed package's
+        return 0
+    width = 4 if dataset.feature_dtype == "float32" else 2
+    a_node = width * size.num_features + 8 + 4 + 4 + 8  # offset, label, norm, split
+    return size.num_nodes * a_node + 4 * size.num_edges

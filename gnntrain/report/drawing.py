@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import colorsys
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 import numpy.typing as npt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.colors import to_hex
+from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
@@ -47,11 +45,6 @@ _STYLE: Any = {
     "xtick.color": QUIET,
     "ytick.color": QUIET,
 }
-_CLASS_COLORS = (
-    *("#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f"),
-    *("#d9b53a", "#b07aa1", "#ff9da7", "#9c755f", "#9aa0a6"),
-)
-_GOLDEN_ANGLE = 0.381966
 _MARKED_POINTS = 60
 _HOVER_POINTS = 1000
 _LEGEND_LABELS = 12
@@ -60,70 +53,68 @@ _LARGEST = 1e300
 
 def class_color(number: int) -> str:
     """The colour of a class or a group of runs: ten distinct ones, then hues around the circle."""
-    if number < len(_CLASS_COLORS):
-        return _CLASS_COLORS[number]
-    rgb = colorsys.hls_to_rgb(number * _GOLDEN_ANGLE % 1, 0.58, 0.55)
-    return to_hex(rgb)
+    if number < 10:
+        return to_hex(matplotlib.colormaps["tab10"](number))
+    red, green, blue = hsv_to_rgb((number * 0.381966 % 1, 0.55, 0.8))  # by the golden angle
+    return to_hex((red, green, blue))
+
+
+Numbers = Iterable[Any]
 
 
 @dataclass
 class Panel:
     """Axes, and the text that each point shows under the mouse.
 
+    A series has a label; the mouse over one of its points dims the others.
+
     Attributes:
         axes: To draw on.
         colors: Colours of the series by label, for a legend.
-        points: x, y, text and number of the series of each point, in data coordinates.
+        points: x, y, text and label of the series of each point, in data coordinates.
         by_x: Whether the texts of all points at one x are shown together.
     """
 
     axes: Axes
     colors: dict[str, str] = field(default_factory=dict)
-    points: list[tuple[float, float, str, int]] = field(default_factory=list)
+    points: list[tuple[float, float, str, str]] = field(default_factory=list)
     by_x: bool = False
-    _num_series: int = 0
 
-    def begin_series(self, label: str = "", color: str = "") -> None:
-        """What is drawn next belongs to a new series; with a label it stands in the legend."""
-        self._num_series += 1
-        if label:
-            self.colors[label] = color
-
-    def add(self, artist: Artist, x: Iterable[Any], y: Iterable[Any], texts: Iterable[str]) -> None:
-        """Make an artist part of the series, and its points answer the mouse."""
-        artist.set_gid(f"series-{self._num_series}-{len(self.points)}")
+    def add(
+        self, artist: Any, x: Numbers, y: Numbers, texts: Iterable[str], label: str = ""
+    ) -> None:
+        """Make an artist part of a series, and its points answer the mouse."""
+        is_line = isinstance(artist, Line2D)
+        color = artist.get_color() if is_line else artist.get_facecolor() if label else INK
+        self.colors.setdefault(label, to_hex(color))
+        artist.set_gid(f"series-{[*self.colors].index(label)}-{len(self.points)}")
         found = list(zip(map(float, x), map(float, y), texts, strict=True))
         step = 1 + len(found) // _HOVER_POINTS
         self.points += [
-            (a, b, text, self._num_series)
+            (a, b, text, label)
             for a, b, text in found[::step]
             if math.isfinite(a) and math.isfinite(b)
         ]
 
     def curve(
-        self, x: Sequence[float], y: Sequence[float], texts: Iterable[str], color: str, **style: Any
+        self, x: Numbers, y: Numbers, texts: Iterable[str], label: str = "", **style: Any
     ) -> None:
         """Draw a line with a gap where a value is not finite; points are marked if few."""
-        values = finite(y)
-        marker = "o" if len(values) <= _MARKED_POINTS else ""
-        (line,) = self.axes.plot(
-            x, values, color=color, lw=1.8, marker=marker, markersize=3.5, **style
-        )
-        self.add(line, x, values, texts)
+        xs, ys = finite(x), finite(y)
+        look = {"lw": 1.8, "marker": "o" if len(ys) <= _MARKED_POINTS else "", "markersize": 3.5}
+        (line,) = self.axes.plot(xs, ys, **(look | style))
+        self.add(line, xs, ys, texts, label)
 
     def dots(
-        self, x: Iterable[float], y: Iterable[float], texts: Iterable[str], color: str, **style: Any
+        self, x: Numbers, y: Numbers, texts: Iterable[str], label: str = "", **style: Any
     ) -> None:
         """Draw points."""
-        xs, ys = finite(x), finite(y)
-        look = {"marker": "o", "markersize": 5.5, "markeredgewidth": 0, "alpha": 0.85, **style}
-        (line,) = self.axes.plot(xs, ys, linestyle="", color=color, **look)
-        self.add(line, xs, ys, texts)
+        look = {"lw": 0, "marker": "o", "markersize": 5.5, "markeredgewidth": 0, "alpha": 0.85}
+        self.curve(x, y, texts, label, **(look | style))
 
     def epochs(self, label: str) -> None:
         """Name the axes of a figure over epochs."""
-        self.axes.set_xlabel("epoch")
-        self.axes.set_ylabel(label)
+        self.axes.set(xlabel="epoch", ylabel=label)
         ticks = MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
         self.axes.xaxis.set_major_locator(ticks)
 
@@ -131,16 +122,16 @@ class Panel:
         """Make axes ("x", "y") logarithmic."""
         for name in axes:
             self.axes.set(**{f"{name}scale": "log"})
-            axis: Axis = getattr(self.axes, f"{name}axis")
+            axis = getattr(self.axes, f"{name}axis")
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(NullFormatter())
 
-    def from_zero(self, values: Sequence[float]) -> None:
+    def from_zero(self, values: Numbers) -> None:
         """Let the y axis begin at zero, for values that are not negative."""
         self.axes.set_ylim(0, 1.08 * np.nanmax([*finite(values), 0]) or 1)
 
 
-def finite(values: Iterable[float]) -> npt.NDArray[np.float64]:
+def finite(values: Numbers) -> npt.NDArray[np.float64]:
     """The values; NaN, which is not drawn, for those that are not finite or overflow an axis."""
     array = np.array([*values], dtype=np.float64)
     return np.where(np.abs(array) < _LARGEST, array, np.nan)
@@ -148,17 +139,11 @@ def finite(values: Iterable[float]) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as a page shows it.
+    """A figure as a page shows it."""
 
-    Attributes:
-        svg: The element.
-        colors: Colours of the series by label.
-        hover: x, y in the SVG's coordinates, text and series of each point; and `by_x`.
-    """
-
-    svg: str
-    colors: dict[str, str]
-    hover: dict[str, Any]
+    svg: str  # the element
+    colors: dict[str, str]  # of the series by label; a series without a label is in no legend
+    hover: dict[str, Any]  # x, y in the SVG's coordinates, text and series of each point; and `byX`
 
 
 Figure = Callable[[Panel], None]
@@ -191,33 +176,29 @@ def draw(
         stream = io.StringIO()
         canvas.savefig(stream, format="svg", transparent=True)
         places = panel.axes.transData.transform([point[:2] for point in panel.points] or [(0, 0)])
+        numbers = {label: number for number, label in enumerate(panel.colors)}
+        colors = {label: color for label, color in panel.colors.items() if label}
         if folder is not None:
             panel.axes.set_title(title, loc="left")
-            if 1 < len(panel.colors) <= _LEGEND_LABELS:
-                handles = [Patch(color=color, label=name) for name, color in panel.colors.items()]
+            if 1 < len(colors) <= _LEGEND_LABELS:
+                handles = [Patch(color=color, label=name) for name, color in colors.items()]
                 panel.axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
             name = re.sub(r"\W+", "-", title).strip("-").lower()
             canvas.savefig(folder / f"{name}.png", dpi=200)
     points = [
-        [round(x, 1), round(height - y, 1), text, series]
-        for (x, y), (_, _, text, series) in zip(places.tolist(), panel.points, strict=False)
+        [round(x, 1), round(height - y, 1), text, numbers[label]]
+        for (x, y), (_, _, text, label) in zip(places.tolist(), panel.points, strict=False)
     ]
-    return Drawing(
-        svg=_for_page(stream.getvalue(), prefix),
-        colors=panel.colors,
-        hover={"points": points, "byX": panel.by_x},
-    )
 
+    def for_page(found: re.Match[str]) -> str:
+        """A tag with ids of its own and the page's colours."""
+        tag = re.sub(r'\bid="|href="#|url\(#', lambda match: f"{match[0]}{prefix}-", found[0])
+        for color, variable in _GROUND_COLORS.items():
+            tag = tag.replace(color, variable)
+        return re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", tag)
 
-def _for_page(svg: str, prefix: str) -> str:
-    """The element without its header, with ids of its own and the page's colours."""
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|\n\s*", " ", svg, flags=re.DOTALL)
+    drop = r"<metadata>.*?</metadata>|<style.*?</style>|\n\s*"
+    svg = re.sub(drop, " ", stream.getvalue(), flags=re.DOTALL)
     # Texts hold no `<` and no `>`: inside a tag, nothing comes from a user.
-    return re.sub(r"<[^<>]*>", lambda tag: _tag_for_page(tag[0], prefix), svg[svg.index("<svg") :])
-
-
-def _tag_for_page(tag: str, prefix: str) -> str:
-    tag = re.sub(r'\bid="|href="#|url\(#', lambda match: f"{match[0]}{prefix}-", tag)
-    for color, variable in _GROUND_COLORS.items():
-        tag = tag.replace(color, variable)
-    return re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", tag)
+    svg = re.sub(r"<[^<>]*>", for_page, svg[svg.index("<svg") :])
+    return Drawing(svg, colors, {"points": points, "byX": panel.by_x})

@@ -43,73 +43,46 @@ _ANGLE = 0.8
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of the labelled nodes of a split by class (or label).
+    """Scores of the labelled nodes of a split by class (or label), `[num_classes]`."""
 
-    Attributes:
-        num_nodes: Labelled nodes.
-        precision, recall, f1: float64 `[num_classes]`; NaN where the denominator is 0.
-        support: int64 `[num_classes]`, nodes of each class.
-        confusion: int64 `[num_classes, num_classes]`, nodes by true and by predicted class; None
-            where a node may have several labels.
-        roc: float64 `[2, num_points]`, false and true positive rate of a binary task, by its
-            positive class.
-    """
-
-    num_nodes: int
-    precision: Floats
+    num_nodes: int  # labelled
+    precision: Floats  # NaN where the denominator is 0, as of recall and F1
     recall: Floats
     f1: Floats
-    support: Ints
+    support: Ints  # nodes of each class
+    # nodes by true and by predicted class; None where a node may have several labels
     confusion: Ints | None = None
-    roc: Floats | None = None
+    roc: Floats | None = None  # `[2, num_points]`, false and true positive rate of a binary task
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Some labelled nodes in the plane: neighbours in the last hidden layer are side by side.
+    """Some labelled nodes in the plane: neighbours in the last hidden layer are side by side."""
 
-    Attributes:
-        nodes: int64 `[n]`.
-        places: float64 `[n, 2]`.
-        texts: `[n]`, node and split of each.
-        source: The rows that were projected, in words.
-        num_labelled: Labelled nodes of all splits, of which these were drawn.
-        labels: `[n]`: int64 classes, of several the most frequent in the graph; or float64 values
-            of the first target.
-        predicted: int64 `[n]`, predicted classes; None where nodes have several labels, or values.
-    """
-
-    nodes: Ints
-    places: Floats
-    texts: Sequence[str]
-    source: str
-    num_labelled: int
+    nodes: Ints  # `[n]`
+    places: Floats  # `[n, 2]`
+    texts: Sequence[str]  # `[n]`, node and split of each
+    source: str  # the rows that were projected, in words
+    num_labelled: int  # nodes of all splits, of which these were drawn
+    # `[n]`: int64 classes, of several the most frequent in the graph; or float64 values of the
+    # first target
     labels: npt.NDArray[Any]
-    predicted: Ints | None
+    predicted: Ints | None  # `[n]`, classes; None where nodes have several labels, or values
 
 
 @dataclass
 class Findings:
-    """A run's graph and the predictions of its best model.
+    """A run's graph and the predictions of its best model."""
 
-    Attributes:
-        graph: The graph; None where it is gone.
-        notes: Missing parts and the reason, in sentences.
-        names: Names of the classes (or labels); empty for a regression.
-        scores: Of classes, by split with a labelled node.
-        positive: Name of the positive class; None: the task is not binary.
-        targets: Of a regression: each target's name, and by split the nodes that have it, a row
-            each: `node` (the user's id), `true` and `predicted`.
-        projection: None where nodes could not be placed.
-    """
-
-    graph: Graph | None = None
-    notes: list[str] = field(default_factory=list)
-    names: Sequence[str] = ()
-    scores: Mapping[str, SplitScores] = field(default_factory=dict)
-    positive: str | int | None = None
+    graph: Graph | None = None  # None where it is gone
+    notes: list[str] = field(default_factory=list)  # missing parts and the reason, in sentences
+    names: Sequence[str] = ()  # of the classes (or labels); empty for a regression
+    scores: Mapping[str, SplitScores] = field(default_factory=dict)  # by split with a labelled node
+    positive: str | int | None = None  # name of the positive class; None: the task is not binary
+    # of a regression: each target's name, and by split the nodes that have it, a row each: `node`
+    # (the user's id), `true` and `predicted`
     targets: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    projection: Projection | None = None
+    projection: Projection | None = None  # None where nodes could not be placed
 
 
 def findings_of(run: ReportedRun) -> Findings:
@@ -120,22 +93,18 @@ def findings_of(run: ReportedRun) -> Findings:
     graph, missing = None, "Degrees, scores and embeddings are missing"
     try:
         config = from_dict(run.run.config(), saved=True)
-        graph = open_run_store(run.run, config.dataset).store
+        graph = open_run_store(run.run.store_record(), config.dataset).store
         missing = "Scores and embeddings are missing"
-        return _best_models(run)
+        with alone_in_process():
+            best = load_best(run.run.path)
+            found = best.infer(embed=not isinstance(best.model, PlainModel))
+            rows = found.embeddings
+            # The input of a single layer are the features.
+            hidden = None if rows is None or isinstance(rows, LazyFeatures) else rows.numpy()
+            return judge(best.graph, best.task, found.outputs, hidden, best.positive_class)
     except GnntrainError as error:
         text = " ".join(error.message.split()).rstrip(".")
         return Findings(graph, [f"{missing}: {text}. {error.hint or ''}".rstrip()])
-
-
-@alone_in_process()
-def _best_models(run: ReportedRun) -> Findings:
-    best = load_best(run.run.path)
-    found = best.infer(embed=not isinstance(best.model, PlainModel))
-    rows = found.embeddings
-    # The input of a single layer are the features.
-    hidden = None if rows is None or isinstance(rows, LazyFeatures) else rows.numpy()
-    return judge(best.graph, best.task, found.outputs, hidden, best.positive_class)
 
 
 def judge(

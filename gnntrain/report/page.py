@@ -21,11 +21,9 @@ from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
-from gnntrain.report.comparison import differences, groups_of
 from gnntrain.report.drawing import Drawing, Figure, draw
 from gnntrain.report.findings import Findings
-from gnntrain.report.runs import ReportedRun
-from gnntrain.report.timing import background_seconds
+from gnntrain.report.runs import ReportedRun, differences, groups_of
 from gnntrain.reporting.text import (
     counted,
     counted_inputs,
@@ -45,15 +43,7 @@ Key = tuple[str, str, str]
 """A key figure: its name, its value, and a line beneath."""
 
 _LOADER = PackageLoader("gnntrain.report")
-_LONG_NUMBER = 1_000_000
 _NAMED_RUNS = 5
-_STATES = {
-    "interrupted": "The run was interrupted: {}.",
-    "pruned": "The run was pruned by its sweep: {}.",
-    "failed": "The run failed: {}.",
-    "running": "The run has not ended yet: {} so far.",
-    "unfinished": "The run ended without a summary (it was probably killed): {}.",
-}
 
 
 def to_html(page: Page, folder: Path | None = None) -> str:
@@ -69,104 +59,92 @@ def to_html(page: Page, folder: Path | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"figures": figures, "tables": tables, "partial": partial}
     numbers = itertools.count()
 
     def drawn(figure: Figure, title: str, width: int, height: int) -> Drawing:
         prefix = f"figure-{next(numbers)}"
         return draw(figure, prefix, width, height, title=title, folder=folder)
 
-    environment.filters |= {"json": _json, "drawn": drawn}
+    def to_json(value: Any) -> Markup:
+        """JSON inside a script element: without `<`, which could end the element."""
+        text = json.dumps(json_safe(value), separators=(",", ":"), ensure_ascii=False)
+        for sign in "<>&":
+            text = text.replace(sign, f"\\u{ord(sign):04x}")
+        return Markup(text)
+
+    environment.filters |= {"json": to_json, "drawn": drawn}
     script = _LOADER.get_source(environment, "page.js")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html.j2").render(
         page,
+        figures=figures,
+        tables=tables,
+        partial=partial,
         script=Markup(script),
         digest=Markup(f"'sha256-{digest}'"),
         footer=f"Made by gnntrain {__version__} on {datetime.now():%Y-%m-%d %H:%M}.",
     )
 
 
-def _json(value: Any) -> Markup:
-    """JSON inside a script element: without `<`, which could end the element."""
-    text = json.dumps(json_safe(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def page_of(run: ReportedRun, found: Findings, notes: Sequence[str] = ()) -> Page:
-    """The page of one run."""
-    training = None
-    if run.records:
-        phases = tables.phases_table(run)
-        beside = background_seconds(run.records)
-        training = {
-            "phases": phases if phases.rows else None,
-            "clock": "The GPU's time." if run.records[-1].gpu_memory_bytes else "Time of rank 0.",
-            "background": " and ".join(f"{name} {format_seconds(s)}" for name, s in beside.items()),
-        }
-    return {
-        "title": run.name,
-        "lead": _lead(run, found.graph),
-        "status": run.status,
-        "error": run.summary.get("error") or "",
-        "notes": [*_state_notes(run), *notes, *found.notes],
-        "keys": [*_keys(run, found.graph)],
-        "comparison": None,
-        "training": training,
-        **_details(run, found),
-    }
-
-
-def comparison_of(
-    runs: Sequence[ReportedRun], best: ReportedRun, found: Findings, notes: Sequence[str] = ()
-) -> Page:
-    """The page of several runs, with the details of the best.
+def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> Page:
+    """The page of one run; or of several, with the details of the best.
 
     Args:
-        runs: The runs, at least two.
-        best: The best of them.
+        runs: The runs.
+        run: The best of them.
         found: Its graph and findings.
-        notes: Missing runs, in sentences.
     """
-    groups, keys = groups_of(runs), differences(runs)
-    lead = f"They differ in {', '.join(keys)}." if keys else "Their configurations are the same."
-    if len(groups) < len(runs):
-        lead += f" Runs that differ in seed or split alone are one setting: {len(groups)} in all."
-    return {
-        "title": f"{len(runs)} runs on {', '.join(dict.fromkeys(run.dataset for run in runs))}",
-        "lead": lead,
-        "status": "",
-        "error": "",
-        "notes": [*_notes(runs, groups), *notes, *found.notes],
-        "keys": [*_keys_of_several(runs, groups, best)],
-        "comparison": {
-            "groups": groups,
-            "runs": runs,
-            "is_tested": any(run.best.get("test") for run in runs),
-        },
-        "training": None,
-        **_details(best, found),
-    }
-
-
-def _details(run: ReportedRun, found: Findings) -> Page:
-    """The parts of a page about data, predictions, graph and configuration of a run."""
-    graph, projection = found.graph, found.projection
+    graph, projection, training = found.graph, found.projection, None
+    page: Page
+    if len(runs) == 1:
+        if run.records:
+            phases = tables.phases_table(run)
+            is_gpu = run.records[-1].gpu_memory_bytes is not None
+            beside = tables.background_seconds(run.records)
+            training = {
+                "phases": phases if phases.rows else None,
+                "clock": "The GPU's time." if is_gpu else "Time of rank 0.",
+                "background": " and ".join(f"{n} {format_seconds(s)}" for n, s in beside.items()),
+            }
+        page = {
+            "title": run.name,
+            "lead": _lead(run, graph),
+            "status": run.status,
+            "error": run.summary.get("error") or "",
+            "notes": [*_notes_of_run(run), *found.notes],
+            "keys": [*_keys_of_run(run, graph)],
+            "comparison": None,
+        }
+    else:
+        groups, keys = groups_of(runs), differences(runs)
+        lead = f"They differ in {', '.join(keys) or 'no key'}."
+        if len(groups) < len(runs):
+            lead += f" Runs that differ in seed or split alone are a setting: {len(groups)} in all."
+        page = {
+            "title": f"{len(runs)} runs on {', '.join(dict.fromkeys(one.dataset for one in runs))}",
+            "lead": lead,
+            "status": "",
+            "error": "",
+            "notes": [*_notes_of_several(runs, groups), *found.notes],
+            "keys": [*_keys_of_several(runs, groups, run)],
+            "comparison": {
+                "groups": groups,
+                "runs": runs,
+                "is_tested": any(one.best.get("test") for one in runs),
+            },
+        }
     data = from_plain(run.summary.get("data")) or (graph.summary if graph else None)
     positive = found.positive if found.scores else run.summary.get("positive_class")
-    plane = None
-    if projection and found.names:
-        plane = partial(figures.classes_in_the_plane, names=found.names, found=projection)
-    elif projection and found.targets:
-        plane = partial(figures.values_in_the_plane, name=found.targets[0][0], found=projection)
-    return {
+    names = found.names or [name for name, _ in found.targets]
+    return page | {
+        "training": training,
         "run": run,
         "metric": shown_metric(run.metric or "metric"),
         "best_epoch": run.result.best_epoch,
         "positive": "" if positive is None else f"The positive class is {positive}.",
         "data": [(label, text, False) for label, text in data.lines()] if data else None,
         "found": found,
-        "plane": plane,
+        "plane": partial(figures.plane, names=names, found=projection) if projection else None,
         "graph": graph,
     }
 
@@ -188,10 +166,11 @@ def _lead(run: ReportedRun, graph: Graph | None) -> str:
     return f"{', '.join(words)}."
 
 
-def _state_notes(run: ReportedRun) -> Iterator[str]:
-    if run.status in _STATES:
+def _notes_of_run(run: ReportedRun) -> Iterator[str]:
+    if run.status != "completed":
+        killed = " (it was probably killed)" * (run.status == "unfinished")
         asked = run.config.get("trainer.epochs")
-        yield _STATES[run.status].format(f"{len(run.records)} of {asked} epochs were trained")
+        yield f"Status {run.status}{killed}: {len(run.records)} of {asked} epochs were trained."
     if replaced := (run.summary.get("kernels") or {}).get("replaced"):
         yield f"Triton's kernels were replaced where they failed: {', '.join(replaced)}."
     if nan := sum(not math.isfinite(record.train_loss) for record in run.records):
@@ -202,7 +181,7 @@ def _state_notes(run: ReportedRun) -> Iterator[str]:
         yield "No epoch was evaluated, so there is no metric."
 
 
-def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
+def _keys_of_run(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
     summary, metric = run.summary, shown_metric(run.metric or "")
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)
@@ -226,18 +205,19 @@ def _keys(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
         yield "memory", format_bytes(summary["peak_rss_bytes"]), more
     if graph is not None:
         sizes = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
-        is_short = graph.num_nodes < _LONG_NUMBER
-        number = f"{graph.num_nodes:,}" if is_short else format_rate(graph.num_nodes)
-        yield "nodes", number, f"{format_rate(graph.num_edges)} edges · {sizes}"
+        yield "nodes", f"{graph.num_nodes:,}", f"{format_rate(graph.num_edges)} edges · {sizes}"
 
 
-def _notes(runs: Sequence[ReportedRun], groups: Sequence[Group[ReportedRun]]) -> Iterator[str]:
+def _notes_of_several(
+    runs: Sequence[ReportedRun], groups: Sequence[Group[ReportedRun]]
+) -> Iterator[str]:
     incomplete = [run for run in runs if run.status != "completed"]
     if incomplete:
-        named = []
-        for run in incomplete:
-            error = " ".join(str(run.summary.get("error") or "").split()).rstrip(".")
-            named.append(f"{run.name} ({run.status}{f': {error}' if error else ''})")
+        errors = [" ".join(str(run.summary.get("error") or "").split()) for run in incomplete]
+        named = [
+            f"{run.name} ({run.status}{f': {error}' if error else ''})"
+            for run, error in zip(incomplete, errors, strict=True)
+        ]
         if len(named) > _NAMED_RUNS:
             named[_NAMED_RUNS:] = [f"and {len(named) - _NAMED_RUNS} more, see the table of runs"]
         yield f"{len(incomplete)} of {len(runs)} runs did not complete: {'; '.join(named)}."

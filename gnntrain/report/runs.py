@@ -1,52 +1,49 @@
-"""Runs, read from their directories: completed ones, and ones that ended early."""
+"""Runs, read from their directories, and compared: the keys they differ in, and repetitions that
+differ in seed or split alone."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnntrain.config.problems import as_typed
 from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
-from gnntrain.metrics import get_metric
 from gnntrain.paths import is_file
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.run_lookup import RUNS, find_run, is_running, known_runs, run_directories
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import shown_path
+from gnntrain.reporting.trials import REPEATED, SPLIT, Group, Scored, rank
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
+
+# They change where and how a run is stored, not its result.
+_IMMATERIAL = (
+    *("run.", "sweep.", "logger.", "checkpoint.", "dataset.root", "dataset.store_dir"),
+    *("trainer.log_every", "trainer.max_restarts", "distributed.timeout", "distributed.grace"),
+)
+_MEASURED = (
+    *("num_parameters", "seconds_total", "seconds_per_epoch", "edges_per_s", "seeds_per_s"),
+    *("peak_rss_bytes", "peak_gpu_bytes"),
+)
 
 
 @dataclass(frozen=True)
-class ReportedRun:
-    """A run as its files describe it.
-
-    Attributes:
-        run: Its directory.
-        name: Its name in the report, which no other run of the report has.
-        config: The resolved configuration, by dotted key.
-        overrides: Keys of the command line.
-        environment: Machine and software; empty where not known.
-        summary: Content of `summary.json`; empty where the run was killed.
-        status: `completed`, `pruned`, `interrupted`, `failed`, `running`, or `unfinished` where it
-            was killed.
-        metric: The metric that decides which epoch is the best; None before any evaluation.
-        result: Its epochs, and the best epoch.
-    """
+class ReportedRun(Scored):
+    """A run as its files describe it."""
 
     run: RunDirectory
-    name: str
-    config: Mapping[str, Any]
-    overrides: Sequence[str]
-    environment: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    status: str
-    metric: str | None
-    result: FitResult
+    name: str  # in the report; no other run of the report has it
+    config: Mapping[str, Any]  # resolved, by dotted key
+    overrides: Sequence[str]  # of the command line
+    environment: Mapping[str, Any]  # machine and software; empty where not known
+    summary: Mapping[str, Any]  # content of `summary.json`; empty where the run was killed
+    status: str  # as in the summary; or `running`, or `unfinished` where the run was killed
+    metric: str | None  # it decides which epoch is the best; None before any evaluation
+    result: FitResult  # its epochs, and the best epoch
 
     @property
     def records(self) -> Sequence[EpochRecord]:
@@ -58,16 +55,8 @@ class ReportedRun:
         """Metrics by split at the best epoch."""
         return {name: self.result.best[name] for name in SPLIT_ORDER if self.result.best.get(name)}
 
-    @property
-    def cost(self) -> float:
-        """The validation metric, negated where more is better; infinite without a metric."""
-        value = self.score("val")
-        if self.metric is None or math.isnan(value):
-            return math.inf
-        return get_metric(self.metric).cost(value)
-
     def score(self, split: str) -> float:
-        """The deciding metric at the best epoch; NaN where there is none."""
+        """The deciding metric at the best epoch."""
         return self.best.get(split, {}).get(self.metric or "", math.nan)
 
     @property
@@ -83,36 +72,31 @@ class ReportedRun:
 
 def find_runs(
     arguments: Sequence[str | Path], root: Path = RUNS
-) -> tuple[list[ReportedRun], Path | None, list[str]]:
+) -> tuple[list[ReportedRun], Path | None]:
     """The runs of paths, names under `root`, `latest` or folders of runs, each run once.
 
     Returns:
         The runs, in the order of the arguments; the folder of the only argument, a run's or a
-        sweep's; missing runs, in sentences.
+        sweep's.
 
     Raises:
         UserError: There is none of that name, or no run in a folder.
     """
+    folders = [find_run(argument, root) for argument in arguments]
     directories: dict[Path, None] = {}
-    notes: list[str] = []
-    for argument in arguments:
-        path = find_run(argument, root)
-        found = [path] if is_file(path / "config.yaml") else run_directories(path)
+    for folder, argument in zip(folders, arguments, strict=True):
+        found = [folder] if is_file(folder / "config.yaml") else run_directories(folder)
         if not found:
             raise UserError(
-                f"{path} is no run directory and holds none: there is no config.yaml in it",
+                f"{folder} is no run directory and holds none: there is no config.yaml in it",
                 known_runs(argument, root),
             )
         directories |= dict.fromkeys(run.resolve() for run in found)
-        trials = _trials(path)
-        if len(trials) > len(found):
-            missing = f"{len(trials) - len(found)} of {len(trials)} trials"
-            notes.append(f"{missing} of {shown_path(path)} have no run directory.")
-    home = find_run(arguments[0], root).resolve() if len(arguments) == 1 else None
     lasts = [path.name for path in directories]
     # two of one name are called by their paths
     names = [p.name if lasts.count(p.name) == 1 else shown_path(p) for p in directories]
-    return [*map(read_run, directories, names)], home, notes
+    home = folders[0].resolve() if len(folders) == 1 else None
+    return [*map(read_run, directories, names)], home
 
 
 def read_run(path: Path, name: str | None = None) -> ReportedRun:
@@ -123,7 +107,10 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
     """
     run = RunDirectory.open(path)
     summary = run.summary() or {}
-    metric = summary.get("metric") or _first_metric(reached(run, "").records)
+    metric = summary.get("metric") or None
+    if metric is None:  # the data set's own comes first among an epoch's
+        metrics = next((row.metrics for row in reached(run, "").records if row.metrics), {})
+        metric = next((name for split in ("val", "train") for name in metrics.get(split, {})), None)
     return ReportedRun(
         run=run,
         name=name or run.name,
@@ -137,15 +124,74 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
     )
 
 
-def _first_metric(records: Sequence[EpochRecord]) -> str | None:
-    """The data set's own metric: it comes first among an epoch's."""
-    metrics = next((record.metrics for record in records if record.metrics), {})
-    return next((name for split in ("val", "train") for name in metrics.get(split, {})), None)
+def differences(runs: Sequence[ReportedRun]) -> list[str]:
+    """The keys in which the runs' configurations differ, names of data set and model first."""
+
+    def differ(key: str) -> bool:
+        """Whether runs disagree; another model (data set) may simply not have the key."""
+        having = [run for run in runs if key in run.config]
+        option = f"{key.partition('.')[0]}.name"
+        lacking = {run.config.get(option) for run in runs if key not in run.config}
+        return len({repr(run.config[key]) for run in having}) > 1 or any(
+            run.config.get(option) in lacking for run in having
+        )
+
+    keys = dict.fromkeys(key for run in runs for key in run.config)
+    differing = [key for key in keys if not key.startswith(_IMMATERIAL) and differ(key)]
+    return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED))
 
 
-def _trials(folder: Path) -> list[Any]:
-    """The trials in a sweep's folder; none in another folder."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        return found if isinstance(found, list) else []
-    return []
+def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
+    """Groups of repetitions, in the order of the runs. Completed runs count, all where none is; of
+    equal ones the first by name."""
+    keys = [key for key in differences(runs) if key not in REPEATED]
+    members: dict[tuple[str, ...], list[ReportedRun]] = {}
+    for run in runs:
+        members.setdefault(tuple(repr(run.config.get(key)) for key in keys), []).append(run)
+    groups = []
+    for several in members.values():
+        completed = [run for run in several if run.status == "completed"] or several
+        distinct = {
+            (*(repr(run.config.get(key)) for key in REPEATED), run.cost, run.score("test")): run
+            for run in sorted(completed, key=lambda run: run.name, reverse=True)
+        }
+        counted = [run for run in completed if run in distinct.values()]
+        splits = {str(run.config[SPLIT]) for run in counted if SPLIT in run.config}
+        first = several[0]
+        data = (first.dataset, first.metric or "", str(first.summary.get("positive_class")))
+        known = (key for key in keys if key in first.config)
+        label = ", ".join(f"{_short(key)}={as_typed(first.config[key])}" for key in known)
+        varied = (label or f"{first.dataset} {first.model}",)
+        groups.append(Group(varied, several, counted, tuple(sorted(splits)), data))
+    return groups
+
+
+def _short(key: str) -> str:
+    return key.removesuffix(".name").removeprefix("trainer.").removeprefix("model.")
+
+
+def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:
+    """The run with the best validation metric of the best setting; of equally good runs the first
+    by name."""
+    return min(rank(groups_of(runs))[0].counted, key=lambda run: (run.cost, run.name))
+
+
+def run_rows(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+    """A row a run, for other programs: plain numbers under the names of keys and metrics."""
+    keys = dict.fromkeys([*REPEATED, *differences(runs)])
+    return [
+        {
+            "run": run.name,
+            "directory": str(run.run.path),
+            "status": run.status,
+            "dataset": run.dataset,
+            "model": run.model,
+            **{key: run.config.get(key) for key in keys},
+            "epochs": len(run.records),
+            "best_epoch": run.result.best_epoch,
+            "metric": run.metric,
+            **{f"{split}/{name}": v for split, row in run.best.items() for name, v in row.items()},
+            **{name: run.summary.get(name) for name in _MEASURED},
+        }
+        for run in runs
+    ]

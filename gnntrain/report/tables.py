@@ -8,41 +8,48 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import SPLITS, Graph
-from gnntrain.report.comparison import differences
+from gnntrain.phases import BACKGROUND
 from gnntrain.report.drawing import class_color
 from gnntrain.report.findings import METRICS, SCORED_SPLITS, SplitScores, regression_scores
-from gnntrain.report.runs import ReportedRun
-from gnntrain.report.timing import PHASES, typical_phases
+from gnntrain.report.runs import ReportedRun, differences
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trials import Group, Spread, rank
+from gnntrain.training.records import EpochRecord
 
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
 _OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
-_DEGREE_HEADS = ("median degree", "mean degree", "largest degree", "nodes without an in-edge")
+_DEGREES = ("median degree", "mean degree", "largest degree", "nodes without an in-edge")
+PHASES = {
+    "sample": ("sample", "#2a9d8f"),
+    "gather": ("gather", "#8ab17d"),
+    "wait": ("wait for a batch", "#e9c46a"),
+    "transfer": ("copy to the device", "#b5838d"),
+    "forward": ("forward", "#3a86ff"),
+    "backward": ("backward", "#7b5ea7"),
+    "all_reduce": ("all-reduce", "#e63946"),
+    "optimizer": ("optimizer", "#f4a261"),
+    "other": ("everything else", "#adb5bd"),
+    "evaluation": ("evaluation", "#5fb3a3"),
+}
+"""The phases of an epoch in their order, with label and colour."""
+
+_VISIBLE = 0.0005
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the rows.
+    """A table whose first column names the rows."""
 
-    Attributes:
-        heads: Of the columns.
-        rows: The cells.
-        texts: The first columns, which hold no numbers.
-        best: The row that stands out.
-        colors: A colour a row, where rows are series of a figure.
-    """
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int = 1
-    best: int | None = None
-    colors: Sequence[str] | None = None
+    heads: Sequence[str]  # of the columns
+    rows: Sequence[Sequence[str]]  # the cells
+    texts: int = 1  # the first columns, which hold no numbers
+    best: int | None = None  # the row that stands out
+    colors: Sequence[str] | None = None  # a colour a row, where rows are series of a figure
 
 
 Setting = tuple[str, str, bool]
@@ -67,27 +74,63 @@ def phases_table(run: ReportedRun) -> Table:
         [PHASES[name][0], format_seconds(seconds), f"{seconds / whole:.1%}"]
         for name, seconds in phases.items()
     ]
-    colors = [PHASES[name][1] for name in phases]
-    return Table(["phase", "an epoch", "share"], rows, colors=colors)
+    return Table(["phase", "an epoch", "share"], rows, colors=[PHASES[name][1] for name in phases])
 
 
-def graph_table(graph: Graph) -> Table:
-    """Sizes, and the in-degrees of a graph of one edge type."""
-    rows = {
+def phase_seconds(records: Sequence[EpochRecord]) -> Any:
+    """A frame of seconds by epoch (rows; those with times) and phase (columns); a row's sum is the
+    epoch's length."""
+    timed = [record for record in records if record.time]
+    rows, epochs = [record.time for record in timed], [record.epoch for record in timed]
+    frame = pd.DataFrame(rows, epochs).reindex(columns=[*PHASES]).fillna(0.0)
+    training = frame.drop(columns="evaluation").sum(axis=1)
+    frame["other"] = ([record.seconds for record in timed] - training).clip(lower=0.0)
+    return frame
+
+
+def typical_phases(records: Sequence[EpochRecord]) -> dict[str, float]:
+    """The median seconds an epoch of each visible phase; of evaluations over the epochs with one.
+
+    The first epoch compiles and warms up: of several it is left out.
+    """
+    warm = phase_seconds(_warm(records))
+    typical = warm.median()
+    typical["evaluation"] = warm["evaluation"][warm["evaluation"] > 0].median()
+    return dict(typical[typical > _VISIBLE * typical.sum()])
+
+
+def background_seconds(records: Sequence[EpochRecord]) -> dict[str, float]:
+    """The median seconds an epoch of the phases that run beside the steps."""
+    medians = pd.DataFrame([record.time for record in _warm(records)]).fillna(0.0).median()
+    names = [name for name in medians.index if name.startswith(BACKGROUND)]
+    return {name.removeprefix(BACKGROUND): float(medians[name]) for name in names}
+
+
+def _warm(records: Sequence[EpochRecord]) -> Sequence[EpochRecord]:
+    """The epochs with times, without the first where there are several."""
+    timed = [record for record in records if record.time]
+    return timed[1:] or timed
+
+
+def graph_tables(graph: Graph) -> dict[str, Table]:
+    """Sizes and in-degrees, of a typed graph by type; each table with its title."""
+
+    def degree_cells(indptr: Any) -> list[str]:
+        degrees = np.diff(indptr)
+        median, mean = f"{np.median(degrees):g}", f"{degrees.mean():.1f}"
+        return [median, mean, f"{degrees.max():,}", f"{(degrees == 0).sum():,}"]
+
+    sizes = {
         "nodes": f"{graph.num_nodes:,}",
         "edges": f"{graph.num_edges:,}",
         _OUTPUTS.get(graph.task, "classes"): f"{graph.num_classes:,}",
         **{f"{name} nodes": f"{len(graph.split(name)):,}" for name in SPLITS},
     }
     if not graph.is_hetero:
-        rows["features"] = f"{graph.num_features:,}"
-        rows |= zip(_DEGREE_HEADS, _degree_cells(graph.indptr), strict=True)
-    return Table(["quantity", "value"], list(rows.items()))
-
-
-def node_types_table(graph: Graph) -> Table:
-    """Sizes by node type."""
-    rows = [
+        sizes["features"] = f"{graph.num_features:,}"
+        sizes |= zip(_DEGREES, degree_cells(graph.indptr), strict=True)
+        return {"Sizes": Table(["quantity", "value"], [*sizes.items()])}
+    nodes = [
         [
             f"{name} (target)" if name == graph.target else name,
             f"{len(nodes):,}",
@@ -95,23 +138,15 @@ def node_types_table(graph: Graph) -> Table:
         ]
         for name, nodes in graph.nodes.items()
     ]
-    return Table(["node type", "nodes", "features"], rows)
-
-
-def edge_types_table(graph: Graph) -> Table:
-    """Edges and in-degrees by edge type."""
-    rows = [
-        ["/".join(name), f"{len(edges):,}", *_degree_cells(edges.indptr)]
+    edges = [
+        ["/".join(name), f"{len(edges):,}", *degree_cells(edges.indptr)]
         for name, edges in graph.edges.items()
     ]
-    return Table(["edge type", "edges", *_DEGREE_HEADS], rows)
-
-
-def _degree_cells(indptr: npt.NDArray[np.int64]) -> list[str]:
-    """The cells beneath `_DEGREE_HEADS`."""
-    degrees = np.diff(indptr)
-    median, mean = f"{np.median(degrees):g}", f"{degrees.mean():.1f}"
-    return [median, mean, f"{degrees.max():,}", f"{(degrees == 0).sum():,}"]
+    return {
+        "Sizes": Table(["quantity", "value"], [*sizes.items()]),
+        "Node types": Table(["node type", "nodes", "features"], nodes),
+        "Edge types": Table(["edge type", "edges", *_DEGREES], edges),
+    }
 
 
 def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
@@ -120,11 +155,10 @@ def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
     wrong = scored.confusion.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(wrong, axis=None, kind="stable")[::-1][:_TOP_MISTAKES].tolist()
-    pairs = [pair for pair in (divmod(place, len(wrong)) for place in order) if wrong[pair]]
     rows = [
-        [names[true], names[other], f"{wrong[true, other]:,}", f"{share:.1%}"]
-        for true, other in pairs
-        for share in (wrong[true, other] / scored.support[true],)
+        [names[true], names[other], f"{number:,}", f"{number / scored.support[true]:.1%}"]
+        for true, other in (divmod(place, len(wrong)) for place in order)
+        if (number := wrong[true, other])
     ]
     return Table(["true", "predicted", "nodes", "of the class"], rows, texts=2)
 
@@ -149,9 +183,9 @@ def targets_table(targets: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     for name, points in targets:
         row = [name]
         for split in SCORED_SPLITS:
-            known = points.get(split)
-            scores = [math.nan] * len(METRICS) if known is None else regression_scores(known)
-            row += [*map(format_metric, scores), f"{0 if known is None else len(known):,}"]
+            known = points.get(split, ())
+            scores = regression_scores(known) if len(known) else [math.nan] * len(METRICS)
+            row += [*map(format_metric, scores), f"{len(known):,}"]
         rows.append(row)
     columns = [f"{split} {head}" for split in SCORED_SPLITS for head in heads]
     return Table(["target", *columns], rows)
@@ -202,10 +236,8 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
             *(as_typed(run.config[key]) if key in run.config else "-" for key in keys),
             run.status,
             str(run.result.best_epoch or "-"),
-            format_metric(run.score("val")),
-            format_metric(run.score("test")),
-            format_seconds(run.summary.get("seconds_per_epoch")),
-            format_seconds(run.summary.get("seconds_total")),
+            *(format_metric(run.score(split)) for split in ("val", "test")),
+            *map(format_seconds, map(run.summary.get, ("seconds_per_epoch", "seconds_total"))),
             format_bytes(run.summary.get("peak_rss_bytes")),
         ]
         for run in runs
@@ -231,19 +263,25 @@ def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[st
         found: `env.json`.
         kernels: `kernels` of `summary.json`; empty where it is not known.
     """
-    names = {"time": "time", "platform": "platform", "cpu": "cpu", "cores": "cores_available"}
-    machine = {
-        **{name: found.get(key) for name, key in names.items()},
-        "memory": format_bytes(found.get("memory_bytes")),
-        "gpus": ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none",
-        "cuda": found.get("cuda") or "none",
-        "rocm": found.get("rocm"),
+    sections = {
+        "machine": {
+            **{key: found.get(key) for key in ("time", "platform", "cpu")},
+            "cores": found.get("cores_available"),
+            "memory": format_bytes(found.get("memory_bytes")),
+            "gpus": ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none",
+            "cuda": found.get("cuda") or "none",
+            "rocm": found.get("rocm"),
+        },
+        "operators": {
+            "kernels": kernels.get("kernels"),
+            **{name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()},
+        },
+        "software": {
+            "python": found.get("python"),
+            **(found.get("packages") or {}),
+            "git commit": found.get("git_commit"),
+        },
     }
-    packages = found.get("packages") or {}
-    software = {"python": found.get("python"), **packages, "git commit": found.get("git_commit")}
-    replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
-    operators = {"kernels": kernels.get("kernels"), **replaced}
-    sections = {"machine": machine, "operators": operators, "software": software}
     shown = {
         title: [(name, str(value), False) for name, value in values.items() if value is not None]
         for title, values in sections.items()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.errors import UserError
-from gnntrain.paths import is_folder
-from gnntrain.report.comparison import best_of, run_rows
-from gnntrain.report.runs import ReportedRun, find_runs
+from gnntrain.report.runs import best_of, find_runs, run_rows
 from gnntrain.training.records import json_safe
 
 FORMATS = ("html", "csv")
@@ -45,54 +41,29 @@ def write_report(
             f"Give --format one of {', '.join(FORMATS)}, or --out a name that ends so; --figures "
             "DIR writes the figures as files.",
         )
-    runs, home, notes = find_runs(arguments)
+    runs, home = find_runs(arguments)
     path = out if out is not None else (home or Path()) / f"report.{ending}"
-    if is_folder(path):
-        raise _unwritable(path, "it is a directory")
-    if not is_folder(path.absolute().parent):
-        raise _unwritable(path, "its directory does not exist")
-    if out is None and path.is_symlink():  # a stranger may have put it there
-        raise _unwritable(path, "it is a link")
+    hint = "Choose another with --out."
     try:
-        if figures is not None:
-            figures.mkdir(parents=True, exist_ok=True)
-        content = _csv(runs) if ending == "csv" else _html(runs, notes, announce, figures)
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise OSError("it is a directory, or its directory does not exist")
+        if out is None and path.is_symlink():  # a stranger may have put it there
+            raise OSError("it is a link")
+        if ending == "csv":
+            import pandas as pd
+
+            content = pd.DataFrame(json_safe(run_rows(runs)), dtype=object).to_csv(index=False)
+        else:
+            from gnntrain.report.findings import findings_of
+            from gnntrain.report.page import page_of, to_html
+
+            if figures is not None:
+                figures.mkdir(parents=True, exist_ok=True)
+            best = best_of(runs)
+            announce(f"computing the predictions of the best model of {best.name}")
+            content = to_html(page_of(runs, best, findings_of(best)), figures)
         with atomic_write(path) as file:
             file.write(content.encode())
-    except OSError as error:
-        raise _unwritable(path, f"{error.filename or path}: {error.strerror or error}") from error
-    except ValueError as error:  # a null byte
-        raise _unwritable(path, str(error)) from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        raise UserError(f"the report {path} cannot be written: {error}", hint) from error
     return path
-
-
-def _unwritable(path: Path, reason: str) -> UserError:
-    return UserError(f"the report {path} cannot be written: {reason}", "Choose another with --out.")
-
-
-def _html(
-    runs: Sequence[ReportedRun],
-    notes: Sequence[str],
-    announce: Callable[[str], None],
-    figures: Path | None,
-) -> str:
-    # imported where used: a CSV file needs no templates and no figures
-    from gnntrain.report.findings import findings_of
-    from gnntrain.report.page import comparison_of, page_of, to_html
-
-    best = best_of(runs)
-    announce(f"computing the predictions of the best model of {best.name}")
-    findings = findings_of(best)
-    if len(runs) == 1:
-        return to_html(page_of(best, findings, notes), figures)
-    return to_html(comparison_of(runs, best, findings, notes), figures)
-
-
-def _csv(runs: Sequence[ReportedRun]) -> str:
-    rows = run_rows(runs)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(json_safe(row) for row in rows)
-    return text.getvalue()

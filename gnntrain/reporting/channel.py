@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -46,8 +45,7 @@ class Channel:
         self._send(("epoch", record))
         answered, is_hopeless = 0, False
         while answered != record.epoch:  # answers to a rank that was killed are skipped
-            with _ending_with_the_parent():
-                answered, is_hopeless = self._connection.recv()
+            answered, is_hopeless = self._with_parent(self._connection.recv)
         if is_hopeless:
             raise Pruned
 
@@ -59,13 +57,10 @@ class Channel:
         """Nothing: the process that waits for the end of the run sends it."""
 
     def _send(self, event: Event) -> None:
-        with _ending_with_the_parent():
-            self._connection.send(event)
+        self._with_parent(self._connection.send, event)
 
-
-@contextlib.contextmanager
-def _ending_with_the_parent() -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError) as error:
-        raise Interrupted(signal.SIGTERM) from error
+    def _with_parent(self, call: Callable[..., Any], *arguments: Event) -> Any:
+        try:
+            return call(*arguments)
+        except (EOFError, OSError) as error:
+            raise Interrupted(signal.SIGTERM) from error

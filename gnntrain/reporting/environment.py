@@ -111,15 +111,7 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
     query = "--query-gpu=name,memory.total,driver_version"
     text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = csv.reader((text or "").splitlines(), skipinitialspace=True)
-    return [
-        {
-            "name": row[0],
-            "memory_bytes": int(row[1]) * 2**20 if row[1].isdigit() else None,
-            "driver": row[2],
-        }
-        for row in rows
-        if len(row) == 3
-    ]
+    return [_gpu(row[0], row[1], row[2], unit=2**20) for row in rows if len(row) == 3]
 
 
 def _amd_gpus() -> list[dict[str, Any]]:
@@ -128,26 +120,26 @@ def _amd_gpus() -> list[dict[str, Any]]:
         found: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags) or "{}")
     except ValueError:
         return []
-    driver = found.pop("system", {}).get("Driver version")
-    cards = [{key.lower(): value for key, value in card.items()} for card in found.values()]
-    return [
-        {
-            "name": card.get("card series") or card.get("device name") or "AMD GPU",
-            "memory_bytes": int(memory) if memory.isdigit() else None,
-            "driver": driver,
-        }
-        for card in cards
-        for memory in (card.get("vram total memory (b)", ""),)
-    ]
+    driver, gpus = found.pop("system", {}).get("Driver version"), []
+    for card in found.values():
+        facts = {key.lower(): value for key, value in card.items()}
+        name = facts.get("card series") or facts.get("device name") or "AMD GPU"
+        gpus.append(_gpu(name, facts.get("vram total memory (b)", ""), driver))
+    return gpus
+
+
+def _gpu(name: str, memory: str, driver: str | None, unit: int = 1) -> dict[str, Any]:
+    size = int(memory) * unit if memory.isdigit() else None
+    return {"name": name, "memory_bytes": size, "driver": driver}
 
 
 def _torch_gpus() -> list[dict[str, Any]]:
     try:
+        import torch
+
         from gnntrain import devices
     except ImportError:  # torch is not installed, or is broken
         return []
-    import torch
-
     kind, number = next(iter(devices.gpus_here().items()), ("cpu", 0))
     found = [devices.describe(torch.device(kind, i)) for i in range(number) if kind != "cuda"]
     return [{"name": name, "memory_bytes": size, "driver": None} for name, size in found]
@@ -156,8 +148,7 @@ def _torch_gpus() -> list[dict[str, Any]]:
 def _git_commit(source: Path) -> str | None:
     """The git commit of the package's source; ``-dirty`` where files were changed.
 
-    The package may be installed inside a checkout of another project (a virtual environment): the
-    commit counts only where git tracks the package's own files.
+    It counts only where git tracks these files: a virtual environment may lie in another checkout.
     """
     if _output("git", "-C", str(source), "ls-files", "--error-unmatch", "__init__.py") is None:
         return None

@@ -1,36 +1,272 @@
-"""The loggers of a run, each guarded: a logger that fails does not end the run.
+"""The loggers of a run: ``metrics.jsonl`` in every run, the others where they were chosen.
 
-``jsonl`` is in every run, since other commands read ``metrics.jsonl``; the others run where they
-were chosen.
+The packages of TensorBoard, Weights & Biases and MLflow are imported where a run chose them. A
+resumed run goes on in the same run of the last two: ``trackers.json`` in the run directory has
+their ids.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import errno
+import importlib
+import io
+import json
 import logging
+import os
+import socket
+import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from gnntrain.reporting.logfiles import CsvLogger, JsonlLogger, Logger
-from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
-from gnntrain.training.records import EpochRecord, Listener, RunInfo, StepProgress, Summary
+from gnntrain.config.types import flattened
+from gnntrain.errors import RunError
+from gnntrain.reporting.rundir import RunDirectory, write_atomically
+from gnntrain.training.records import (
+    EpochRecord,
+    FitResult,
+    Listener,
+    RunInfo,
+    StepProgress,
+    Summary,
+    json_safe,
+)
 
-LOGGERS: dict[str, type[Logger]] = {
-    "jsonl": JsonlLogger,
-    "csv": CsvLogger,
-    "tensorboard": TensorBoardLogger,
-    "wandb": WandbLogger,
-    "mlflow": MlflowLogger,
-}
+_MLFLOW_BATCH = 100
+_MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}  # any other: KILLED
 
 _log = logging.getLogger("gnntrain")
+
+
+class Logger:
+    """A listener that records epochs: subclasses override `begin`, `record` and `end`.
+
+    A failure does not end the run; the first one is a warning. After an OSError, a logger that
+    catches up gets the events that it missed before the next one: a disk that was full for a while
+    costs nothing. After any other failure it gets no more events.
+
+    Attributes:
+        name: Its name in the configuration.
+        catches_up: Whether an event that failed with an OSError may be sent again.
+
+    Args:
+        run: The run directory.
+        config: The resolved configuration, plain values.
+        options: The logger's own options.
+    """
+
+    name: ClassVar[str]
+    catches_up: ClassVar[bool] = False
+
+    def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
+        self.run, self.config, self.options = run, config, options
+        self._missed: deque[tuple[Callable[[Any], None], object]] = deque()
+        self._has_failed = False
+
+    def begin(self, info: RunInfo) -> None:
+        """Open files or connections."""
+
+    def record(self, record: EpochRecord) -> None:
+        """Record one epoch."""
+
+    def end(self, summary: Summary) -> None:
+        """Close files or connections."""
+
+    def on_start(self, info: RunInfo) -> None:
+        """Begin, guarded."""
+        self._guarded(self.begin, info)
+
+    def on_step(self, progress: StepProgress) -> None:
+        """Nothing: no logger records steps."""
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Record, guarded."""
+        self._guarded(self.record, record)
+
+    def on_message(self, text: str) -> None:
+        """Nothing: no logger records notices."""
+
+    def on_finish(self, summary: Summary) -> None:
+        """End, guarded."""
+        self._guarded(self.end, summary)
+
+    def _guarded(self, event: Callable[[Any], None], argument: object) -> None:
+        was_behind = bool(self._missed)
+        self._missed.append((event, argument))
+        while self._missed and not self._has_failed:
+            try:
+                event, argument = self._missed[0]
+                event(argument)
+                self._missed.popleft()
+            except Exception as error:
+                if self.catches_up and isinstance(error, OSError):
+                    if not was_behind:
+                        words = "the logger %s cannot write (%s); what it misses follows when it "
+                        _log.warning(f"{words}can again", self.name, error.strerror or error)
+                    return
+                self._has_failed = True
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                words = "the logger %s failed and is left out from now on: %s"
+                _log.warning(words, self.name, reason)
+        self._missed.clear()
+
+
+class JsonlLogger(Logger):
+    """``metrics.jsonl``: one JSON object an epoch, written at once."""
+
+    name = "jsonl"
+    catches_up = True
+
+    def record(self, record: EpochRecord) -> None:
+        """Append one line."""
+        _append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
+
+
+class CsvLogger(Logger):
+    """``metrics.csv``: one row an epoch. A record with a new column widens the table, once."""
+
+    name = "csv"
+    catches_up = True
+
+    def record(self, record: EpochRecord) -> None:
+        """Append one row, or write the file anew with more columns."""
+        path, row = self.run.path / "metrics.csv", json_safe(record.flat())
+        rows: list[dict[str, Any]] = []
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file)
+                columns = reader.fieldnames or ()
+                if row.keys() <= {*columns}:
+                    _append_whole(path, _to_csv([row], columns).encode())
+                    return
+                rows = [*reader]
+        write_atomically(path, _to_csv([*rows, row]))
+
+
+class TensorBoardLogger(Logger):
+    """An event file in ``tensorboard/``: metrics as scalars; configuration and summary as text.
+
+    TensorBoard's own writer writes in a thread, which ends for good on a full disk. Here the
+    events of an epoch are written at once; what fails can be written again.
+    """
+
+    name = "tensorboard"
+    catches_up = True
+    _path: Path | None = None
+
+    def begin(self, info: RunInfo) -> None:
+        """Begin the event file."""
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        path = self.run.path / "tensorboard" / name
+        path.parent.mkdir(exist_ok=True)
+        head: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
+        if info.first_epoch > 1:
+            # TensorBoard hides epochs that were written after the checkpoint.
+            head.append({"step": info.first_epoch, "session_log": {"status": "START"}})
+        head += [_text_event("config", self.config), _text_event("run", dataclasses.asdict(info))]
+        self._append(path, head)
+        self._path = path
+
+    def record(self, record: EpochRecord) -> None:
+        """Add the record's scalars."""
+        values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
+        self._append(self._path, [{"step": record.epoch, "summary": {"value": values}}])
+
+    def end(self, summary: Summary) -> None:
+        """Add the summary."""
+        self._append(self._path, [_text_event("summary", summary.to_dict())])
+
+    def _append(self, path: Path | None, events: Sequence[Mapping[str, Any]]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if path is None:  # the run ended before its start
+            return
+        records = io.BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            writer.write(Event(wall_time=time.time(), **event).SerializeToString())
+        _append_whole(path, records.getvalue())
+
+
+class WandbLogger(Logger):
+    """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
+
+    name = "wandb"
+    _run: Any = None
+
+    def begin(self, info: RunInfo) -> None:
+        """Start a run of W&B, or resume the one of this run directory."""
+        config = {**self.config, "run_info": dataclasses.asdict(info)}
+        kept = _kept_ids(self.run).get("wandb")
+        self._run = importlib.import_module("wandb").init(
+            **self.options,
+            **({} if kept is None else {"id": kept, "resume": "allow"}),
+            name=self.run.name,
+            dir=str(self.run.path),
+            config=json_safe(config),
+        )
+        _keep_id(self.run, "wandb", self._run.id)
+
+    def record(self, record: EpochRecord) -> None:
+        """Log the record at its epoch."""
+        self._run.log(_scalars(record), step=record.epoch)
+
+    def end(self, summary: Summary) -> None:
+        """Log the summary and end the run."""
+        if self._run is not None:
+            self._run.summary.update(_summary_scalars(summary))
+            self._run.finish(exit_code=0 if summary.status in ("completed", "pruned") else 1)
+
+
+class MlflowLogger(Logger):
+    """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
+
+    name = "mlflow"
+    _mlflow: Any = None
+
+    def begin(self, info: RunInfo) -> None:
+        """Start a run of MLflow with the configuration, or resume the one of this run directory."""
+        self._mlflow = mlflow = importlib.import_module("mlflow")
+        if self.options.get("tracking_uri") is not None:
+            mlflow.set_tracking_uri(self.options["tracking_uri"])
+        kept = _kept_ids(self.run).get("mlflow")
+        if kept is not None:
+            mlflow.start_run(run_id=kept)
+            return  # it has its parameters, and MLflow refuses to change one
+        mlflow.set_experiment(self.options.get("experiment"))
+        _keep_id(self.run, "mlflow", mlflow.start_run(run_name=self.run.name).info.run_id)
+        parameters = [*flattened({**self.config, "run_info": dataclasses.asdict(info)}).items()]
+        for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
+            mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
+
+    def record(self, record: EpochRecord) -> None:
+        """Log the record at its epoch."""
+        self._log(_scalars(record), step=record.epoch)
+
+    def end(self, summary: Summary) -> None:
+        """Log the summary and end the run."""
+        if self._mlflow is not None:
+            self._log(_summary_scalars(summary))
+            self._mlflow.end_run(status=_MLFLOW_STATUS.get(summary.status, "KILLED"))
+
+    def _log(self, values: Mapping[str, float], **options: int) -> None:
+        # MLflow refuses names with @, as in precision@100.
+        named = {name.replace("@", "_at_"): value for name, value in values.items()}
+        self._mlflow.log_metrics(named, **options)
+
+
+_ALL = (JsonlLogger, CsvLogger, TensorBoardLogger, WandbLogger, MlflowLogger)
+LOGGERS: dict[str, type[Logger]] = {logger.name: logger for logger in _ALL}
 
 
 def build_loggers(
     options: Mapping[str, Mapping[str, Any] | None], run: RunDirectory, config: Mapping[str, Any]
 ) -> list[Listener]:
-    """The loggers of a run, each guarded; ``jsonl`` comes first, chosen or not.
+    """The loggers of a run; ``jsonl`` comes first, chosen or not: other commands read its file.
 
     Args:
         options: Options by name of the logger.
@@ -38,62 +274,108 @@ def build_loggers(
         config: The resolved configuration, plain values, for loggers that record it.
     """
     chosen = {"jsonl": None, **options}
-    return [Guarded(name, LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
+    return [LOGGERS[name](run, config, **(chosen[name] or {})) for name in chosen]
 
 
-class Guarded:
-    """A listener whose failures do not end the run; the first one is a warning.
+def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
+    """Rewrite the metrics files of a resumed run so that they hold exactly ``records``.
 
-    After an OSError, a listener that catches up (see `Logger`) gets the events that it missed
-    before the next one: a disk that was full for a while costs nothing. After any other failure
-    the listener gets no more events.
+    A run that was killed may have written epochs after its last checkpoint, or half a line.
 
-    Args:
-        name: Name of the listener, for the warning.
-        callback: The listener.
+    Raises:
+        RunError: a file cannot be written.
     """
+    path = run.path / "metrics.jsonl"
+    try:
+        if records or path.is_file():
+            write_atomically(path, "".join(map(_json_line, records)))
+        path = run.path / "metrics.csv"
+        if path.is_file():
+            write_atomically(path, _to_csv([json_safe(record.flat()) for record in records]))
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
-    def __init__(self, name: str, callback: Logger) -> None:
-        self.name = name
-        self._callback: Logger | None = callback
-        self._catches_up = getattr(callback, "catches_up", False)
-        self._missed: deque[tuple[str, object]] = deque()
 
-    def on_start(self, info: RunInfo) -> None:
-        """Pass on."""
-        self._pass_on("on_start", info)
+def reached(run: RunDirectory, metric: str) -> FitResult:
+    """The epochs in ``metrics.jsonl``, and the best of them by ``metric``."""
+    result = FitResult()
+    try:
+        text = (run.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines():
+            result.add(EpochRecord.from_dict(json.loads(line)), metric)
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ):
+        pass  # no file; or the run was killed in the middle of a line
+    return result
 
-    def on_step(self, progress: StepProgress) -> None:
-        """Nothing: no logger records steps."""
 
-    def on_epoch(self, record: EpochRecord) -> None:
-        """Pass on."""
-        self._pass_on("on_epoch", record)
+def _append_whole(path: Path, piece: bytes) -> None:
+    """Append to a file all of ``piece`` or nothing.
 
-    def on_message(self, text: str) -> None:
-        """Nothing: no logger records notices."""
+    Raises:
+        OSError: the disk refuses.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(piece) != len(piece):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    def on_finish(self, summary: Summary) -> None:
-        """Pass on."""
-        self._pass_on("on_finish", summary)
 
-    def _pass_on(self, method: str, argument: object) -> None:
-        was_behind = bool(self._missed)
-        self._missed.append((method, argument))
-        while self._missed and self._callback is not None:
-            try:
-                name, value = self._missed[0]
-                getattr(self._callback, name)(value)
-            except Exception as error:
-                if self._catches_up and isinstance(error, OSError):
-                    if not was_behind:
-                        words = "the logger %s cannot write (%s); what it misses follows when it "
-                        _log.warning(f"{words}can again", self.name, error.strerror or error)
-                    return
-                self._callback = None
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                words = "the logger %s failed and is left out from now on: %s"
-                _log.warning(words, self.name, reason)
-            else:
-                self._missed.popleft()
-        self._missed.clear()
+def _json_line(record: EpochRecord) -> str:
+    return json.dumps(json_safe(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = ()) -> str:
+    """The rows under the columns of a file that has them; else a whole file, whose header has the
+    columns of the longest row first."""
+    text = io.StringIO()
+    longest_first = sorted(rows, key=len, reverse=True)
+    ours = dict.fromkeys(key for row in longest_first for key in row)
+    writer = csv.DictWriter(text, [*(columns or ours)])
+    if rows and not columns:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _text_event(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """An event that TensorBoard shows as text under ``name``."""
+    from tensorboard.plugins.text.summary import text_pb
+
+    text = json.dumps(json_safe(value), indent=2, default=str)
+    return {"summary": text_pb(f"{name}/text_summary", f"```\n{text}\n```")}
+
+
+def _kept_ids(run: RunDirectory) -> dict[str, str]:
+    """The run's ids by service."""
+    path = run.path / "trackers.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _keep_id(run: RunDirectory, service: str, run_id: str) -> None:
+    ids = _kept_ids(run) | {service: run_id}
+    write_atomically(run.path / "trackers.json", json.dumps(ids, indent=2) + "\n")
+
+
+def _scalars(record: EpochRecord) -> dict[str, int | float]:
+    return {name: value for name, value in record.flat().items() if name != "epoch"}
+
+
+def _summary_scalars(summary: Summary) -> dict[str, float]:
+    """The final numbers, under ``best/`` and ``total/``."""
+    scalars = {
+        f"best/{split}/{name}": value
+        for split, metrics in summary.metrics.items()
+        for name, value in metrics.items()
+    }
+    if summary.best_epoch is not None:
+        scalars["best/epoch"] = summary.best_epoch
+    return scalars | {"total/seconds": summary.seconds_total, "total/epochs": summary.epochs}

@@ -16,22 +16,34 @@ _WARNINGS = "py.warnings"  # the logger of logging.captureWarnings
 _PLACE = re.compile(r"^.*?:\d+: (?=\w*Warning: )")
 
 
-class RankLog(logging.FileHandler):
-    """``logs/rank_N.log``, attached to the loggers until :meth:`close`.
+class _Attached(logging.Handler):
+    """A handler of the loggers ``gnntrain``, from level INFO on, and of Python's warnings, which no
+    longer go to standard error; until `close`."""
 
-    A full disk is a warning, once. Records are lost until there is room again.
-    """
+    def attach(self) -> logging.Handler:
+        logger = logging.getLogger(LOGGER)
+        if logger.getEffectiveLevel() > logging.INFO:
+            logger.setLevel(logging.INFO)
+        logging.captureWarnings(True)
+        for name in (LOGGER, _WARNINGS):
+            logging.getLogger(name).addHandler(self)
+        return self
+
+    def close(self) -> None:
+        for name in (LOGGER, _WARNINGS):
+            logging.getLogger(name).removeHandler(self)
+        if not any(isinstance(one, _Attached) for one in logging.getLogger(_WARNINGS).handlers):
+            logging.captureWarnings(False)
+        with contextlib.suppress(OSError):  # a file that was full tries to write its buffer again
+            super().close()
+
+
+class _RankLog(_Attached, logging.FileHandler):
+    """A full disk is a warning, once. Records are lost until there is room again."""
 
     _is_refused = False
 
-    def __init__(self, path: Path, rank: int) -> None:
-        super().__init__(path, encoding="utf-8", errors="backslashreplace")
-        line = f"%(asctime)s %(levelname)-7s rank {rank}: %(message)s"
-        self.setFormatter(logging.Formatter(line))
-        _attach(self)
-
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """Warn once, until a record could be written again."""
         if not self._is_refused:
             self._is_refused = True
             reason = getattr(sys.exc_info()[1], "strerror", None) or sys.exc_info()[1]
@@ -39,29 +51,20 @@ class RankLog(logging.FileHandler):
             logging.getLogger(LOGGER).warning(words, self.baseFilename, reason)
 
     def flush(self) -> None:
-        """Flush the file; a flush that works ends the trouble."""
         super().flush()
         self._is_refused = False
 
-    def close(self) -> None:
-        """Detach from the loggers and close the file."""
-        _detach(self)
-        with contextlib.suppress(OSError):  # it tries to write its buffer again
-            super().close()
 
-
-class _Messages(logging.Handler):
+class _Messages(_Attached):
     """Warnings and errors as one-line messages."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell
-        _attach(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell the message, without the place and the source line that Python adds to a warning."""
         text = record.getMessage()
-        if record.name == _WARNINGS:
+        if record.name == _WARNINGS:  # Python adds the place and the source line to a warning
             lines = [line for line in text.splitlines() if not line.startswith("  ")]
             text = _PLACE.sub("", "\n".join(lines))
         try:
@@ -69,16 +72,11 @@ class _Messages(logging.Handler):
         except Exception:
             self.handleError(record)
 
-    def close(self) -> None:
-        _detach(self)
-        super().close()
-
 
 def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
     """Open ``logs/rank_N.log`` of a run for this process, until ``close()``.
 
-    It gets the records of the logger ``gnntrain`` from level INFO on, and Python's warnings, which
-    no longer go to standard error.
+    It gets the records of the logger ``gnntrain`` from level INFO on, and Python's warnings.
 
     Raises:
         RunError: the file cannot be written.
@@ -86,27 +84,13 @@ def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
     path = run_dir / "logs" / f"rank_{rank}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return RankLog(path, rank)
+        log = _RankLog(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+    log.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s rank {rank}: %(message)s"))
+    return log.attach()
 
 
 def forward_warnings(tell: Callable[[str], object] | None) -> logging.Handler:
     """Tell this process's warnings, a line each, until ``close()``; ``None``: standard error."""
-    return _Messages(tell or (lambda text: print(text, file=sys.stderr)))
-
-
-def _attach(handler: logging.Handler) -> None:
-    logger = logging.getLogger(LOGGER)
-    if logger.getEffectiveLevel() > logging.INFO:
-        logger.setLevel(logging.INFO)
-    logging.captureWarnings(True)
-    for name in (LOGGER, _WARNINGS):
-        logging.getLogger(name).addHandler(handler)
-
-
-def _detach(handler: logging.Handler) -> None:
-    for name in (LOGGER, _WARNINGS):
-        logging.getLogger(name).removeHandler(handler)
-    if not any(isinstance(h, RankLog | _Messages) for h in logging.getLogger(_WARNINGS).handlers):
-        logging.captureWarnings(False)
+    return _Messages(tell or (lambda text: print(text, file=sys.stderr))).attach()

@@ -23,22 +23,15 @@ LATEST = "latest"
 LOCK_FILE = ".lock"  # of a run directory
 _DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
 _LONGEST_NAME = 100
-_FEW_RUNS = 5
 
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where Hydra has made the directory of a run.
-
-    Attributes:
-        path: The directory.
-        is_made_up: Nobody has named it: where another run takes it first, there is a free one.
-        hydras: Names of what Hydra may have written into it already.
-    """
+    """Where Hydra has made the directory of a run."""
 
     path: Path
-    is_made_up: bool = False
-    hydras: Sequence[str] = ()
+    is_made_up: bool = False  # nobody has named it: where another run takes it, there is a free one
+    hydras: Sequence[str] = ()  # names of what Hydra may have written into it already
 
 
 def planned_run(directory: str | None, name: str | None, dataset: str, model: str) -> str:
@@ -82,14 +75,10 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
         UserError: there is none, with the names nearest to it.
     """
     if str(run) == LATEST:
-        if (root / LATEST).is_dir():
-            return root / LATEST
-        runs = newest_runs(root)  # a file system that knows no symbolic links
+        # a file system may know no symbolic links
+        runs = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)
         if not runs:
-            raise UserError(
-                f"there is no run under {root.absolute()} yet",
-                "Train one with `gnntrain`, or give the path of a run directory.",
-            )
+            raise UserError(f"there is no run under {root.absolute()} yet", known_runs(run, root))
         return runs[0]
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
     # A folder that is neither run nor sweep hides none; alone, its caller says what it lacks.
@@ -100,8 +89,7 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run directory: it has more of one than a file that many programs
-    have."""
+    """Whether a folder is a run directory: many programs have a `config.yaml`."""
     names = ("summary.json", "overrides.txt", "checkpoints", "env.json")
     return is_file(folder / "config.yaml") and any((folder / name).exists() for name in names)
 
@@ -114,8 +102,7 @@ def has_checkpoint(folder: str | Path) -> bool:
 def is_running(folder: Path) -> bool:
     """Whether a process trains in a run directory.
 
-    Readers share the lock for a moment; a run that begins meanwhile tries again
-    (`RunDirectory.held`).
+    Readers share the lock for a moment; a run that begins then tries again (`RunDirectory.held`).
     """
     try:
         with (folder / LOCK_FILE).open("rb") as file:
@@ -125,11 +112,6 @@ def is_running(folder: Path) -> bool:
     except OSError:  # no lock, or a file system without
         return False
     return False
-
-
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep, by gnntrain's sweeper or another of Hydra's."""
-    return any(is_file(folder / name) for name in ("sweep.json", "multirun.yaml"))
 
 
 def run_directories(folder: Path, deepest: int = _DEEPEST) -> list[Path]:
@@ -160,12 +142,8 @@ def known_runs(run: str | Path, root: Path = RUNS) -> str:
     """A hint at the runs there are, the nearest names first."""
     names = [path.name for path in newest_runs(root)]
     if not names:
-        return f"There are no runs under {root.absolute()}; give the path of a run directory."
+        return "Train one with `gnntrain`, or give the path of a run directory."
     near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.7)
     if near:
         return f"Did you mean {' or '.join(near)}?"
-    newest = "" if len(names) <= _FEW_RUNS else "newest "
-    return (
-        f"The {newest}runs under {root} are {', '.join(names[:_FEW_RUNS])}. `gnntrain ls runs` "
-        "lists all."
-    )
+    return f"The newest run under {root} is {names[0]}. `gnntrain ls runs` lists all."

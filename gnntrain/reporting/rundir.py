@@ -32,37 +32,30 @@ from gnntrain.reporting.run_lookup import (
     find_run,
     free,
     has_checkpoint,
-    is_sweep,
     known_runs,
 )
 from gnntrain.reporting.text import shown_path
 from gnntrain.training.records import Summary, json_safe
 
 _LOOK_SECONDS = 1.0  # more than `ls` and `report` take to see whether a run goes on
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_PLACE_HINT = "Free some space, or choose another place with run.dir=DIR."
 
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """The graph of a run.
+    """The graph of a run."""
 
-    Attributes:
-        path: Directory of the graph store.
-        digest: Digest of the store's content.
-        learnt: The `ModelSignature` of models trained on it, plain values; ``None`` in runs of
-            older versions.
-    """
-
-    path: str
-    digest: str
-    learnt: dict[str, Any] | None = None
+    path: str  # of the graph store
+    digest: str  # of the store's content
+    learnt: dict[str, Any] | None = None  # the `ModelSignature` of models; None: of an older run
 
 
 @dataclass(frozen=True)
 class RunDirectory:
     """One run's directory: a path with methods, cheap to send to a worker.
 
-    Where a file cannot be written, a method raises a `RunError`.
+    Where a file cannot be written, a method raises a `RunError`; where one cannot be read, a
+    `UserError`, but for `summary`, `environment` and `overrides`, which are empty then.
 
     Attributes:
         path: The directory, absolute.
@@ -129,12 +122,6 @@ class RunDirectory:
         Raises:
             UserError: there is no such run; the hint has the nearest names.
         """
-        if not isinstance(run, str | Path):
-            raise UserError(
-                f"a {type(run).__name__} is given, not a run.",
-                "Give a run's directory, its name under runs/, or latest: what train returns has "
-                'it as summary["run"].',
-            )
         path = find_run(run, root)
         if not is_file(path / "config.yaml"):
             raise UserError(
@@ -177,11 +164,7 @@ class RunDirectory:
         return path
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration of the run.
-
-        Raises:
-            UserError: ``config.yaml`` cannot be read.
-        """
+        """The resolved configuration of the run."""
         path = self.path / "config.yaml"
         try:
             config = read_yaml(path.read_text(encoding="utf-8"))
@@ -192,7 +175,7 @@ class RunDirectory:
         return config
 
     def overrides(self) -> list[str]:
-        """The overrides as typed; none where ``overrides.txt`` cannot be read."""
+        """The overrides as typed."""
         with contextlib.suppress(OSError):
             path = self.path / "overrides.txt"
             return path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -209,11 +192,7 @@ class RunDirectory:
         self._write("store.json", _to_json(asdict(record)))
 
     def store_record(self) -> StoreRecord | None:
-        """The graph of the run; ``None`` where there is no ``store.json``.
-
-        Raises:
-            UserError: ``store.json`` cannot be read.
-        """
+        """The graph of the run; ``None`` where there is no ``store.json``."""
         path = self.path / "store.json"
         if not path.is_file():
             return None
@@ -237,14 +216,8 @@ class RunDirectory:
         return self._read("summary.json")
 
     def environment(self) -> dict[str, Any]:
-        """The content of ``env.json``; empty where there is none, or no valid one."""
+        """The content of ``env.json``."""
         return self._read("env.json") or {}
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads((self.path / name).read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else None
-        return None
 
     def jobs(self) -> dict[str, str]:
         """The names of the job that began the run, by launcher; none where it was no job."""
@@ -268,12 +241,17 @@ class RunDirectory:
                 "Wait for its end, or end it first.",
             ) from None
         except (OSError, NotImplementedError):
-            yield  # a file system without locks
-            return
+            pass  # a file system without locks
         try:
             yield
         finally:
             lock.release()
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else None
+        return None
 
     def _write(self, name: str, text: str) -> None:
         path = self.path / name
@@ -281,7 +259,7 @@ class RunDirectory:
             write_atomically(path, text)
         except OSError as error:
             words = f"{path} cannot be written: {error.strerror or error}"
-            raise RunError(words, _hint(error)) from error
+            raise RunError(words, _PLACE_HINT) from error
 
     def _claim(self, config: Mapping[str, Any], besides: Sequence[str]) -> None:
         """Make the directory, unless it has more than the names ``besides`` and the empty folders
@@ -309,11 +287,10 @@ def link_out(folder: Path) -> Path | None:
     """A link in the folder of a run or a sweep that leads out of it."""
     home = os.path.realpath(folder)
     for place in ("", "checkpoints", "logs", "tensorboard"):
-        with contextlib.suppress(OSError), os.scandir(Path(home, place)) as entries:
-            for entry in entries:
-                target = os.path.realpath(entry.path)
-                if entry.is_symlink() and not Path(target).is_relative_to(home):
-                    return Path(entry.path)
+        with contextlib.suppress(OSError):
+            for entry in Path(home, place).iterdir():
+                if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(home):
+                    return entry
     return None
 
 
@@ -337,7 +314,7 @@ def occupied(path: Path) -> UserError:
     if is_file(path / "config.yaml"):
         what = "holds a run already"
         way_on = " Its own command with run.if_exists=resume goes on with it."
-    elif is_sweep(path):
+    elif any(is_file(path / name) for name in ("sweep.json", "multirun.yaml")):
         what = "holds a sweep already"
     return UserError(
         f"the folder {shown_path(path)} {what}; nothing was overwritten",
@@ -347,26 +324,13 @@ def occupied(path: Path) -> UserError:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn an error of the file system into a sentence."""
+    """Turn an error of the file system into a sentence; a full disk is no mistake of the user."""
     try:
         yield
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UserError(
-            f"the run directory {path} cannot be made: a part of its path is a file",
-            "Choose another place with run.dir=DIR.",
-        ) from error
     except OSError as error:
-        # A full disk is no mistake of the user.
-        kind = RunError if error.errno in _NO_SPACE else UserError
-        raise kind(
-            f"the run directory {path} cannot be written: {error.strerror or error}", _hint(error)
-        ) from error
-
-
-def _hint(error: OSError) -> str:
-    if error.errno in _NO_SPACE:
-        return "Free some space, or choose another disk with run.dir=DIR."
-    return "Choose a place you may write to with run.dir=DIR."
+        kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
+        words = f"the run directory {path} cannot be written: {error.strerror or error}"
+        raise kind(words, _PLACE_HINT) from error
 
 
 def _lines(overrides: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.text import format_metric
@@ -16,36 +16,39 @@ SPLIT = "dataset.split"
 REPEATED = ("trainer.seed", SPLIT)
 
 
+class Scored:
+    """A run of a sweep or of a report."""
+
+    metric: str | None
+
+    def score(self, split: str) -> float:
+        """The deciding metric on a split at the best epoch; NaN where there is none."""
+        raise NotImplementedError
+
+    @property
+    def cost(self) -> float:
+        """The validation metric, negated where more is better; infinite where there is none."""
+        value = self.score("val")
+        if self.metric is None or math.isnan(value):
+            return math.inf
+        return get_metric(self.metric).cost(value)
+
+
 @dataclass
-class Trial:
-    """One run of a sweep, as `sweep.json` tells it.
+class Trial(Scored):
+    """One run of a sweep, as `sweep.json` tells it."""
 
-    Attributes:
-        number: Place in the sweep, from 0.
-        overrides: What was asked.
-        run_dir: Its run directory.
-        status: `waiting`, `running`, or the run's own.
-        metric: The metric's name; None as long as there is none.
-        val: The metric on the validation nodes at the best epoch.
-        test: The metric on the test nodes at the best epoch.
-        seconds: How long it took.
-        error: What went wrong.
-        varied: The overrides that not all trials share.
-        epochs: Epochs that were trained.
-        best_epoch: The epoch with the best validation metric.
-    """
-
-    number: int
-    overrides: list[str]
+    number: int  # from 0
+    overrides: list[str]  # what was asked
     run_dir: str
-    status: str = "waiting"
-    metric: str | None = None
-    val: float | None = None
+    status: str = "waiting"  # or `running`, or the run's own
+    metric: str | None = None  # None as long as there is none
+    val: float | None = None  # at the best epoch, as `test`
     test: float | None = None
     seconds: float | None = None
     error: str | None = None
-    varied: list[str] = field(default_factory=list)
-    epochs: int | None = None
+    varied: list[str] = field(default_factory=list)  # the overrides that not all trials share
+    epochs: int | None = None  # that were trained
     best_epoch: int | None = None
 
     @property
@@ -59,15 +62,8 @@ class Trial:
         pairs = (text.partition("=") for text in self.varied)
         return {key: value for key, _, value in pairs}
 
-    @property
-    def cost(self) -> float:
-        """The validation metric, negated where more is better; infinite where there is none."""
-        if self.val is None or self.metric is None:
-            return math.inf
-        return get_metric(self.metric).cost(self.val)
-
     def score(self, split: str) -> float:
-        """The metric on `val` or `test`; NaN where there is none."""
+        """The metric on `val` or `test`."""
         value = self.val if split == "val" else self.test
         return math.nan if value is None else value
 
@@ -93,35 +89,18 @@ class Spread:
         return mean if self.std is None else f"{mean} ± {format_metric(self.std, self.mean)}"
 
 
-class Scored(Protocol):
-    """A run of a sweep or of a report."""
-
-    @property
-    def cost(self) -> float: ...
-
-    def score(self, split: str) -> float: ...
-
-
 _Run = TypeVar("_Run", bound=Scored)
 
 
 @dataclass(frozen=True)
 class Group(Generic[_Run]):
-    """Runs that differ in their seed or split alone.
+    """Runs that differ in their seed or split alone."""
 
-    Attributes:
-        varied: What distinguishes the group from the others.
-        runs: All its runs.
-        counted: Those over which the means are taken.
-        splits: Theirs, where the data set has several.
-        data: What groups must agree in besides their splits to be ranked.
-    """
-
-    varied: tuple[str, ...]
-    runs: Sequence[_Run]
-    counted: Sequence[_Run]
-    splits: tuple[str, ...]
-    data: tuple[str, ...] = ()
+    varied: tuple[str, ...]  # what distinguishes the group from the others
+    runs: Sequence[_Run]  # all of them
+    counted: Sequence[_Run]  # those over which the means are taken
+    splits: tuple[str, ...]  # theirs, where the data set has several
+    data: tuple[str, ...] = ()  # groups must agree in it, besides their splits, to be ranked
 
     @property
     def cost(self) -> float:
@@ -176,7 +155,7 @@ class SweepResults:
         groups: list[Group[Trial]] = []
         for varied, runs in members.items():
             counted = [trial for trial in runs if trial.status == "completed"]
-            splits = {trial.values.get(SPLIT, "") for trial in counted} - {""}
+            splits = {trial.values[SPLIT] for trial in counted if SPLIT in trial.values}
             groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
         best = rank(groups)
         others = [group for group in groups if group not in best]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,34 +19,42 @@ from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import FilesConfig, ModelConfig, PluginConfig, from_dict
 from gnntrain.config.graph_spec import NodeColumns
+from gnntrain.data.preprocessing import by_node_type
 from gnntrain.data.summary import from_plain
+from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
-from gnntrain.models import AnyModel, PlainModel, build_model
+from gnntrain.models import AnyModel, PlainModel, build_model, plain
 from gnntrain.models.embedding import num_parameters
-from gnntrain.models.pyg_model import PyGModel, with_tables
+from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import fence, format_metric, markdown, shown_path
-from gnntrain.results.model_source import model_source
+from gnntrain.results import prepare
 from gnntrain.run_store import ModelSignature, model_signature
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
 _FORMAT = 1
 _SHOWN_NAMES = 50  # on the card
+_MODEL_PY = '''"""{title} Needs {needs}."""
+
+{imports}
+{copied}
+
+def load(path=Path(__file__).with_name("model.pt")):
+    """The trained model, ready to predict."""
+{make}
+    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+{hook}    return model.eval()
+'''
 
 
 @dataclass(frozen=True)
 class Export:
-    """What was written.
-
-    Attributes:
-        path: The folder.
-        made_with: The class or function that makes the model, as it is imported.
-        run: The run, as a person would type it.
-    """
+    """What was written: the folder, the class or function that makes the model, as it is imported,
+    and the run, as a person would type it."""
 
     path: Path
     made_with: str
@@ -76,10 +86,10 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
             "Give another folder with --out DIR, or remove it first.",
         )
     config = from_dict(run.config(), saved=True)
-    signature = model_signature(run, config.dataset)
+    signature = model_signature(run)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    model = build_model(config.model, signature.inputs, signature.num_outputs)
+    model = build_model(config.model, signature.schema, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
     made_with = f"{made.module}.{made.name}"
@@ -111,9 +121,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         },
         "config": plain,
     }
-    title = f"{config.model.name} trained on {signature.dataset} with gnntrain {__version__}."
-    made_by = signature.preprocessing_by_type or signature.preprocessing
-    source = model_source(made, title[0].upper() + title[1:], made_by, signature.target_scale)
+    source = _model_py(made, config.model.name, signature)
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
@@ -137,16 +145,19 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
     if isinstance(model, PlainModel):  # as its package makes it
         assert isinstance(config, PluginConfig)
-        point, inputs = find_plugin(MODELS, config.name), repr(signature.num_features)
-        weights = model.module.state_dict()
-        made = PyGModel(point.attr, dict(config.options), weights, point.module)
-        made.imports = [point.attr]
-        if model.schema is not None:
-            schema = {**vars(model.schema), "node_types": model.schema.node_types}
-            inputs = f"types.SimpleNamespace(**{schema})"
-            made = with_tables(made, model, weights)
-        made.positionals = inputs, repr(signature.num_outputs)
-        return made
+        point, schema = find_plugin(MODELS, config.name), model.schema
+        options, name, more = dict(config.options), point.attr, dict[str, Any]()
+        code, inputs = [], repr(signature.num_features)
+        if schema is not None:
+            tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+            code = [f"model = WithTables(model, {schema.target!r}, {tables})"]
+            fields = {**vars(schema), "node_types": schema.node_types}
+            inputs = f"types.SimpleNamespace(**{fields})"
+            more = {"copied": [plain.WithTables], "inputs": ("x_dict", "edge_index_dict")}
+        code.insert(0, f"model = {call(name, inputs, repr(signature.num_outputs), **options)}")
+        weights = (model.module if schema is None else model).state_dict()
+        more |= {"imports": [name], "module": point.module, "arguments": options}
+        return PyGModel(name, weights, "\n".join(code), **more)
     # Not what a base class says: the subclass of a plug-in computes something else.
     made_by = type(model)
     if not made_by.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(made_by):
@@ -155,6 +166,39 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
             "`gnntrain predict` uses it as it is.",
         )
     return model.pyg_model()
+
+
+def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
+    """A Python file whose `load()` returns the model with its weights. Where features are more than
+    a table's columns in order, its `prepare` makes them."""
+    imports = {"from pathlib import Path", "import torch"}
+    if model.imports:
+        imports.add(f"from {model.module} import {', '.join(sorted({*model.imports}))}")
+    sources, hook = [*map(inspect.getsource, model.copied)], ""
+    scale = signature.target_scale
+    if scale is not None:
+        sources.append(inspect.getsource(plain.in_units))
+        units = f"in_units(mean={scale.mean}, std={scale.std})"
+        hook = f"    model.register_forward_hook({units})\n"
+    heads = [inspect.getsource(plain)] if sources else []
+    preprocessing = by_node_type(signature.preprocessing_by_type or signature.preprocessing)
+    if not all(part.is_identity for part in preprocessing.values()):
+        heads.append(inspect.getsource(prepare))
+        sources += [f"MISSING_MARKS = {MISSING_MARKS}\n", heads[-1].split("\n\n\n", 1)[1]]
+    for head in heads:  # a copied file's imports, but those of gnntrain
+        for line in head.split("\n\n\n", 1)[0].splitlines():
+            if line.startswith(("from ", "import ")) and " gnntrain" not in line:
+                imports.add(line)
+    own = model.own_package
+    title = f"{name} trained on {signature.dataset} with gnntrain {__version__}."
+    return _MODEL_PY.format(
+        title=title[0].upper() + title[1:],
+        needs="torch and torch_geometric only" if own is None else f"torch and {own}",
+        imports="\n".join(sorted(imports, key=lambda line: ("__future__" not in line, line))),
+        copied="".join(f"\n\n{source}" for source in sources),
+        make=textwrap.indent(model.code, " " * 4),
+        hook=hook,
+    )
 
 
 def _model_card(about: Mapping[str, Any], source: str) -> str:

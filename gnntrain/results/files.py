@@ -8,7 +8,6 @@ import errno
 import io
 import logging
 import os
-import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +16,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from gnntrain.atomic_io import atomic_write
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import RunError, UserError
+from gnntrain.tasks.base import Column
 
 _log = logging.getLogger("gnntrain")
 
@@ -30,37 +33,19 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
-class Field:
-    """One array of a result.
-
-    Attributes:
-        name: Of the array.
-        dtype: Of its values; of texts, as wide as the longest.
-        rows: Its rows for some nodes (int64): `[n]`, or `[n, len(columns)]`.
-        columns: Names of a matrix's columns in a table; none: the array has one dimension.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    rows: Callable[[Int64Array], AnyArray]
-    columns: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Result:
     """What is to be written.
 
     Attributes:
         nodes: int64, the nodes in order; an integer n: the nodes 0 … n − 1.
-        ids: The nodes' ids.
-        fields: What is said of each; the first is what an npy file holds.
+        columns: First the nodes' ids, then what is said of each, `values` by nodes (int64 `[n]`).
+            An npy file holds the second one.
         notes: Small arrays that an npz file holds as well.
         spreadsheet_safe: Whether texts of a CSV file that begin as a formula get an apostrophe.
     """
 
     nodes: Int64Array | int
-    ids: Field
-    fields: Sequence[Field]
+    columns: Sequence[Column]
     notes: Mapping[str, AnyArray] = dataclasses.field(default_factory=dict)
     spreadsheet_safe: bool = False
 
@@ -68,13 +53,13 @@ class Result:
     def num_rows(self) -> int:
         return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
 
-    def chunks(self) -> Iterator[Int64Array]:
+    def chunks(self) -> Iterator[Tensor]:
         """The nodes in order, so many at a time that their rows take a few MiB."""
-        width = 1 + sum(max(1, len(field.columns)) for field in self.fields)
+        width = sum(max(1, len(column.titles)) for column in self.columns)
         step = max(1, _CHUNK_NUMBERS // width)
         for start in range(0, self.num_rows, step):
             places = np.arange(start, min(start + step, self.num_rows))
-            yield places if isinstance(self.nodes, int) else self.nodes[places]
+            yield as_tensor(places if isinstance(self.nodes, int) else self.nodes[places])
 
 
 def check_target(path: Path) -> None:
@@ -118,25 +103,25 @@ def write_result(path: Path, result: Result) -> None:
         ) from error
 
 
-def _write_array(file: IO[bytes], result: Result, field: Field | None = None) -> None:
-    """An array as npy; of no `field` the first one."""
-    field = result.fields[0] if field is None else field
+def _write_array(file: IO[bytes], result: Result, number: int = 1) -> None:
+    """A column as npy."""
+    column = result.columns[number]
     header = {
-        "descr": np.lib.format.dtype_to_descr(field.dtype),
+        "descr": np.lib.format.dtype_to_descr(column.dtype),
         "fortran_order": False,
-        "shape": (result.num_rows, *([len(field.columns)] if field.columns else [])),
+        "shape": (result.num_rows, *([len(column.titles)] if column.titles else [])),
     }
     np.lib.format.write_array_header_1_0(file, header)
     for nodes in result.chunks():
-        rows = np.ascontiguousarray(field.rows(nodes), field.dtype)
+        rows = np.ascontiguousarray(column.values(nodes), column.dtype)
         file.write(rows.tobytes())
 
 
 def _write_npz(file: IO[bytes], result: Result) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for field in (result.ids, *result.fields):
-            with archive.open(f"{field.name}.npy", "w", force_zip64=True) as member:
-                _write_array(member, result, field)
+        for number, column in enumerate(result.columns):
+            with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
+                _write_array(member, result, number)
         for name, array in result.notes.items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
@@ -145,23 +130,43 @@ def _write_npz(file: IO[bytes], result: Result) -> None:
 def _write_parquet(file: IO[bytes], result: Result) -> None:
     from pyarrow import parquet
 
-    with parquet.ParquetWriter(file, _batch(result, np.empty(0, np.int64)).schema) as writer:
+    with parquet.ParquetWriter(file, _batch(result, torch.arange(0)).schema) as writer:
         for nodes in result.chunks():
             writer.write_batch(_batch(result, nodes))
 
 
 def _write_csv(file: IO[bytes], result: Result) -> None:
-    names = _batch(result, np.empty(0, np.int64)).schema.names
-    quoted = [re.sub(_FORMULA, r"'\1", name) for name in names]
-    header = io.StringIO(newline="")
-    csv.writer(header, lineterminator="\n").writerow(quoted if result.spreadsheet_safe else names)
+    import pyarrow as pa
+    from pyarrow import compute
+    from pyarrow import csv as arrow_csv
+
+    has_formulas = False
+
+    def checked(column: Any) -> Any:
+        """Texts, where asked with an apostrophe before each that begins as a formula."""
+        nonlocal has_formulas
+        if not pa.types.is_string(column.type):
+            return column
+        safe = compute.replace_substring_regex(column, _FORMULA, r"'\1")
+        has_formulas = has_formulas or not safe.equals(column)
+        return safe if result.spreadsheet_safe else column
+
+    header, names = (
+        io.StringIO(newline=""),
+        _batch(result, torch.arange(0)).schema.names,
+    )
+    csv.writer(header, lineterminator="\n").writerow(checked(pa.array(names)).to_pylist())
     file.write(header.getvalue().encode())
-    has_formulas = quoted != names
     for nodes in result.chunks():
-        batch = _batch(result, nodes)
-        harmless = _without_formulas(batch)
-        has_formulas = has_formulas or harmless is not batch
-        file.write(_csv_rows(harmless if result.spreadsheet_safe else batch))
+        columns = [checked(column) for column in _batch(result, nodes).columns]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        for style in ("none", "needed"):  # Arrow quotes all texts or none: none where none needs it
+            buffer = io.BytesIO()
+            options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
+            with suppress(pa.ArrowInvalid):
+                arrow_csv.write_csv(batch, buffer, options)
+                break
+        file.write(buffer.getvalue())
     if has_formulas and not result.spreadsheet_safe:
         _log.warning(
             "Ids or names begin with =, +, - or @, which a spreadsheet takes for formulas: "
@@ -169,47 +174,19 @@ def _write_csv(file: IO[bytes], result: Result) -> None:
         )
 
 
-def _without_formulas(batch: Any) -> Any:
-    """The rows with an apostrophe before each text that begins as a formula; the same if none."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    columns = [
-        compute.replace_substring_regex(column, _FORMULA, r"'\1")
-        if pa.types.is_string(column.type)
-        else column
-        for column in batch.columns
-    ]
-    found = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-    return batch if found.equals(batch) else found
-
-
-def _csv_rows(batch: Any) -> bytes:
-    """Rows of delimited text; Arrow quotes all texts or none, so none where none needs it."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    for style in ("none", "needed"):
-        buffer = io.BytesIO()
-        options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
-        with suppress(pa.ArrowInvalid):
-            arrow_csv.write_csv(batch, buffer, options)
-            break
-    return buffer.getvalue()
-
-
-def _batch(result: Result, nodes: Int64Array) -> Any:
+def _batch(result: Result, nodes: Tensor) -> Any:
     """The rows of some nodes as an Arrow table."""
     import pyarrow as pa
 
-    columns = {}
-    for field in (result.ids, *result.fields):
-        rows = field.rows(nodes).astype(field.dtype, copy=False)
-        parts = rows.T if field.columns else [rows]
-        kind = pa.string() if field.dtype.kind == "U" else pa.from_numpy_dtype(field.dtype)
-        for name, part in zip(field.columns or [field.name], parts, strict=True):
-            columns[name] = pa.array(np.ascontiguousarray(part), kind)
-    return pa.RecordBatch.from_pydict(columns)
+    arrays = {}
+    for column in result.columns:
+        rows = column.values(nodes).astype(column.dtype, copy=False)
+        is_text = column.dtype.kind == "U"
+        kind = pa.string() if is_text else pa.from_numpy_dtype(column.dtype)
+        parts = zip(column.titles, rows.T, strict=True) if column.titles else [(column.name, rows)]
+        for name, part in parts:
+            arrays[name] = pa.array(np.ascontiguousarray(part), kind)
+    return pa.RecordBatch.from_pydict(arrays)
 
 
 _WRITERS: Mapping[str, Callable[[IO[bytes], Result], None]] = {

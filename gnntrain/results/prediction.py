@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
-from gnntrain.data.graph import SPLITS, AnyArray, Graph, Int64Array
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.read.node_list import read_nodes
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import UserError
-from gnntrain.inference import Inferred, load_best
+from gnntrain.inference import load_best
 from gnntrain.paths import expanded
-from gnntrain.results.files import Field, Result, check_target, write_result
+from gnntrain.results.files import Result, check_target, write_result
+from gnntrain.tasks.base import Column, Columns
 
 EMBEDDINGS = "embeddings"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was written.
-
-    Attributes:
-        path: The file.
-        what: What it says of each node.
-        num_rows: How many nodes it speaks of.
-        run: The run, as a person would type it.
-        epoch: The run's best epoch.
-        dataset: Name of the graph's data set.
-    """
+    """What was written: the file, what it says of each node, of how many nodes; the run as a person
+    would type it, its best epoch, and the name of the graph's data set."""
 
     path: Path
     what: str
@@ -89,66 +81,49 @@ def predict(
     best = load_best(
         run_dir, config=config, scratch_dir=path.parent, data=data, reread=reread, strict=strict
     )
-    words = (*best.task.predictions(), EMBEDDINGS)
+    graph, words = best.graph, (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:
         hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
         kind = "regression" if best.signature.task == "continuous" else "classification"
         raise UserError(f"--what {what} is not known of a {kind}.", hint[0].upper() + hint[1:])
-    chosen = _chosen(nodes, best.graph)
-    fields, notes = _columns(best.infer(embed=what == EMBEDDINGS), what)
-    result = Result(chosen, _ids(best.graph), fields, notes, spreadsheet_safe)
-    write_result(path, result)
-    run, dataset = best.run.shown, best.graph.dataset
-    return Prediction(path, what, result.num_rows, run, best.epoch, dataset)
 
-
-def _chosen(nodes: str | Path, store: Graph) -> Int64Array | int:
-    if nodes == "all":
-        return len(store.target_nodes)
-    if nodes not in SPLITS:
-        path = expanded(nodes)
-        if not path.is_file():
+    chosen: Int64Array | int = len(graph.target_nodes)
+    if nodes in SPLITS:
+        chosen = graph.split(str(nodes))
+        if not len(chosen):
+            raise UserError(
+                f"--nodes {nodes}: the graph {graph.dataset} has no {nodes} nodes.",
+                "Leave it out, or give a file of node ids.",
+            )
+    elif nodes != "all":
+        if not expanded(nodes).is_file():
             raise UserError(
                 f"--nodes {nodes}: there is no such file.",
                 "It is all, train, val, test, or a file of node ids.",
             )
-        return read_nodes(path, store)
-    found = store.split(str(nodes))
-    if not len(found):
-        raise UserError(
-            f"--nodes {nodes}: the graph {store.dataset} has no {nodes} nodes.",
-            "Leave it out, or give a file of node ids.",
-        )
-    return found
+        chosen = read_nodes(expanded(nodes), graph)
 
-
-def _ids(store: Graph) -> Field:
-    """The nodes' ids as the user gave them."""
-    dtype = np.dtype(np.int64) if store.node_ids is None else store.node_ids.dtype
-    if dtype.kind == "S":  # a character takes a byte or more: so many characters hold them all
-        dtype = np.dtype(f"U{dtype.itemsize}")
-    return Field("node", dtype, store.ids_of)
-
-
-def _columns(outputs: Inferred, what: str) -> tuple[list[Field], Mapping[str, AnyArray]]:
-    """What is written beside the ids, and small arrays that an npz file holds as well."""
+    # The ids as the user gave them: of bytes, a character takes one or more.
+    dtype = np.dtype(np.int64) if graph.node_ids is None else graph.node_ids.dtype
+    dtype = np.dtype(f"U{dtype.itemsize}") if dtype.kind == "S" else dtype
+    columns = [Column("node", dtype, lambda nodes: graph.ids_of(nodes.numpy()))]
+    outputs = best.infer(embed=what == EMBEDDINGS)
     if what == EMBEDDINGS:
         rows = outputs.embeddings
         assert rows is not None  # they were asked for
         width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
         names = [f"embedding_{i}" for i in range(width)]
-        take = partial(_rows, rows, Tensor.numpy)
-        return [Field(EMBEDDINGS, np.dtype(np.float32), take, names)], {}
-    found, fields = outputs.columns(what), []
-    for column in found.columns:
-        take = partial(_rows, outputs.outputs, column.values)
-        fields.append(Field(column.name, column.dtype, take, column.titles))
-    return fields, found.notes
+        made = Columns([Column(EMBEDDINGS, np.dtype(np.float32), Tensor.numpy, names)])
+    else:
+        rows, made = outputs.outputs, outputs.columns(what)
+    for column in made.columns:
+        columns.append(replace(column, values=partial(_values, column, rows)))
+    result = Result(chosen, columns, made.notes, spreadsheet_safe)
+    write_result(path, result)
+    return Prediction(path, what, result.num_rows, best.run.shown, best.epoch, graph.dataset)
 
 
-def _rows(
-    rows: Tensor | LazyFeatures, values: Callable[[Tensor], AnyArray], nodes: Int64Array
-) -> AnyArray:
-    taken = rows.select(nodes).whole() if isinstance(rows, LazyFeatures) else rows[as_tensor(nodes)]
-    return values(taken)
+def _values(column: Column, rows: Tensor | LazyFeatures, nodes: Tensor) -> AnyArray:
+    taken = rows.select(nodes).whole() if isinstance(rows, LazyFeatures) else rows[nodes]
+    return column.values(taken)

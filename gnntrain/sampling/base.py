@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.config.names import SAMPLER_CLASSES
 from gnntrain.config.problems import meant_or
+from gnntrain.config.schema import SAMPLER_CLASSES
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import EdgeType, FusedCSC, GraphSchema, NodeType
 from gnntrain.errors import UserError

@@ -21,9 +21,8 @@ from hydra.core.override_parser.types import (
 )
 
 from gnntrain.app import Composer, parse_overrides, sides_of
-from gnntrain.app.overrides import is_hydras
+from gnntrain.app.overrides import is_config_file, is_hydras
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
-from gnntrain.config.whole import is_config_file
 from gnntrain.reporting.run_lookup import LATEST, find_run
 
 if TYPE_CHECKING:

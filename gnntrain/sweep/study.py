@@ -24,12 +24,12 @@ from optuna.trial import TrialState, create_trial
 
 from gnntrain.config import OptunaSweepConfig
 from gnntrain.metrics import get_metric
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.plan import SweepPlan
-from gnntrain.sweep.queue import TrialQueue
+from gnntrain.sweep.runner import TrialQueue
 from gnntrain.sweep.search_space import parsed_value, value_text
 
 _STATES = {

@@ -79,10 +79,12 @@ class SharedBuffers:
             machines = map(context.ranks_of, range(context.num_machines))
             exchange_rows(matrix, [(ranges[r[0]][0], ranges[r[-1]][1]) for r in machines], context)
 
-    def release(self, name: str | None = None) -> None:
-        """Drop the matrix `name`, or all; freed with the last reference. Called on all ranks."""
+    def release(self, name: str | None = None, *, but: str | None = None) -> None:
+        """Drop the matrix `name`, or all `but` those whose names begin so; freed with the last
+        reference. Called on all ranks."""
         for key in list(self._matrices):
-            if name in (None, key[0]):
+            is_kept = but is not None and key[0].startswith(but)
+            if name in (None, key[0]) and not is_kept:
                 del self._matrices[key]
 
     def _allocate(self, num_rows: int, num_columns: int) -> Tensor:

@@ -58,6 +58,10 @@ class Evaluator(ABC):
         """The metrics by split, equal on all ranks; `Interrupted` on all ranks, if a stop was
         requested meanwhile. Collective."""
 
+    def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
+        """The outputs for every node, by an exact evaluator. Collective."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class Inferred:

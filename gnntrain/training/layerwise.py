@@ -10,6 +10,7 @@ from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
@@ -17,7 +18,7 @@ from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.devices import is_gpu, set_current
 from gnntrain.loading.features import stored_rows
 from gnntrain.models import GNN, AnyModel, HeteroGNN
-from gnntrain.models.conv import HeteroConv, SourceKey
+from gnntrain.models.conv import HeteroConv, LinearConv, SourceKey
 from gnntrain.sampling.block import Block
 from gnntrain.tasks import Task
 from gnntrain.training.evaluation import Evaluator, Inferred, SplitMetrics, exact_metrics
@@ -26,6 +27,10 @@ from gnntrain.training.graph_access import GraphAccess, OwnedRows, Rows, most_ga
 
 Stages = Sequence[Sequence[EdgeType]]
 """Stages of one node type, see `HeteroConv.stages`."""
+
+MOST_KEPT = 1 << 30
+"""Bytes of the features' aggregates that are kept, on all machines together. A constant: the order
+of a layer's operations, and with it the last bits of its rows, must not depend on a machine."""
 
 
 class _Jumping(NamedTuple):
@@ -65,6 +70,9 @@ class Layer:
     """Widths of the transformed rows."""
     totals: dict[NodeType, int] = field(default_factory=dict)
     """Widths of the sum of the stages, by node type that has several passes."""
+    keeps_aggregates: bool = False
+    """Whether it maps aggregates of the features, which are kept from one evaluation to the next:
+    a later one multiplies them by the new weights, and reads no edges in this layer."""
     inputs: Mapping[NodeType, Rows] = field(default_factory=dict)
     """The rows of all nodes that it reads."""
     transformed: dict[SourceKey, Rows] = field(default_factory=dict)
@@ -96,15 +104,22 @@ class LayerwiseEvaluator(Evaluator):
     A rank computes its destination nodes of each type, chunk by chunk, into one matrix a node type
     of the layer's activations, for all ranks of its machine. Memory of a machine: two such matrices
     a node type; the transformed rows that a stage aggregates instead of the layer's input; the sum
-    of one type's stages, where several are computed one after the other; and for each rank a chunk
-    or two. Types that the outputs do not depend on are skipped. Where the device does not read rows
-    in place, a chunk's in-neighbours are gathered, each once, and renumbered.
+    of one type's stages, where several are computed one after the other; for each rank a chunk or
+    two; and the aggregates that are kept, see `Layer`. Types that the outputs do not depend on are
+    skipped. Where the device does not read rows in place, a chunk's in-neighbours are gathered,
+    each once, and renumbered.
     """
 
     def __init__(self, access: GraphAccess, task: Task) -> None:
         self.access, self._task, self._context = access, task, access.context
         is_local = all(isinstance(rows, LazyFeatures) for rows in access.features.values())
         self._gathers = access.is_partitioned or not is_local
+        self._aggregated_by: HeteroConv | None = None
+
+    @property
+    def is_faster_later(self) -> bool:
+        """Whether an evaluation has kept what makes later ones faster."""
+        return self._aggregated_by is not None
 
     @property
     def memory_hint(self) -> str:
@@ -116,12 +131,12 @@ class LayerwiseEvaluator(Evaluator):
         )
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
-        outputs, _ = self.outputs(model)
+        outputs, _ = self.outputs(model, keeps=True)
         computed = list(self.access.computed(self._task, outputs))
         metrics = exact_metrics(self._task, computed, self._context)
         del outputs, computed
         # Between evaluations training uses the memory.
-        self.access.buffers.release()
+        self.access.buffers.release(but="aggregates/")
         return metrics
 
     def infer(self, model: AnyModel, *, embed: bool = False) -> Inferred:
@@ -142,16 +157,20 @@ class LayerwiseEvaluator(Evaluator):
             embeddings = LazyFeatures(stored_rows(graph)[graph.target])
         return Inferred(self._task, graph, outputs.cpu(), embeddings)
 
-    def outputs(self, model: AnyModel, *, embed: bool = False) -> tuple[Tensor, Rows | None]:
+    def outputs(
+        self, model: AnyModel, *, embed: bool = False, keeps: bool = False
+    ) -> tuple[Tensor, Rows | None]:
         """The model's outputs for the machine's nodes of the target type, float32
         `[n, num_outputs]`; and for `embed` the rows of all nodes of that type that enter the last
-        layer. Valid until the next call; `Interrupted` as `evaluate` is. Collective."""
+        layer. With `keeps` the next call may be faster, see `Layer.keeps_aggregates`. Valid until
+        the next call; `Interrupted` as `evaluate` is. Collective."""
         assert isinstance(model, HeteroGNN)
         buffers, target = self.access.buffers, self.access.schema.target
         try:
             with evaluating(model):
                 model = model.on(self.access.schema) if isinstance(model, GNN) else model
                 layers = layers_of(model, self._context.device)
+                layers[0].keeps_aggregates = keeps and self._keeps_aggregates(layers[0])
                 buffers.begin(self._needed(model, layers, embed))
                 if model.jk == "none":
                     return self._by_layer(model, layers, None, embed)
@@ -181,6 +200,8 @@ class LayerwiseEvaluator(Evaluator):
                         keeps_memory = is_reused and each in layer.node_types
                         self._drop(f"h{(layer.i - 1) % 2}/{each}", keeps_memory=keeps_memory)
                 outputs[t] = self.access.publish(t, name, out)
+            if layer.keeps_aggregates:
+                self._aggregated_by = layer.conv
             layer.inputs = {}
             if layer is not layers[-1]:
                 inputs = outputs
@@ -213,6 +234,10 @@ class LayerwiseEvaluator(Evaluator):
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
         conv, model, passes = layer.conv, layer.model, layer.passes[node_type]
         out = self._matrix(node_type, name, layer.out_channels)
+        if layer.keeps_aggregates:
+            for nodes, rows in self._of_aggregates(layer, node_type):
+                out[nodes] = rows if jumping is None else jumping.add(layer.i, rows, nodes)
+            return out
         totals: Tensor | None = None
         if len(passes) > 1:
             totals = self._matrix(node_type, "total", layer.totals[node_type])
@@ -244,11 +269,47 @@ class LayerwiseEvaluator(Evaluator):
         self.access.buffers.release("total")
         return out
 
+    def _keeps_aggregates(self, layer: Layer) -> bool:
+        """Whether a layer maps aggregates of rows that no training changes, few enough to keep."""
+        model, num_nodes = layer.model, self.access.schema.num_nodes
+        edges = [edge for t in layer.node_types for edge in self.access.schema.into(t)]
+        is_constant = isinstance(layer.conv, LinearConv) and layer.conv.is_linear
+        for t in {edge[0] for edge in edges}:
+            is_constant = is_constant and not (t in model.tables or model.is_projected(t))
+        size = sum(4 * num_nodes[edge[2]] * model.num_inputs[edge[0]] for edge in edges)
+        return is_constant and size <= MOST_KEPT and not is_gpu(self._context.device)
+
+    def _of_aggregates(self, layer: Layer, node_type: NodeType) -> Iterator[tuple[slice, Tensor]]:
+        """A layer's output for this rank's nodes of a type, chunk by chunk, from the aggregates of
+        its input; those are made at the first call."""
+        conv, model = layer.conv, layer.model
+        assert isinstance(conv, LinearConv)
+        edges = self.access.schema.into(node_type)
+        kept = {}
+        for edge in edges:
+            name, width = f"aggregates/{'/'.join(edge)}", model.num_inputs[edge[0]]
+            kept[edge] = self._matrix(node_type, name, width)
+        if self._aggregated_by is not conv:
+            for view in self._views(layer, node_type, [edges]):
+                for edge, block in view.blocks.items():
+                    aggregates = conv.aggregated(view.sources[edge], block)
+                    kept[edge][self._rows_of(node_type, view.a, view.b)] = aggregates
+        h_dst = layer.input(node_type, node_type)
+        weight, bias = conv.root(node_type)
+        for a, b in self._chunks(node_type, layer.widest):
+            nodes, own = self._rows_of(node_type, a, b), _UNREAD
+            if weight is not None or model.residuals:
+                own = self._read(node_type, h_dst, a, b)
+            rows = bias if weight is None else F.linear(own, weight, bias)
+            for edge, matrix in kept.items():
+                rows = torch.addmm(rows, matrix[nodes], conv.relation_weight(edge).t())
+            yield nodes, model.update(layer.i, node_type, rows, own)
+
     def _views(self, layer: Layer, node_type: NodeType, stages: Stages) -> Iterator[View]:
         """The chunks of the nodes of a type; where other machines are asked for rows, each is made
         while the one before is computed."""
         conv, h_dst = layer.conv, layer.input(node_type, node_type)
-        reads_own = conv.reads_own or len(layer.model.residuals) > 0
+        reads_own = not conv.gives_layer or len(layer.model.residuals) > 0
         sources: dict[EdgeType, Rows] = {}
         for edge in chain(*stages):
             sources[edge] = self.access.cached(edge[0], self._source(layer, edge))
@@ -268,7 +329,7 @@ class LayerwiseEvaluator(Evaluator):
     def _source(self, layer: Layer, edge_type: EdgeType) -> Rows:
         """The rows of all source nodes that an edge type aggregates."""
         key = layer.conv.source(edge_type)
-        if key is None:
+        if key is None or layer.keeps_aggregates:
             return layer.input(edge_type[0], edge_type)
         if key not in layer.transformed:
             node_type, name, width = _node_type(key), _matrix_name(key), layer.sources[key]
@@ -288,7 +349,7 @@ class LayerwiseEvaluator(Evaluator):
         block = access.in_edges(edge_type, a, b, needs)
         if isinstance(rows, Tensor | LazyFeatures) and self._is_here(rows):
             return replace(block, norm=access.norm(None) if needs.norm else None), rows
-        if conv.sources_hold_dst:
+        if conv.is_one_relation:
             nodes, block = renumbered(block)
         else:
             nodes, numbers = torch.unique(block.indices, return_inverse=True)
@@ -297,7 +358,8 @@ class LayerwiseEvaluator(Evaluator):
         if needs.norm:
             block = replace(block, norm=access.norm(nodes))
         selected = (LazyFeatures(rows) if isinstance(rows, Tensor) else rows).select(nodes)
-        is_input = conv.source(edge_type) is None and not isinstance(rows, Tensor)
+        is_input = conv.source(edge_type) is None or layer.keeps_aggregates
+        is_input = is_input and not isinstance(rows, Tensor)
         if is_input and self._is_here(selected):
             return block, selected
         return block, selected.whole().to(self._context.device)
@@ -363,6 +425,9 @@ class LayerwiseEvaluator(Evaluator):
             after = sum(size(t, layer.out_channels) for t in layer.node_types)
             held = shared + max(own, default=0) + max(totals, default=0)
             most, before = max(most, before + after + held), after
+        if layers[0].keeps_aggregates:
+            into = {t: self.access.schema.into(t) for t in layers[0].node_types}
+            most += sum(size(t, model.num_inputs[e[0]]) for t in into for e in into[t])
         width = model.embedding_channels if embed and model.jk == "cat" else 0
         return most + size(model.schema.target, model.jk_channels + width)
 

@@ -31,7 +31,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gnntrain.build import (
-    build_exact_evaluator,
+    build_evaluator,
     build_loaders,
     build_model,
     build_task,
@@ -358,7 +358,7 @@ def _inference(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     seconds = []
     with tempfile.TemporaryDirectory() as scratch:
         parts = bench.config, bench.task, bench.model, bench.loaders, bench.store
-        evaluator = build_exact_evaluator(*parts, bench.context, Path(scratch))
+        evaluator = build_evaluator(*parts, bench.context, Path(scratch), exact=True)
         for _ in range(rounds + 1):
             _wait(bench.context.device)
             begin = time.perf_counter()

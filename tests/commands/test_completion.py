@@ -12,7 +12,7 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.commands import COMMANDS
-from gnntrain.commands.completion import candidates, known_keys
+from gnntrain.commands.completion import candidates
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
@@ -20,22 +20,6 @@ HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", 
 
 def words(line: str) -> list[str]:
     return list(candidates(line))
-
-
-@pytest.mark.parametrize(
-    ("key", "choices"),
-    [
-        ("trainer.precision", ("fp32", "bf16", "fp16")),
-        ("model.residual", ("true", "false")),
-        ("trainer.gpus", ("auto",)),
-        ("trainer.max_steps", ("null",)),
-        ("trainer.lr", ()),
-        ("dataset.root", ()),
-        ("logger.wandb.mode", ("online", "offline", "disabled", "null")),
-    ],
-)
-def test_the_values_of_a_key_are_listed(key: str, choices: tuple[str, ...]) -> None:
-    assert known_keys()[key][1] == list(choices)
 
 
 def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:

@@ -13,7 +13,7 @@ from gnntrain.config import (
     SyntheticConfig,
     from_dict,
 )
-from tests.config.problems import only_problem, problems_of
+from tests.config.problems import problems_of
 
 
 def test_the_presets_have_the_exact_shapes() -> None:
@@ -45,12 +45,6 @@ def test_a_users_own_files_take_no_name_of_another_data_set(name: str) -> None:
     with pytest.raises(ConfigError):
         FilesConfig(name=name)
     assert problems_of({"dataset": {"name": name, "edges": "a", "features": "b"}})
-
-
-def test_a_name_alone_makes_no_files() -> None:
-    hint = only_problem({"dataset": {"name": "county"}}).hint
-    assert hint is not None
-    assert "dataset=files" in hint
 
 
 def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import FilesConfig
-from gnntrain.config.graph_spec import GraphSpec, read_schema, spec_of_schema
+from gnntrain.config.graph_spec import GraphSpec, spec_of_schema
 from gnntrain.config.problems import Problem
-from gnntrain.errors import UserError
 from tests.examples import examples
 
 
@@ -72,16 +70,6 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
 )
 def test_what_is_lacking_or_leads_nowhere_is_told(text: str, key: str) -> None:
     assert key in problems_of(text)
-
-
-@pytest.mark.parametrize("content", ["a: [", "a: *b", "\0", "!!python/object:os.system {}"])
-def test_what_is_no_yaml_is_an_error_of_the_user(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "graph.yaml"
-    path.write_text(content)
-    with pytest.raises(UserError, match=r"graph\.yaml"):
-        read_schema(path, FilesConfig())
-    with pytest.raises(UserError, match="none"):
-        read_schema(tmp_path / "none.yaml", FilesConfig())
 
 
 _PLAIN = st.recursive(

@@ -7,89 +7,20 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
-from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict, types
-from gnntrain.config.mistakes import choices, in_words, key_schema
+from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict
+from gnntrain.config.mistakes import in_words, key_schema
 from gnntrain.config.models import (
     HeteroLayeredConfig,
     LayeredConfig,
     model_names,
     model_section,
-    read_class,
 )
-from gnntrain.config.types import OneOf, Section
 from scripts.config_reference import meanings
 from tests import packages
-
-SOURCE = '''"""A network (Somebody, 2030): it is short.
-
-More of it."""
-
-raise RuntimeError("this file is parsed, not run")
-
-class Helper: ...
-
-class ShortNet(Helper):
-    """h = W x.
-
-    Args:
-        in_channels: Width of the input rows.
-        heads: Attention heads;
-            must divide hidden_channels.
-        rate: Rate of forgetting.
-        **scaffold: See `GNN`.
-
-    Attributes:
-        rate: Something else.
-    """
-
-    uses_graph = False
-    config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
-    computed = len("abc")
-
-    def __init__(self, in_channels, *, heads: OneOrMore = 8, rate: float = -0.5, **scaffold): ...
-'''
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shortnet.py"
-    path.write_text(SOURCE)
-    return path
-
-
-def test_a_class_is_read_from_its_source(file: Path) -> None:
-    found = read_class(file)
-    assert (found.name, found.passes_on) == ("ShortNet", True)
-    assert found.summary == "A network (Somebody, 2030): it is short."
-    assert found.arguments == {"heads": ("OneOrMore", 8), "rate": ("float", -0.5)}
-    assert found.docstring.startswith("h = W x.")
-    assert found.constants == {"uses_graph": False, "config_defaults": {"norm": "layer"}}
-
-
-def test_a_class_without_an_init_has_the_arguments_and_constants_of_its_base(file: Path) -> None:
-    derived = file.with_name("longernet.py")
-    derived.write_text('"""Longer."""\n\nclass LongerNet(ShortNet):\n    depth = 3\n')
-    found, base = read_class(derived), read_class(file)
-    assert (found.name, found.summary, found.passes_on) == ("LongerNet", "Longer.", True)
-    assert found.arguments == base.arguments
-    assert found.constants == {**base.constants, "depth": 3}
-    file.unlink()
-    with pytest.raises(OSError, match=r"shortnet\.py"):
-        read_class(derived)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("class ShortNet", "class Other"), ("rate: float", "rate")],
-)
-def test_a_source_that_does_not_say_its_keys_is_refused(file: Path, old: str, new: str) -> None:
-    file.write_text(SOURCE.replace(old, new))
-    with pytest.raises(ValueError, match=r"shortnet\.py"):
-        read_class(file)
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -150,25 +81,6 @@ def test_a_models_section_is_copied_and_pickled(name: str) -> None:
     ):
         assert again == section
         assert type(again) is type(section)
-
-
-class Chosen(Section):
-    """A section with a name of a registry."""
-
-    name: Annotated[str, OneOf(lambda: ("first", "second"), "a group")] = "first"
-    """A name."""
-
-
-def test_a_name_of_a_registry_may_be_that_of_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError):
-        Chosen(name="third")
-    monkeypatch.setattr(
-        types, "plugin_names", lambda group: ("third",) if group == "a group" else ()
-    )
-    assert Chosen(name="third").name == "third"
-    schema = key_schema(Chosen, "name")
-    assert choices(schema) == ["first", "second", "third"]
-    assert in_words(schema) == "one of first, second, third"
 
 
 def test_a_run_from_before_a_key_was_there_keeps_what_it_did() -> None:

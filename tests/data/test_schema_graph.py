@@ -19,7 +19,7 @@ from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
 from gnntrain.data.graph import EdgeType, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
-from gnntrain.planning.size import expected_bytes
+from gnntrain.planning.plan import expected_bytes
 from tests.data import files
 from tests.data.files import check, features_of, save, typed_edges
 from tests.examples import examples

@@ -148,7 +148,7 @@ def run_rank(rank: int, *arguments: Any) -> None:
         register_present()
     for name in _OBJECT_COLLECTIVES:
         setattr(dist, name, _marked(getattr(dist, name)))
-    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, arguments[0] % 2)
+    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, rank % 2)
     dist.Backend.register_backend(
         "recording", lambda options, _: RecordingGroup(options, file, device), True, devices=[kind]
     )

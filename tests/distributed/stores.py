@@ -1,4 +1,4 @@
-"""Stores for tests: torch's own, and made-up ones that behave as badly as a store may."""
+"""Stores for tests, which behave as badly as a store may."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import threading
 from typing import Any
 
 import torch.distributed as dist
-
-from gnntrain.distributed.run_control import Store
-from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
-
-KINDS = ("tcp", "prefix", "late")
 
 
 class LateStore:
@@ -60,20 +55,3 @@ class FrozenStore:
         self.thaw.wait()
 
     compare_set = add = set = _wait
-
-
-class Clients:
-    """Makes clients of one store, of the given kind."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._values: dict[str, bytes] = {}
-        self._server: Any = None if kind == "late" else serve_store(8, timeout=30)
-
-    def client(self) -> Store:
-        """One more client of the store."""
-        if self._kind == "late":
-            return LateStore(self._values)
-        # torchrun's store is shared with others
-        prefix = "gnntrain" if self._kind == "prefix" else ""
-        return StoreAddress(LOOPBACK, self._server.port, prefix).connect(30)

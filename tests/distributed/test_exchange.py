@@ -25,7 +25,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray as Array
-from gnntrain.errors import RankLost, RunError
+from gnntrain.errors import RunError
 from tests.distributed.exchanges import TOKEN, exchanges
 
 HOST = "127.0.0.1"
@@ -77,14 +77,6 @@ def test_owners_answer_with_their_own_rows() -> None:
             assert answers[0][0].tolist() == [[0, 1]]
 
 
-def test_the_last_ranks_may_be_the_only_owners() -> None:
-    with exchanges([0, 0, 0, 0], [[2], [3]]) as ranks:
-        serve_rows(ranks)
-        assert [exchange.owner for exchange in ranks] == [None, None, 0, 1]
-        answers = ranks[0].call("rows", {owner: [np.array([0])] for owner in (0, 1)})
-        assert [answers[owner][0][0, 0] for owner in (0, 1)] == [0, 100]
-
-
 @given(arrays=st.lists(any_array, max_size=5))
 def test_arrays_arrive_as_they_were_sent(echoing: Exchange, arrays: list[Array]) -> None:
     answer = echoing.call("echo", {1: arrays})[1]
@@ -125,19 +117,6 @@ def test_large_arrays_cross_each_other() -> None:
             return all(equal(answers[owner][0], large + owner) for owner in range(3))
 
         assert all(pool.map(call, ranks * 2))
-
-
-def test_threads_of_a_rank_do_not_wait_for_each_other() -> None:
-    with exchanges([0, 1], TWO, num_lanes=8) as ranks, ThreadPoolExecutor(8) as pool:
-        meeting = threading.Barrier(8, timeout=20)
-
-        def meet(arguments: list[Array]) -> list[Array]:
-            meeting.wait()  # until all eight calls are being answered
-            return arguments
-
-        ranks[1].serve("meet", meet)
-        answers = pool.map(lambda i: ranks[0].call("meet", {1: [np.array(i)]})[1][0], range(8))
-        assert list(answers) == list(range(8))
 
 
 @given(
@@ -266,44 +245,6 @@ def test_the_failure_of_an_owner_is_reported_before_the_loss_of_its_connections(
         launch(fail_while_others_ask, None, plan, tmp_path)
 
 
-def test_an_error_that_another_rank_has_caused_is_reported_as_that_rank_s() -> None:
-    lost = RankLost("Rank 1 has ended.", ranks=[1])
-    context = DistributedContext()
-    context.control.find_cause = lambda _: lost
-    with (
-        pytest.raises(RuntimeError),
-        open_exchange(context, owners=[[0]], host=HOST, timeout=60),
-    ):
-        raise RuntimeError("Connection closed by peer")
-    reported = context.control.first_failure()
-    assert isinstance(reported, RankLost)
-    assert reported.ranks == (1,)
-
-
-def ask_others(context: DistributedContext, directory: str) -> None:
-    owners = [list(context.ranks_of(machine)) for machine in range(context.num_machines)]
-    with open_exchange(context, owners=owners, host=HOST, timeout=60) as exchange:
-        serve_rows([exchange])
-        if context.rank == 2:
-            time.sleep(0.3)  # the others end first, and still answer
-        answers = exchange.call("rows", {owner: [np.array([1])] for owner in range(len(owners))})
-        told = [float(answers[owner][0][0, 0]) for owner in range(len(owners))]
-    Path(directory, str(context.rank)).write_text(repr(told))
-
-
-def test_ranks_that_are_processes_ask_each_other(tmp_path: Path) -> None:
-    plan = LaunchPlan(3, "cpu", threads=1, timeout=60, machines=(0, 0, 1))
-    launch(ask_others, str(tmp_path), plan, tmp_path)
-    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["[2.0, 102.0]"] * 3
-
-
-def test_a_host_that_is_not_of_this_machine_is_told() -> None:
-    exchange = Exchange(DistributedContext(0, 2, machines=(0, 1)), TWO, TOKEN, 1.0)
-    with pytest.raises(RunError, match=r"Rank 0 cannot listen at 192\.0\.2\.1"):
-        exchange.listen("192.0.2.1")
-    exchange.close()
-
-
 def test_an_owner_out_of_reach_is_told_at_the_start() -> None:
     with socket.create_server((HOST, 0)) as closed:
         port = closed.getsockname()[1]
@@ -311,17 +252,6 @@ def test_an_owner_out_of_reach_is_told_at_the_start() -> None:
         words = rf"Rank 1 on machine 0 \({HOST}, port {port}\) is out of reach of rank 0"
         with pytest.raises(RunError, match=words):
             exchange.connect([(HOST, 0), (HOST, port)], 1)
-
-
-def test_an_error_whose_text_is_no_unicode_reaches_the_caller() -> None:
-    def fail(_: list[Array]) -> list[Array]:
-        raise OSError("no file \udcff")
-
-    with exchanges([0, 1], TWO) as ranks:
-        ranks[1].serve("fail", fail)
-        for _ in range(2):  # the connection stays
-            with pytest.raises(RunError, match="no file"):
-                ranks[0].call("fail", {1: []})
 
 
 # The end
@@ -400,16 +330,6 @@ def test_an_end_that_does_not_know_the_token_is_refused(reflects: bool) -> None:
         with pytest.raises(RunError, match="token"):
             rank.connect([(HOST, 0), impostor.getsockname()], 1)
         thread.join()
-
-
-def test_a_rank_with_another_token_is_refused() -> None:
-    with (
-        closing(Exchange(DistributedContext(1, 2), TWO, TOKEN, 20.0)) as asked,
-        closing(Exchange(DistributedContext(0, 2), TWO, b"w" * 32, 20.0)) as stranger,
-    ):
-        address = asked.listen(HOST)
-        with pytest.raises(RunError, match="token"):
-            stranger.connect([(HOST, 0), address], 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux only")

@@ -258,12 +258,6 @@ def test_servers_without_a_rank_that_trains_are_refused(ranks: int, servers: int
         LaunchPlan.of(config)
 
 
-def test_the_last_ranks_are_servers() -> None:
-    keys = {"num_processes": 5, "servers": 2}
-    plan = LaunchPlan.of(from_dict({"distributed": keys, "trainer": {"gpus": 0}}))
-    assert (plan.world_size, plan.servers, plan.num_trainers) == (5, 2, 3)
-
-
 def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"trainer\.gpus=0"):
@@ -271,14 +265,12 @@ def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of(process: Launched, gather: Callable[[str, Any], list[Any]]) -> LaunchPlan:
-    """The plan of a process that a launcher has started, one or one a machine."""
-    each_on_its_own = process.local_rank is None
+    """The plan of a process that a launcher has started."""
     met: Any = SimpleNamespace(
         launched=process,
-        machines=tuple(n * each_on_its_own for n in range(process.num_processes)),
+        machines=(0,) * process.num_processes,
         cores=8,
         wait_at_most=lambda _: None,
-        note_ranks=lambda _: None,
         gather=gather,
     )
     return LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
@@ -322,35 +314,21 @@ def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
 
 
 @pytest.mark.parametrize(
-    "visible",
+    ("device", "local_rank", "num_gpus", "words"),
     [
-        [["07", "0f"]] * 3,  # more ranks than GPUs
-        [["07"], ["0f"], ["07"]],  # two slices (MIG) of a GPU have its address
+        ("mps", 0, 1, "Apple"),
+        ("cuda", 0, 0, "no GPU"),
+        ("cuda", None, 3, "3 ranks"),  # a program, which would have to start itself
     ],
 )
-def test_two_launched_ranks_on_one_gpu_are_refused(
-    monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]
+def test_a_rank_without_a_gpu_of_its_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    local_rank: int | None,
+    num_gpus: int,
+    words: str,
 ) -> None:
-    with pytest.raises(UserError, match=r"0 and 2 .*07.*MIG"):
-        launched_plan(monkeypatch, visible)
-
-
-@pytest.mark.parametrize(
-    ("device", "words"), [("mps", "Apple"), ("cuda", "Kubernetes .* more ranks than GPUs: 3")]
-)
-def test_more_ranks_than_gpus_are_refused(
-    monkeypatch: pytest.MonkeyPatch, device: str, words: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    process = Launched("Kubernetes", 1, 2, None, "node0", 29500, num_ranks=3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    process = Launched("Kubernetes", 1, 2, local_rank, "node0", 29500)
     with pytest.raises(UserError, match=words):
         plan_of(process, lambda _, value: [device, value])
-
-
-def test_a_machine_with_gpus_has_cpu_ranks_where_process_0_has_no_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    process = Launched("Kubernetes", 1, 2, None, "node0", 29500)
-    plan = plan_of(process, lambda key, value: ["cpu" if key == "device" else 2, value])
-    assert (plan.device, plan.machines) == ("cpu", (0, 0, 1, 1))

@@ -11,10 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gnntrain.distributed import process_group
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.process_group import (
-    abort_process_group,
     init_process_group,
     refuse_shared_gpus,
 )
@@ -109,24 +107,8 @@ def test_why_nccl_does_not_connect_ranks_is_one_sentence(
         init_process_group(context, store, timedelta(seconds=9))
 
 
-def test_only_a_group_that_fails_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To destroy a group of NCCL's waits for collectives that a lost rank does not enter."""
-    called: list[str] = []
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: called.append("destroy"))
-    abort = "_abort_process_group"
-    monkeypatch.setattr(dist.distributed_c10d, abort, lambda: called.append("abort"))
-    abort_process_group()
-    assert called == ["abort"]
-
-
 def test_two_processes_on_one_gpu_are_refused() -> None:
     refuse_shared_gpus(["07", "0f", "07", "0f"], [0, 0, 1, 1])
     refuse_shared_gpus([None, None], [0, 0])  # of XPUs nothing is known
     with pytest.raises(UserError, match="1 and 2"):
         refuse_shared_gpus(["07", "0f", "0f"], [0, 1, 1])
-
-
-def test_the_address_of_what_is_no_cuda_gpu_is_not_asked_for() -> None:
-    assert process_group.gpu_address(torch.device("xpu", 0)) is None

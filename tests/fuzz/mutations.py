@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -130,49 +130,25 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 def _mistaken(base: Mapping[str, Any], edits: list[tuple[Any, str, Any, Any]]) -> dict[str, Any]:
     content = copy.deepcopy(dict(base))
-    for place, kind, value, other in edits:
-        _edit(content, place, _EDITS[kind], value, other)
+    for (*path, last), operation, value, other in edits:
+        parent: Any = content
+        source: Any = content
+        try:
+            for key in path:
+                parent = parent[key]
+            for key in other:
+                source = source[key]
+            if operation == "replace":
+                parent[last] = value
+            elif operation == "remove":
+                del parent[last]
+            elif operation == "rename":
+                parent[str(value)] = parent.pop(last)
+            elif operation == "copy":
+                parent[last] = copy.deepcopy(source)
+            else:
+                for _ in range(30):
+                    parent[last] = [parent[last]]
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue  # an earlier edit took it away
     return content
-
-
-def _edit(content: Any, place: Any, edit: Callable[..., None], value: Any, other: Any) -> None:
-    *path, last = place
-    try:
-        parent, source = content, content
-        for key in path:
-            parent = parent[key]
-        for key in other:
-            source = source[key]
-        edit(parent, last, value, source)
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return  # an earlier edit took it away
-
-
-def _replace(parent: Any, key: Any, value: Any, _source: Any) -> None:
-    parent[key] = value
-
-
-def _remove(parent: Any, key: Any, _value: Any, _source: Any) -> None:
-    del parent[key]
-
-
-def _rename(parent: Any, key: Any, value: Any, _source: Any) -> None:
-    parent[str(value)] = parent.pop(key)
-
-
-def _nest(parent: Any, key: Any, _value: Any, _source: Any) -> None:
-    for _ in range(30):
-        parent[key] = [parent[key]]
-
-
-def _copy(parent: Any, key: Any, _value: Any, source: Any) -> None:
-    parent[key] = copy.deepcopy(source)
-
-
-_EDITS: dict[str, Callable[..., None]] = {
-    "replace": _replace,
-    "remove": _remove,
-    "rename": _rename,
-    "nest": _nest,
-    "copy": _copy,
-}

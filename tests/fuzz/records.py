@@ -23,7 +23,7 @@ from gnntrain.data.array_folder import digest_of
 from gnntrain.data.store import StoredGraph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
-from gnntrain.reporting.logfiles import reached
+from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.run_lookup import RunPlace
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
@@ -39,18 +39,22 @@ from tests.loading.graphs import full_loader
 Read = Callable[[Any], object]
 
 
+def _written(file: Path, content: bytes | dict[str, Any]) -> None:
+    if isinstance(content, dict):
+        content = json.dumps(content).encode("utf-8", "replace")
+    file.write_bytes(content)
+
+
 # A store's metadata
 
 
 def _store_reader(path: Path) -> Read:
     def read(drawn: tuple[bytes | dict[str, Any], bool, bool]) -> object:
         content, is_signed, check = drawn
-        if isinstance(content, dict):
-            if is_signed:
-                content = {key: value for key, value in content.items() if key != "digest"}
-                content["digest"] = digest_of(content)
-            content = json.dumps(content).encode("utf-8", "replace")
-        (path / "meta.json").write_bytes(content)
+        if isinstance(content, dict) and is_signed:
+            content = {key: value for key, value in content.items() if key != "digest"}
+            content["digest"] = digest_of(content)
+        _written(path / "meta.json", content)
         store = StoredGraph.open(path, check=check)
         splits = [store.split(name).sum() for name in ("train", "val", "test")]
         return splits, store.indices.sum(), store.num_bytes, store.num_outputs
@@ -141,20 +145,16 @@ def _run_reader(run: RunDirectory) -> Read:
 
 def _record_reader(run: RunDirectory, config: Config) -> Read:
     def read(content: bytes | dict[str, Any]) -> object:
-        if isinstance(content, dict):
-            content = json.dumps(content).encode("utf-8", "replace")
-        (run.path / "store.json").write_bytes(content)
-        return model_signature(run, config.dataset), open_run_store(run, config.dataset)
+        _written(run.path / "store.json", content)
+        return model_signature(run), open_run_store(run.store_record(), config.dataset)
 
     return read
 
 
 def _log_reader(run: RunDirectory) -> Read:
     def read(content: bytes | dict[str, Any]) -> object:
-        if isinstance(content, dict):
-            content = json.dumps(content).encode("utf-8", "replace")
-        (run.path / "metrics.jsonl").write_bytes(content)
-        (run.path / "summary.json").write_bytes(content)
+        _written(run.path / "metrics.jsonl", content)
+        _written(run.path / "summary.json", content)
         return reached(run, "accuracy"), run.summary()
 
     return read

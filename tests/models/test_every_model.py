@@ -12,7 +12,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
-from gnntrain.models.plain import with_residuals
+from gnntrain.models import plain as plain_models
 from gnntrain.sampling.block import Block
 from tests.models.blocks import (
     Graph,
@@ -76,10 +76,8 @@ def build(kind: Kind, **options: Any) -> GNN:
 def pyg_forward(model: GNN, x: Tensor, graph: Graph) -> Tensor:
     """The model as PyG's own, as it is exported, on all nodes; gradients flow to our weights."""
     made = model.pyg_model()
-    assert made is not None
-    names: dict[str, Any] = {**vars(pyg), "with_residuals": with_residuals}
-    call = f"model = {made.call or made.name}(**{made.arguments!r})"
-    exec("\n".join([call, *made.changes]), names)
+    names: dict[str, Any] = {**vars(pyg), **vars(plain_models)}
+    exec(made.code, names)
     plain = names["model"].to(x.dtype).eval()
     assert plain.state_dict().keys() == made.weights.keys()
     inputs = {"x": x, "edge_index": graph.edge_index, "edge_weight": graph.weight}

@@ -16,11 +16,11 @@ from torch_geometric.utils import softmax
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeData, EdgeType, Graph, NodeType
 from gnntrain.errors import UserError
+from gnntrain.models import plain as plain_models
 from gnntrain.models.base import HeteroGNN
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.models.hetero_sage import HeteroSAGE
 from gnntrain.models.hgt import HGT
-from gnntrain.models.plain import TypedLayers, WithTables
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from tests.hetero_graphs import hetero_graph, random_hetero_data
@@ -88,11 +88,9 @@ def features(graph: Graph) -> dict[NodeType, Tensor]:
 
 def pyg_forward(model: HeteroGNN, graph: Graph) -> Tensor:
     """The model as PyG's layers, with its weights; gradients flow to these."""
-    made = model.pyg_model()
-    layers = eval(f"TypedLayers({', '.join(made.positionals)})", {"TypedLayers": TypedLayers})
-    tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
-    plain: Any = WithTables(layers, graph.target, tables)  # type: ignore[no-untyped-call]
-    plain = plain.double().eval()
+    made, names = model.pyg_model(), dict(vars(plain_models))
+    exec(made.code, names)
+    plain: Any = names["model"].double().eval()
     missing = plain.state_dict().keys() - made.weights.keys()
     assert not missing, missing
     inputs = features(graph), edge_index_dict(graph)

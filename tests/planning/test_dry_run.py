@@ -109,7 +109,8 @@ def test_memory_that_runs_out_is_told_with_a_hint(
     assert "trainer.batch_size" in (caught.value.hint or "")
 
 
-def test_a_folder_that_cannot_be_written_is_the_users_mistake() -> None:
-    with pytest.raises(UserError) as caught, dry_run._temporary_folder(Path("/proc/self")):
-        pass
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(small: list[str]) -> None:
+    config, graph = opened(small)
+    with pytest.raises(UserError) as caught:
+        dry_run.dry_run(config, graph, Path("/proc/self"))
     assert "run.dir=DIR" in (caught.value.hint or "")

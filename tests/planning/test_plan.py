@@ -144,3 +144,12 @@ def test_several_ranks_are_measured_together(small: list[str]) -> None:
     assert planned.measured_on == ""
     assert planned.memory["shared"] > 0
     assert planned.batch["num_seeds"] <= 40
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_size_of_a_store_is_known_before_it_is_built(dtype: str, small: list[str]) -> None:
+    keys = [*small, f"dataset.feature_dtype={dtype}", "dataset.num_nodes=3000"]
+    config, graph = opened(keys)
+    assert plan.expected_bytes(config.dataset) == pytest.approx(graph.num_bytes, rel=0.1)
+    published = compose_config(["dataset=ogbn-products"]).config.dataset
+    assert plan.expected_bytes(published) == pytest.approx(1.53e9, rel=0.05)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from gnntrain.report.comparison import best_of, differences, groups_of, run_rows
 from gnntrain.report.findings import Findings
-from gnntrain.report.page import comparison_of
-from gnntrain.report.runs import ReportedRun, read_run
-from gnntrain.report.tables import groups_table, runs_table
+from gnntrain.report.page import page_of
+from gnntrain.report.runs import ReportedRun, best_of, differences, groups_of, read_run
+from gnntrain.report.tables import groups_table
 from gnntrain.reporting.trials import Spread
 from tests.report.samples import records_of, write_run
 
@@ -53,12 +52,6 @@ def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     assert groups_table([group]).rows[0][2] == "1 of 2"
 
 
-def test_the_best_run_is_chosen_by_validation_and_needs_a_number(make: Any) -> None:
-    runs = [make("a", math.nan), make("b", 0.6), make("c", 0.7)]
-    assert best_of(runs).name == "c"
-    assert best_of(runs[:1]).name == "a"
-
-
 def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_name(
     make: Any,
 ) -> None:
@@ -71,30 +64,14 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     ]
     for runs in ([*accuracies, *others], [*others[::-1], *accuracies[::-1]]):
         assert best_of(runs).name == "a"
-        page = comparison_of(runs, best_of(runs), Findings())
+        page = page_of(runs, best_of(runs), Findings())
         assert any("not ranked" in note for note in page["notes"])
         assert page["keys"][0][0] == "test accuracy"
         table = groups_table(page["comparison"]["groups"])
         assert table.best is not None
         assert best_of(runs) in page["comparison"]["groups"][table.best].runs
-    page = comparison_of(accuracies, best_of(accuracies), Findings())
+    page = page_of(accuracies, best_of(accuracies), Findings())
     assert not any("not ranked" in note for note in page["notes"])
-
-
-def test_the_best_run_is_of_the_best_setting(make: Any) -> None:
-    """Not the luckiest of all; a run that was trained twice counts once."""
-    runs = [
-        make("lucky", 0.9, lr=0.1, seed=0),
-        make("again", 0.9, lr=0.1, seed=0),
-        make("unlucky", 0.5, lr=0.1, seed=1),
-        make("steady", 0.75, lr=0.2, seed=0),
-        make("steadier", 0.8, lr=0.2, seed=1),
-    ]
-    assert best_of(runs).name == "steadier"
-    first, second = groups_of(runs)
-    assert (first.spread("val").mean, second.spread("val").mean) == pytest.approx((0.7, 0.775))
-    table = groups_table([first, second])
-    assert (table.best, table.rows[0][2]) == (1, "2 of 3")
 
 
 def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any) -> None:
@@ -105,22 +82,11 @@ def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any)
     other = make("c", 0.9, lr=0.2)
     runs.append(dataclasses.replace(other, config={**other.config, "dataset.split": 2}))
     assert best_of(runs).name == "b"
-    page = comparison_of(runs, best_of(runs), Findings())
+    page = page_of(runs, best_of(runs), Findings())
     assert any("splits" in note and "split 0, 1" in note for note in page["notes"])
     table = groups_table(page["comparison"]["groups"])
     assert [row[1] for row in table.rows] == ["0, 1", "2"]
     assert table.best == 0
-
-
-def test_the_tables_have_a_row_for_each_run(make: Any) -> None:
-    runs = [make("a", 0.5, lr=0.1), make("b", 0.75, lr=0.2)]
-    table = runs_table(runs, runs[1])
-    assert table.heads[:3] == ["run", "trainer.lr", "status"]
-    assert [row[:3] for row in table.rows] == [["a", "0.1", "completed"], ["b", "0.2", "completed"]]
-    assert table.best == 1
-    assert [len(row) for row in table.rows] == [len(table.heads)] * 2
-    rows = run_rows(runs)
-    assert [(row["trainer.lr"], row["val/accuracy"]) for row in rows] == [(0.1, 0.5), (0.2, 0.75)]
 
 
 def with_model(run: ReportedRun, **keys: Any) -> ReportedRun:
@@ -136,9 +102,3 @@ def test_keys_that_the_other_model_does_not_have_are_no_differences(make: Any) -
     assert differences([gcn, gat, wide]) == ["model.name", "model.heads"]
     assert [group.varied[0] for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
     assert len(groups_of([gcn, gat, wide])) == 3
-
-
-def test_a_key_that_one_of_two_equal_models_does_not_have_is_a_difference(make: Any) -> None:
-    plain = with_model(make("a", 0.5), name="mine", options={})
-    deep = with_model(make("b", 0.6), name="mine", **{"options.depth": 3})
-    assert set(differences([plain, deep])) == {"model.options", "model.options.depth"}

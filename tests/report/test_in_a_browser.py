@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from gnntrain.report.writing import write_report
 from tests.report.samples import records_of, write_run
@@ -81,17 +80,3 @@ def test_the_mouse_shows_the_values_of_an_epoch(tmp_path: Path) -> None:
     assert console == ""
     (tip,) = re.findall('<div class="tip"[^>]*>([^<]*)</div>', document)
     assert tip.splitlines() == ["epoch 2: val 0.7000", "epoch 2: test 0.3500"]
-
-
-@pytest.mark.parametrize("width", [1280, 500])
-def test_a_screenshot_shows_the_curves(tmp_path: Path, width: int) -> None:
-    page = write_report([write_run(tmp_path / "run", records_of(0.5, 0.7, 0.6), {})])
-    picture = tmp_path / "page.png"
-    _, console, _ = open_page(
-        page, tmp_path, f"--window-size={width},2400", f"--screenshot={picture}"
-    )
-    assert console == ""
-    image = Image.open(picture).convert("RGB")
-    assert image.size == (width, 2400)
-    colors = {color: number for number, color in image.getcolors(1 << 24) or []}
-    assert colors.get(VALUE_COLOR, 0) > 200

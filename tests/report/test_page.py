@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gnntrain.report.findings import Findings, Projection
-from gnntrain.report.page import Page, comparison_of, page_of, to_html
+from gnntrain.report.page import Page, page_of, to_html
 from gnntrain.report.runs import read_run
 from tests.report.samples import records_of, write_run
 
@@ -56,7 +56,8 @@ def make(tmp_path: Path) -> Any:
     def make(*values: float, name: str = "run", error: str = "", typed: str = "") -> Page:
         ending = {"error": error} if error else {}
         path = write_run(tmp_path / name, records_of(*values), ending, [typed] if typed else [])
-        return page_of(read_run(path), Findings(notes=["No graph."]))
+        run = read_run(path)
+        return page_of([run], run, Findings(notes=["No graph."]))
 
     return make
 
@@ -81,7 +82,7 @@ def test_embeddings_need_no_label_on_val_and_test(tmp_path: Path) -> None:
     texts = [f"node {i} (train)" for i in range(4)]
     projection = Projection(np.arange(4), places, texts, "outputs", 4, classes, predicted)
     run = read_run(write_run(tmp_path / "run", records_of(0.5), {}))
-    page = to_html(page_of(run, Findings(names=["cat", "dog"], projection=projection)))
+    page = to_html(page_of([run], run, Findings(names=["cat", "dog"], projection=projection)))
     titles = Structure(page).titles("h2")
     assert "Embeddings" in titles
     assert "Classes" not in titles
@@ -98,7 +99,7 @@ def pages_with_hostile_names(tmp_path: Path) -> list[Page]:
     config = {**runs[0].config, "dataset.name": HOSTILE, "model.name": HOSTILE, HOSTILE: HOSTILE}
     runs[0] = dataclasses.replace(runs[0], config=config, metric="accuracy")
     outcome = Findings(notes=[HOSTILE])
-    return [page_of(runs[0], outcome), comparison_of(runs, runs[0], outcome)]
+    return [page_of(some, runs[0], outcome) for some in (runs[:1], runs)]
 
 
 def test_names_of_the_user_stay_text(tmp_path: Path) -> None:

@@ -35,9 +35,3 @@ def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
 )
 def test_what_has_no_shape_is_left_out(rows: np.ndarray) -> None:
     assert project(rows) is None
-
-
-def test_rows_of_one_number_lie_on_a_line() -> None:
-    places = project(np.arange(9.0)[:, None])
-    assert places is not None
-    assert (places[:, 1] == 0).all()

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
-from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
 from gnntrain.report.runs import find_runs, read_run
 from tests.report.samples import records_of, write_run
@@ -50,19 +48,17 @@ def test_files_that_are_not_there_leave_gaps(tmp_path: Path) -> None:
     assert run.metric is None
 
 
-def test_a_sweep_is_its_trials_and_their_missing_directories(tmp_path: Path) -> None:
+def test_a_sweep_is_its_trials(tmp_path: Path) -> None:
     for name in ("1_b", "0_a"):
         write_run(tmp_path / "sweep" / name, records_of(0.5), {})
-    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps([{}, {}, {}]))
-    runs, home, notes = find_runs([tmp_path / "sweep"])
+    runs, home = find_runs([tmp_path / "sweep"])
     assert [run.name for run in runs] == ["0_a", "1_b"]
     assert home == tmp_path / "sweep"
-    assert ["1 of 3" in note for note in notes] == [True]
 
 
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / folder / "run") for folder in ("a", "b")]
-    runs, home, _ = find_runs([*paths, paths[0]])
+    runs, home = find_runs([*paths, paths[0]])
     assert [run.name for run in runs] == [str(path) for path in paths]
     assert home is None
 
@@ -72,8 +68,3 @@ def test_an_argument_without_a_run_is_refused(tmp_path: Path) -> None:
     for argument in (tmp_path, "nowhere"):
         with pytest.raises(UserError, match=str(argument)):
             find_runs([argument], tmp_path)
-
-
-def test_a_configuration_is_flattened_to_dotted_keys() -> None:
-    nested = {"a": {"b": {"c": 1}, "d": [2]}, "e": {}}
-    assert flattened(nested) == {"a.b.c": 1, "a.d": [2], "e": {}}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.report.timing import phase_seconds, typical_phases
+from gnntrain.report.tables import phase_seconds, typical_phases
 from tests.report.samples import records_of
 
 SECONDS = st.floats(0, 100)

@@ -48,19 +48,7 @@ def test_a_page_says_all_there_is(trained: Path, capsys: pytest.CaptureFixture[s
     assert main(["report", str(trained)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(trained / "report.html")
     text = text_of(trained / "report.html")
-    for title in (
-        *(
-            "Accuracy",
-            "Loss",
-            "A typical epoch",
-            "Time of each epoch",
-            "Throughput",
-            "Memory",
-            "Confusion on test",
-        ),
-        *("Scores by class", "Nodes as the model sees them", "Degree distribution"),
-        *("Configuration", "Environment", "hidden_channels", "completed"),
-    ):
+    for title in ("Confusion on test", "Scores by class", "Nodes as the model sees them"):
         assert title in text
     accuracy = json.loads((trained / "summary.json").read_text())["test"]["accuracy"]
     assert f"{accuracy:.4f}" in text
@@ -139,17 +127,10 @@ def test_a_failed_run_tells_its_error_and_shows_what_is_there(tmp_path: Path) ->
     records = [replace(one, train_loss=math.nan, metrics={}) for one in records_of(0.5, 0.5)]
     run = write_run(tmp_path / "run", records, ending)
     text = text_of(write_report([run]))
-    assert "The run failed: 2 of 20 epochs" in text
+    assert "Status failed: 2 of 20 epochs" in text
     assert "The loss is nan." in text
     assert "training loss of 2 epochs is not a finite number" in text
     assert "No epoch was evaluated" in text
-
-
-def test_a_run_that_reached_nothing_has_a_page_too(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [], {"status": "interrupted"})
-    text = text_of(write_report([run]))
-    assert "The run was interrupted: 0 of 20 epochs" in text
-    assert "No epoch was finished." in text
 
 
 def test_fan_outs_by_edge_type_are_shown_as_they_are_written(tmp_path: Path) -> None:
@@ -158,18 +139,6 @@ def test_fan_outs_by_edge_type_are_shown_as_they_are_written(tmp_path: Path) -> 
     config["sampler"]["fan_outs"] = {"default": [10, 5], "author/writes/paper": [20, 5]}
     (run / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     assert "fan-outs {default:[10,5],author/writes/paper:[20,5]}," in text_of(write_report([run]))
-
-
-def test_one_epoch_and_a_metric_that_is_no_number_are_shown(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", records_of(math.nan), {})
-    page = write_report([run])
-    assert "best epoch 1" in text_of(page)
-
-
-def test_a_run_from_before_phases_were_measured_says_so(tmp_path: Path) -> None:
-    records = [replace(one, time={}) for one in records_of(0.5, 0.6)]
-    text = text_of(write_report([write_run(tmp_path / "run", records, {})]))
-    assert "no times of phases" in text
 
 
 @pytest.mark.parametrize("task", ["binary", "multilabel"])
@@ -271,10 +240,3 @@ def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it is a link"):
         write_report([run], wanted="csv")
     assert (tmp_path / "victim").read_text() == "mine"
-
-
-def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    (run / "config.yaml").write_text(yaml.safe_dump(["no", "mapping"]))
-    with pytest.raises(UserError, match=r"config\.yaml holds no configuration"):
-        write_report([run])

@@ -59,11 +59,6 @@ def test_a_resumed_run_that_fails_leaves_plain_lines_in_a_log() -> None:
     assert logged(end, 3, epochs=4, first_epoch=3).splitlines()[2:] == golden("failed_run")[2:]
 
 
-def test_a_resumed_run_keeps_the_best_of_the_epochs_before() -> None:
-    text = logged(SUMMARY, 7, 9, epochs=9, first_epoch=7, best_epoch=2, best_value=0.8)
-    assert re.findall(r"^epoch (\d)/9 .*val accuracy (\*?)", text, re.M) == [("7", ""), ("9", "*")]
-
-
 @pytest.mark.parametrize("width", [60, 160])
 def test_the_bar_keeps_to_the_width(width: int) -> None:
     lines = drawn_lines(shown_live(width))
@@ -117,12 +112,6 @@ def test_a_notice_is_one_line_as_it_was_written() -> None:
     assert "[25, 10] :smile: [red]x[/red] long" in file.getvalue()
 
 
-def test_only_a_run_that_completed_offers_its_evaluation() -> None:
-    assert logged(SUMMARY, run_dir="my runs/a").endswith("gnntrain evaluate 'my runs/a'\n")
-    for end in (summary(status="interrupted"), summary(best_epoch=None)):
-        assert "gnntrain evaluate" not in logged(end)
-
-
 def test_numbers_that_are_not_finite_are_shown() -> None:
     file, nan = io.StringIO(), float("nan")
     with Console(file, width=80, live=True) as console:
@@ -136,16 +125,6 @@ def test_numbers_that_are_not_finite_are_shown() -> None:
     assert not re.search("^  accuracy .*→", "\n".join(final_lines(file.getvalue())), re.MULTILINE)
 
 
-def test_a_gpu_and_its_cache_have_columns() -> None:
-    file = io.StringIO()
-    with Console(file) as console:
-        console.on_start(INFO)
-        console.on_epoch(record(gpu_memory_bytes=2**30, cache_hit_rate=0.25))
-    assert "GPU 1.00 GiB" in file.getvalue()
-    assert "cache 0.2500" in file.getvalue()
-    assert not re.search(r"GPU|cache", logged(SUMMARY, 1))
-
-
 def labels_of(data: DataSummary | None) -> list[str]:
     return [label for label, text in start_pairs(info(data=data)) if text and label]
 
@@ -155,19 +134,6 @@ def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:
     parts = ["ids", "labels", "features", "edges", "split", "left out"]
     assert labels_of(own)[2:8] == parts
     assert set(labels_of(READ)) - set(labels_of(None)) == {"split"}
-
-
-def test_the_start_tells_features_or_types_and_outputs() -> None:
-    assert "1 feature ·" in dict(start_pairs(info(num_features=1)))["graph"]
-    typed = dict(start_pairs(info(num_features=0, num_edge_types=90)))["graph"]
-    assert "1 node type, 90 edge types" in typed
-    assert "feature" not in typed
-    for task, number, words in (
-        *(("binary", 2, "2 classes"), ("multilabel", 12, "12 labels")),
-        ("continuous", 1, "1 target"),
-    ):
-        facts = dict(start_pairs(info(label_kind=task, num_classes=number)))
-        assert facts["graph"].endswith(words)
 
 
 def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,16 +157,6 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPa
     assert updated[-1]["text/plain"].startswith("gnntrain")
     assert "completed" in updated[-1]["text/plain"]
     assert not {"ETA", "\x1b"} & {*re.findall("ETA|\x1b", updated[-1]["text/plain"])}
-
-
-def test_the_bar_is_drawn_five_times_a_second_at_most() -> None:
-    file, clock = io.StringIO(), Clock()
-    with Console(file, width=80, live=True, clock=clock) as console:
-        console.on_start(INFO)
-        for number in range(1, 21):
-            clock.now += 0.05
-            console.on_step(step(step=number))
-    assert 4 <= len(re.findall(r"step \d+/20", file.getvalue())) <= 7
 
 
 def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,12 +208,6 @@ SCRIPT = textwrap.dedent(
         console.on_finish(SUMMARY)
     """
 )
-
-
-def test_a_log_has_no_escapes() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, "2"], capture_output=True, check=True)
-    assert b"\x1b" not in done.stdout
-    assert b"completed" in done.stdout
 
 
 def test_a_closed_pipe_does_not_end_the_run() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from gnntrain import __version__, devices
-from gnntrain.reporting import environment
 from gnntrain.reporting.environment import describe_environment, visible_gpus
 
 
@@ -75,23 +73,3 @@ def test_a_machine_without_the_tools_has_no_gpu_and_no_commit(
     found = describe_environment(seed=0)
     assert found["gpus"] == []
     assert found["git_commit"] is None
-
-
-def git(*arguments: str, at: Path) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    command = ("git", *identity, "-C", str(at), *arguments)
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_the_commit_is_that_of_the_package_and_says_if_files_changed(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    git("init", at=tmp_path)
-    assert environment._git_commit(package) is None
-    git("add", ".", at=tmp_path)
-    git("commit", "-m", "first", at=tmp_path)
-    commit = git("rev-parse", "HEAD", at=tmp_path)
-    assert environment._git_commit(package) == commit
-    (package / "__init__.py").write_text("changed")
-    assert environment._git_commit(package) == f"{commit}-dirty"

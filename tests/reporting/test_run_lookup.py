@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from gnntrain.reporting.run_lookup import find_run, known_runs, planned_sweep, run_directories
+from gnntrain.reporting.run_lookup import find_run, planned_sweep, run_directories
 from tests.report.samples import write_run
 
 
@@ -29,13 +28,6 @@ def test_a_sweep_without_a_name_has_a_folder_of_its_own(
     first = Path(planned_sweep(None, None))
     first.mkdir(parents=True)
     assert Path(planned_sweep(None, None)) != first
-
-
-def test_a_hint_names_the_five_newest_runs(tmp_path: Path) -> None:
-    for number in range(7):
-        os.utime(write_run(tmp_path / f"run-{number}") / "config.yaml", (number, number))
-    hint = known_runs("nothing", tmp_path)
-    assert [n for n in range(7) if f"run-{n}" in hint] == [2, 3, 4, 5, 6]
 
 
 def test_a_folder_that_is_no_run_hides_no_run(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnntrain.reporting.sweep_console import SweepConsole
+from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.trials import SweepResults, Trial
 from tests.reporting.samples import INFO, record_with_val, step
 from tests.reporting.terminals import Clock, drawn_lines, final_lines, golden
@@ -87,14 +87,6 @@ def test_the_bars_keep_to_the_width(width: int) -> None:
     assert any(re.match(r"0/3 trials .* ETA", line) for line in lines)
 
 
-@pytest.mark.parametrize(("width", "title"), [(50, "lr"), (80, "test accuracy"), (160, "curve")])
-def test_a_wider_terminal_shows_more_columns(width: int, title: str) -> None:
-    header = next(line for line in final_lines(shown(width)) if line.startswith("trial "))
-    assert title in header
-    assert "status" in header
-    assert len(header) <= width
-
-
 def test_seeds_are_told_as_mean_and_deviation() -> None:
     varied = [["model=gcn", "trainer.seed=0"], ["model=gcn", "trainer.seed=1"], ["model=sage"]]
     text = finished(
@@ -109,48 +101,6 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     assert ranked == ["2", "1", "0"]
 
 
-def test_the_best_trial_is_that_of_the_best_setting_in_every_table() -> None:
-    """Trial 0 is the luckiest, and its setting the worse one."""
-    values = {0: ("1", 0.9), 1: ("1", 0.5), 2: ("2", 0.75), 3: ("2", 0.8)}
-    done = [
-        Trial(n, [], f"/{n}", varied=[f"{LR}={lr}", f"trainer.seed={n % 2}"])
-        for n, (lr, _) in values.items()
-    ]
-    file = io.StringIO()
-    with SweepConsole(file, clock=Clock()) as console:
-        console.on_start(4, [], "", [])
-        for one in done:
-            console.on_trial(one)
-            console.on_trial_end(end(one, "completed", values[one.number][1], metric="accuracy"))
-        console.on_finish(SweepResults.of(done), "completed", 3.0)
-    text = file.getvalue()
-    lines = [line for line in text.splitlines() if line.startswith("trial 3")]
-    assert "*" in lines[0]
-    marked = re.findall(r"^ +(\d) .*\*", text, re.MULTILINE)
-    assert marked == ["3"]
-    assert "best      trial 3" in text
-
-
-def test_a_log_gets_a_line_a_minute_while_no_trial_ends() -> None:
-    file, clock = io.StringIO(), Clock()
-    one = trials()[0]
-    with SweepConsole(file, clock=clock) as console:
-        console.on_start(3, [], "", [])
-        console.on_trial(one)
-        clock.now = 61
-        console.refresh()
-        console.on_info(one, INFO)
-        console.on_step(one, step())
-        clock.now = 122
-        for _ in range(9):
-            console.refresh()
-    told = [line for line in file.getvalue().splitlines() if "ETA" in line]
-    assert len(told) == 2
-    assert told[0].startswith("0/3 trials")
-    assert "starting" in told[0]
-    assert "epoch 1/3" in told[1]
-
-
 def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
     many = [trial(n, str(n), 64, val=n / 100, test=0.5, seconds=1.0) for n in range(20)]
     for one in many:
@@ -161,15 +111,3 @@ def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() ->
     assert [mark for _, mark, _ in shown] == ["*"] + [""] * 9
     assert [bool(status) for *_, status in shown] == [False] * 5 + [True] * 5
     assert "and 10 more in sweep.json, 10 pruned" in text
-
-
-def test_a_trial_that_ends_before_it_began_has_its_row_too() -> None:
-    file = io.StringIO()
-    one = trials()[0]
-    with SweepConsole(file, width=80, live=True, clock=Clock()) as console:
-        console.on_start(3, [], "", [])
-        console.on_trial(one)
-        console.on_trial_end(end(one, "interrupted"))
-    lines = final_lines(file.getvalue())
-    assert any(line.startswith("trial  val accuracy") for line in lines)
-    assert any(line.startswith("    0") and "interr" in line for line in lines)

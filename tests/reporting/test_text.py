@@ -70,16 +70,9 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([7, 0], 8) == "█▁"
     assert sparkline([5, 5, 5], 8) == "▁▁▁"
-
-
-def test_a_sparkline_averages_what_has_no_room() -> None:
     assert sparkline([0, 0, 1, 1, 7, 7], 3) == "▁▂█"
-
-
-def test_a_sparkline_passes_over_what_is_not_a_number() -> None:
     assert sparkline([0, math.nan, 7, None, math.inf], 8) == "▁ █  "
-    assert sparkline([math.nan, None], 8) == ""
-    assert sparkline([], 8) == ""
+    assert sparkline([math.nan, None], 8) == sparkline([], 8) == ""
 
 
 @given(

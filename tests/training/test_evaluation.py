@@ -93,9 +93,25 @@ def test_inference_in_small_chunks_equals_the_full_graph_forward(
     model = make_model(graph, variant, num_layers)
     monkeypatch.setattr(buffers, "_MAX_CHUNK_NUMBERS", 7 * 8)
     monkeypatch.setattr(buffers, "_MAX_CHUNK_EDGES", 20)
-    found = layerwise(graph, tmp_path, memory_limit=memory_limit).infer(model)
-    assert_close(found.logits, full_forward(graph, model))
+    evaluator = layerwise(graph, tmp_path, memory_limit=memory_limit)
+    assert_close(evaluator.infer(model).logits, full_forward(graph, model))
+    for _ in range(2):  # the first layer's aggregates are kept, the weights are not
+        outputs, _ = evaluator.outputs(model, keeps=True)
+        assert_close(outputs, full_forward(graph, model))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.01)
     assert not list(tmp_path.iterdir())
+
+
+def test_later_evaluations_of_constant_features_read_no_edges(
+    graphs: Graphs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graphs["one"]
+    model, evaluator = make_model(graph, {"name": "sage"}, 1), layerwise(graph, tmp_path)
+    before = evaluator.evaluate(model)
+    monkeypatch.setattr(evaluator.access, "in_edges", None)
+    assert evaluator.evaluate(model) == before
 
 
 @each_variant

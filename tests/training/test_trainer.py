@@ -328,12 +328,6 @@ def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
     assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
 
 
-def test_products_of_float32_are_exact_unless_tf32_is_asked_for(store: StoredGraph) -> None:
-    for precision in ("high", "highest"):
-        make_trainer(store, matmul_precision=precision)
-        assert torch.get_float32_matmul_precision() == precision
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SAGE, GCN, GAT])
 def test_a_compiled_model_trains_as_the_eager_one(

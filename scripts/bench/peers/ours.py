@@ -16,7 +16,6 @@ import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.build import (
     build_evaluator,
-    build_exact_evaluator,
     build_loaders,
     build_model,
     build_task,
@@ -33,8 +32,7 @@ from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
-from gnntrain.training.layerwise import LayerwiseEvaluator
-from gnntrain.training.module_outputs import ModuleEvaluator
+from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.trainer import Trainer
 from scripts.bench.peers.turns import Spec, Turns, compete
@@ -192,16 +190,14 @@ def infer(context: DistributedContext, turns: Turns) -> None:
     model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     with tempfile.TemporaryDirectory() as directory:
-        evaluator = build_exact_evaluator(
-            config, task, model, loaders, graph, context, Path(directory)
+        evaluator = build_evaluator(
+            config, task, model, loaders, graph, context, Path(directory), exact=True
         )
         _ready(turns, "LayerwiseEvaluator.infer, all nodes")
         turns.take(lambda: _pass(evaluator, model, graph))
 
 
-def _pass(
-    evaluator: LayerwiseEvaluator | ModuleEvaluator, model: AnyModel, store: StoredGraph
-) -> int:
+def _pass(evaluator: Evaluator, model: AnyModel, store: StoredGraph) -> int:
     evaluator.infer(model)
     return store.num_edges * len(model.convs)  # type: ignore[arg-type]
 
