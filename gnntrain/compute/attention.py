@@ -211,7 +211,7 @@ class AttentionBackward(Operator):
         found: dict[str, Operator] = {}
         heads, edges, exact = 3, given.edges, exact_type(given.dtype)  # as models call the softmax
         for name in ("scores by edge", "scores by node", "no extra loops"):
-            by_edge = [given.exact(given.num_edges, heads).to(exact) for _ in range(2)]
+            alpha, weight = (given.exact(given.num_edges, heads).to(exact) for _ in range(2))
             loop_alpha, loop_weight, target = (
                 given.exact(edges.num_dst, heads).to(exact) for _ in range(3)
             )
@@ -222,7 +222,7 @@ class AttentionBackward(Operator):
             if name == "no extra loops":
                 loops = None, None, loop_alpha
             scores = *loops, target if by_node else None, _SLOPE, edges, given.back()
-            found[name] = AttentionBackward(*ends, *by_edge, *scores)
+            found[name] = AttentionBackward(*ends, alpha, weight, *scores)
         return found
 
 

@@ -168,10 +168,11 @@ class _PairScore(torch.autograd.Function):
         if att is not None:
             parts = left, right, att, ctx.slope
             return *ops.pair_scores_backward(grad, *parts, *edges, *back), None, None, None
-        grads = [
-            ops.aggregate(*LazyFeatures.of(rows).arguments(), *Sum(*by, grad), "none", like.dtype)
-            for rows, by, like in ((right, back, left), (left, edges, right))
-        ]
+        grads = []
+        for rows, by, like in ((right, back, left), (left, edges, right)):
+            total = Sum(*by)._replace(edge_weight=grad)
+            features = LazyFeatures.of(rows).arguments()
+            grads.append(ops.aggregate(*features, *total, "none", like.dtype))
         return *grads, None, None, None, None
 
 
