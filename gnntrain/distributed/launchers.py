@@ -180,13 +180,6 @@ def _kubeflow(variables: _Variables) -> Launched | None:
         return None
     machine, machines = variables.share("PET_NODE_RANK", "PET_NNODES")
     num_ranks = int(ranks) if ranks.isdecimal() else None
-    if variables.text("RANK"):
-        rank, world_size = variables.share("RANK", "WORLD_SIZE")
-        if rank != machine or world_size not in (machines, machines * (num_ranks or 1)):
-            raise _contradiction(
-                f"RANK={rank} of WORLD_SIZE={world_size}",
-                f"PET_NODE_RANK={machine} of PET_NNODES={machines}",
-            )
     address, port = variables.place("PET_MASTER_ADDR")
     return Launched("Kubernetes", machine, machines, None, address, port, num_ranks=num_ranks)
 
@@ -214,16 +207,10 @@ def _slurm(variables: _Variables) -> Launched | None:
     task, num_tasks = variables.share("SLURM_PROCID", size)
     counts = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
     tasks = [int(n) for n, k in re.findall(_REPEATED, counts) for _ in range(int(k or 1))]
-    if tasks and sum(tasks) != num_tasks:
-        raise _contradiction(f"{size}={num_tasks}", f"SLURM_TASKS_PER_NODE={counts}")
     local_rank = None
     if tasks and max(tasks) > 1:
         # Numbers that are consecutive on a machine: SLURM's are not with --distribution=cyclic.
         node, local_rank = variables.number("SLURM_NODEID"), variables.number("SLURM_LOCALID")
-        if node >= len(tasks) or local_rank >= tasks[node]:
-            raise _contradiction(
-                f"SLURM_NODEID={node}, SLURM_LOCALID={local_rank}", f"SLURM_TASKS_PER_NODE={counts}"
-            )
         task = sum(tasks[:node]) + local_rank
     nodes = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     job = variables.text("SLURM_JOB_ID", "SLURM_JOBID")

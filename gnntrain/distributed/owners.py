@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -22,12 +22,7 @@ class Caller(Protocol):
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
     ) -> dict[int, list[AnyArray]]:
-        """Ask several owners at once; their answers by owner.
-
-        Raises:
-            RunError: An owner does not answer.
-        """
-        ...
+        """Ask several owners at once; their answers by owner. See `Exchange.call`."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,7 @@ def joined(arrays: Sequence[AnyArray]) -> AnyArray:
 
 
 def ask_rows(caller: Caller, owners: NodeOwners, name: str, nodes: Int64Array) -> AnyArray:
-    """The rows of `nodes` of an array whose ranges the owners serve as `name`, see `RowAnswers`.
+    """The rows of `nodes` of an array whose ranges the owners serve as `name` by `answers_of`.
 
     Args:
         caller: Asks the owners.
@@ -124,21 +119,15 @@ def ask_rows(caller: Caller, owners: NodeOwners, name: str, nodes: Int64Array) -
     return grouped.scattered(joined([answers[owner][0] for owner in grouped.rows]))
 
 
-@dataclass(frozen=True)
-class RowAnswers:
-    """Answers a call with rows of an array: the owner's side of `ask_rows`.
+def answers_of(parts: Sequence[AnyArray]) -> Callable[[Sequence[AnyArray]], list[AnyArray]]:
+    """Answers a call with rows of an array, of which the owner holds these parts in order, `[n, …]`
+    each: the owner's side of `ask_rows`."""
+    ranges = NodeOwners(np.cumsum([0, *map(len, parts)]))
 
-    Attributes:
-        parts: The owner's rows, `[n, …]` of each of its parts.
-        ranges: The parts as ranges of the owner's rows.
-    """
+    def answer(arguments: Sequence[AnyArray]) -> list[AnyArray]:
+        (wanted,) = arguments
+        grouped = ranges.group(wanted)
+        taken = [np.take(parts[part], rows, axis=0) for part, rows in grouped.rows.items()]
+        return [grouped.scattered(joined(taken))]
 
-    parts: Sequence[AnyArray]
-    ranges: NodeOwners
-
-    def __call__(self, arguments: Sequence[AnyArray]) -> list[AnyArray]:
-        """The asked rows."""
-        (given,) = arguments
-        grouped = self.ranges.group(given)
-        found = [np.take(self.parts[part], rows, axis=0) for part, rows in grouped.rows.items()]
-        return [grouped.scattered(joined(found))]
+    return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -47,18 +47,27 @@ def init_process_group(
         torch.distributed.DistError: Another rank has not come in time.
     """
     seconds = limit.total_seconds()
-    _set_defaults(interface_of(context.host), seconds)
+    interface = interface_of(context.host)
+    defaults = {
+        # Nothing listens on other interfaces, and the resolver need not know the host's own name.
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": f"={interface}",  # without "=" also those whose names begin like it
+        # A rank that has waited for too long ends then, not after up to a minute for a dump; and it
+        # ends also where the thread that looks at the time is stuck itself.
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(math.ceil(max(_LEAST_HEARTBEAT, seconds))),
+    }
+    for variable, value in defaults.items():
+        os.environ.setdefault(variable, value)
     backend = dist.get_default_backend_for_device(context.device)
     name, rank, world_size = backend.upper(), context.rank, context.world_size
     bound = None if backend == dist.Backend.GLOO else context.device
-    waiting: AbstractContextManager[None] = nullcontext()
     if bound is not None:
         # Once all are here, the library connects them, and that has no time limit of its own.
         store.set(f"present/{rank}", "")
         store.wait([f"present/{other}" for other in range(world_size)], limit)
-        late = TransientError(f"{name} has not connected the ranks within {seconds:g} s.", _HINT)
-        waiting = context.control.must_end_within(seconds, late)
-    with waiting:
+    late = TransientError(f"{name} has not connected the ranks within {seconds:g} s.", _HINT)
+    with context.control.must_end_within(seconds if bound else math.inf, late):
         try:
             dist.init_process_group(
                 backend,
@@ -121,18 +130,3 @@ def refuse_shared_gpus(addresses: Sequence[str | None], machines: Sequence[int])
                 "Start as many ranks a machine as it has GPUs; show each of them all GPUs of its "
                 "machine, or one of its own (CUDA_VISIBLE_DEVICES).",
             )
-
-
-def _set_defaults(interface: str, seconds: float) -> None:
-    """Environment variables of the libraries, where the user has set none."""
-    defaults = {
-        # Nothing listens on other interfaces, and the resolver need not know the host's own name.
-        "GLOO_SOCKET_IFNAME": interface,
-        "NCCL_SOCKET_IFNAME": f"={interface}",  # without "=" also those whose names begin like it
-        # A rank that has waited for too long ends then, not after up to a minute for a dump; and it
-        # ends also where the thread that looks at the time is stuck itself.
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(math.ceil(max(_LEAST_HEARTBEAT, seconds))),
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)

@@ -37,22 +37,25 @@ _started: list[Any] = []  # of multiprocessing's two servers those that this pro
 def start_server(preloaded: str = _PRELOADED) -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
     # Signals to the process group are for the ranks: the server ends with this process.
+    with _tracked():
+        forkserver.set_forkserver_preload([preloaded])
+        server: Any = forkserver._forkserver
+        is_new = server._forkserver_pid is None
+        with _our_modules_alone():
+            forkserver.ensure_running()
+        _started.extend([server] * is_new)
+
+
+@contextlib.contextmanager
+def _tracked() -> Iterator[None]:
+    """Block signals, once multiprocessing's tracker runs, which unblocks two when it starts."""
     with block_signals():
-        _start_tracker()
-        with block_signals():  # the tracker has unblocked two
-            forkserver.set_forkserver_preload([preloaded])
-            server: Any = forkserver._forkserver
-            is_new = server._forkserver_pid is None
-            with _our_modules_alone():
-                forkserver.ensure_running()
-            _started.extend([server] * is_new)
-
-
-def _start_tracker() -> None:
-    tracker: Any = resource_tracker._resource_tracker
-    is_new = tracker._pid is None
-    tracker.ensure_running()
-    _started.extend([tracker] * is_new)
+        tracker: Any = resource_tracker._resource_tracker
+        is_new = tracker._pid is None
+        tracker.ensure_running()
+        _started.extend([tracker] * is_new)
+        with block_signals():
+            yield
 
 
 @contextlib.contextmanager
@@ -116,15 +119,13 @@ def start_process(
     if not uses_gpu:
         start_server()
     process: BaseProcess
-    with block_signals():
-        _start_tracker()
-        with block_signals():  # the tracker has unblocked two
-            if uses_gpu:
-                process = get_context("spawn").Process(target=target, args=tuple(arguments))
-            else:
-                forked = (_Surroundings(), target, tuple(arguments))
-                process = get_context("forkserver").Process(target=_run, args=forked)
-            process.start()
+    with _tracked():
+        if uses_gpu:
+            process = get_context("spawn").Process(target=target, args=tuple(arguments))
+        else:
+            forked = (_Surroundings(), target, tuple(arguments))
+            process = get_context("forkserver").Process(target=_run, args=forked)
+        process.start()
     return process
 
 

@@ -15,11 +15,9 @@ import multiprocessing
 import socket
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch.distributed as dist
@@ -129,7 +127,10 @@ class Rendezvous:
         """Cores for this process: its share of those that others of its machine may use too."""
         processes = zip(self.processes, self.machines, strict=True)
         here = [one.cores for one, machine in processes if machine == self.machine]
-        return core_share(here, core_numbers(), container().cores)
+        own = self.processes[self.launched.process].cores
+        return max(
+            1, int(min(len(own) // here.count(own), (container().cores or math.inf) / len(here)))
+        )
 
     def join(self, command: Sequence[str] | None, deadline: float) -> None:
         """Meet the other processes.
@@ -309,21 +310,6 @@ class Rendezvous:
         control.close()
         self._store.close()
         self._common.close()
-
-
-def core_share(
-    processes: Sequence[Sequence[int]], cores: Sequence[int], quota: float | None
-) -> int:
-    """Cores for one of a machine's processes.
-
-    Args:
-        processes: The cores that each of them may run on.
-        cores: Those of this one.
-        quota: Of cores' time that all of them together may use; None: no limit.
-    """
-    users = Counter(core for those in processes for core in those)
-    share = sum(Fraction(1, users[core]) for core in cores)
-    return max(1, int(min(share, (quota or math.inf) / len(processes))))
 
 
 def _client(address: StoreAddress) -> BoundedStore:

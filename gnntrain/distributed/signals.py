@@ -61,8 +61,13 @@ def install_handlers(
         yield
         return
     _active = _Handler()
-    previous = {n: signal.signal(n, _active.handle) for n in HANDLED if not _stays(n)}
     _active.tell = tell
+    previous = {}
+    for number in HANDLED:
+        handler = signal.getsignal(number)
+        is_submitits = by_submitit() and callable(handler) and number == signal.SIGTERM
+        if handler != signal.SIG_IGN and not is_submitits:
+            previous[number] = signal.signal(number, _active.handle)
     submitits = previous.get(signal.SIGUSR2)
     _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
     try:
@@ -150,7 +155,14 @@ class _Handler:
         if number == signal.SIGUSR1:
             if self.control is not None:
                 self.control.request_save()
-        elif self._ends_rank():
+        elif (
+            # A rank of an abandoned run is told so for the first time.
+            self.control is not None
+            and self.control.rank is not None
+            and self.control.is_abandoned
+            and not (self.control.is_closing or self._has_ended_rank)
+        ):
+            self._has_ended_rank = True
             raise Interrupted(number)
         elif self._first == 0:
             self._handle_first(number)
@@ -164,21 +176,14 @@ class _Handler:
                 self._ends_by = now + _LAST_SECONDS_AT_ONCE
                 raise Interrupted(self._first)
 
-    def _ends_rank(self) -> bool:
-        """Whether this process is a rank of an abandoned run, and is told so for the first time."""
-        control = self.control
-        if control is None or control.rank is None or self._has_ended_rank:
-            return False
-        self._has_ended_rank = control.is_abandoned and not control.is_closing
-        return self._has_ended_rank
-
     def _handle_first(self, number: int) -> None:
         if self.control is not None and self.control.is_abandoned:
             raise Interrupted(number)
         self._first, self._first_at = number, time.monotonic()
         grace = GRACE_SECONDS if self.control is None else self.control.grace
+        seconds = seconds_given(number, grace)
         self._step_ends_by = self._first_at + step_seconds(grace, number)
-        self._ends_by = self._first_at + _last_seconds(grace, number)
+        self._ends_by = self._first_at + max(seconds - 2, seconds * 0.9)
         threading.Thread(target=self._enforce_end, daemon=True).start()
         if self.control is not None:
             self.control.request_stop(number)
@@ -188,29 +193,26 @@ class _Handler:
 
     def _enforce_end(self) -> None:
         """End a process that does not end by itself. A thread can do so while it computes."""
+        import multiprocessing
+
         while not self.over.wait(0.1):
             now, control = time.monotonic(), self.control
             if control is not None and control.is_writing() and not self._is_at_once:
                 self._ends_by = max(self._ends_by, now + CLOSE_SECONDS)
             if now >= self._ends_by:
-                self._end()
+                for rank in multiprocessing.active_children():
+                    rank.kill()
+                prepare_forced_exit(Interrupted(self._first))
+                if self._first == signal.SIGUSR2:
+                    with suppress(Exception):
+                        self.requeue()
+                os._exit(128 + self._first)
             if now >= self._step_ends_by:
                 self._step_ends_by = math.inf
                 # Raise in a rank that runs in this process, unless it is writing its results.
                 if control is not None and control.rank is not None and not control.is_closing:
                     self._raises_next = True
                     os.kill(os.getpid(), signal.SIGTERM)
-
-    def _end(self) -> None:
-        import multiprocessing
-
-        for rank in multiprocessing.active_children():
-            rank.kill()
-        prepare_forced_exit(Interrupted(self._first))
-        if self._first == signal.SIGUSR2:
-            with suppress(Exception):
-                self.requeue()
-        os._exit(128 + self._first)
 
 
 _active: _Handler | None = None
@@ -225,19 +227,6 @@ def step_seconds(grace: float, number: int) -> float:
     """
     seconds = seconds_given(number, grace)
     return max(seconds - 10, seconds / 2)
-
-
-def _last_seconds(grace: float, number: int) -> float:
-    """Seconds from the first signal until the process is ended by force."""
-    seconds = seconds_given(number, grace)
-    return max(seconds - 2, seconds * 0.9)
-
-
-def _stays(number: int) -> bool:
-    """Whether the handler there stays: SIG_IGN, and submitit's that ignores SIGTERM."""
-    handler = signal.getsignal(number)
-    is_submitits = by_submitit() and callable(handler) and number == signal.SIGTERM
-    return is_submitits or handler == signal.SIG_IGN
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from gnntrain.distributed.owners import (
     AnyArray,
     Caller,
     NodeOwners,
-    RowAnswers,
+    answers_of,
     ask_rows,
     equal_ranges,
 )
@@ -61,11 +61,6 @@ SlotsOf = Callable[[Int64Array], Int64Array]
 """Nodes (int64 `[n]`) to their rows in a cache, −1 where it has not the node; int64 `[n]`."""
 
 
-def answers_of(rows: Sequence[AnyArray]) -> RowAnswers:
-    """Answers a call with an owner's rows, of one array or several in order."""
-    return RowAnswers(rows, NodeOwners(np.cumsum([0, *map(len, rows)])))
-
-
 def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
     """The original number of each node, int64, of the types whose rows a model learns, where a
     partition has numbered nodes anew."""
@@ -83,7 +78,7 @@ class ShardedFeatures(FeatureSource):
         local_rows: This machine's rows, in order; several matrices where it holds several parts.
         first: The first node of these.
         like: `[any, num_features]`, of the type of the rows.
-        owners: Who holds the rows of which nodes. Each serves `name` with a `RowAnswers`.
+        owners: Who holds the rows of which nodes. Each serves `name` by `answers_of`.
         caller: Asks the owners.
         context: This rank. It reads rows in place, or on a GPU by a copy of each batch's.
     """

@@ -18,10 +18,11 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
+from gnntrain.distributed.owners import answers_of
 from gnntrain.loading.features import FeatureSource, stored_rows
 from gnntrain.loading.graph import EdgeTensors
 from gnntrain.loading.read_counts import most_read_nodes
-from gnntrain.loading.shared import ShardedFeatures, SharedGraph, answers_of, originals_of
+from gnntrain.loading.shared import ShardedFeatures, SharedGraph, originals_of
 from gnntrain.sampling.block import Block, BlockNeeds
 from gnntrain.tasks import Task
 from gnntrain.tasks.base import ComputedRows

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from gnntrain.distributed import rendezvous as module
 from gnntrain.distributed import tcp_store
 from gnntrain.distributed.launchers import Launched
-from gnntrain.distributed.rendezvous import Rendezvous, core_share
+from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
 
@@ -155,15 +156,22 @@ def test_a_name_that_nobody_knows_ends_the_wait_early(
         ([[0, 1, 2, 3], [0, 1, 2, 3]], None, 2),  # both may use all
         ([[0, 1, 2, 3], [4, 5]], None, 4),  # a batch system gave each its own
         ([[0], [0], [0]], None, 1),
-        ([list(range(98))] * 49, None, 2),  # 98 / 49 in floating point may be less than 2
         ([list(range(64))] * 2, 6.0, 3),  # a container gives both six cores' time
         ([list(range(64))] * 2, 0.5, 1),
     ],
 )
 def test_ranks_of_a_machine_share_its_cores(
-    cores: list[list[int]], quota: float | None, expected: int
+    group: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: list[list[int]],
+    quota: float | None,
+    expected: int,
 ) -> None:
-    assert core_share(cores, cores[0], quota) == expected
+    monkeypatch.setattr(module, "container", lambda: SimpleNamespace(cores=quota))
+    (one,) = group([0]).members
+    one.processes = [ProcessInfo("", "", i, own, "") for i, own in enumerate(cores)]
+    one.machines = (0,) * len(cores)
+    assert one.cores == expected
 
 
 LISTEN = """

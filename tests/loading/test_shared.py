@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from gnntrain.data.graph import NODE, Graph, NodeType
 from gnntrain.distributed.context import DistributedContext, rank_range
-from gnntrain.distributed.owners import NodeOwners
+from gnntrain.distributed.owners import NodeOwners, answers_of
 from gnntrain.loading import read_counts
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.read_counts import DenseReadCounts, SparseReadCounts, most_read_nodes
-from gnntrain.loading.shared import ROWS, ShardedFeatures, answers_of
+from gnntrain.loading.shared import ROWS, ShardedFeatures
 from gnntrain.sampling.block import BlockNeeds
 from tests.distributed.exchanges import exchanges
 from tests.examples import examples
