@@ -13,7 +13,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.launcher import Launcher
 
-from gnntrain.app.train_task import TrainTask
+from gnntrain.app.hydra_main import TrainTask
 from gnntrain.errors import Interrupted
 from gnntrain.limits import available_cores
 from gnntrain.reporting.rundir import RunDirectory
