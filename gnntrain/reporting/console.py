@@ -61,7 +61,39 @@ class Console(Display):
         self._task = self.bars.add_task(
             "", total=info.epochs, completed=info.first_epoch - 1, state=""
         )
-        self.start(start_pairs(info))
+        sizes = [
+            f"{info.num_nodes:,} nodes",
+            f"{info.num_edges:,} edges",
+            counted_inputs(info.num_features, info.num_node_types, info.num_edge_types),
+            counted_outputs(info.num_classes, info.label_kind),
+        ]
+        training = [
+            counted(info.epochs, "epoch"),
+            f"{counted(info.steps_per_epoch, 'step')} an epoch",
+            f"{counted(info.global_batch_size, 'seed')} a step",
+            f"seed {info.seed}",
+        ]
+        # A warning says what the model does not read of edges.
+        read = [] if info.data is None else info.data.lines(besides=EDGES_ALONE)
+        if info.data is not None and not info.data.ids:  # not a user's own graph
+            read = [line for line in read if line[0] == "split"]
+        self.start(
+            [
+                ("dataset", info.dataset),
+                ("graph", DOT.join(sizes)),
+                ("positive", info.positive_class),
+                *read,
+                ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
+                ("", shown_path(info.store_path)),
+                ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
+                ("weights", info.initial_weights),
+                ("sampler", info.sampler),
+                *[("", line) for line in info.placement],
+                ("training", DOT.join(training)),
+                ("device", info.device),
+                ("run", shown_path(info.run_dir)),
+            ]
+        )
 
     def on_step(self, progress: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
@@ -185,41 +217,6 @@ def _curve(values: Sequence[float], to_text: Callable[[float | None], str], widt
         return ""
     ends = f"{to_text(values[0])} → {to_text(values[-1])}"
     return f"{sparkline(values, max(1, min(_CURVE, width - len(ends) - 2)))}  {ends}"
-
-
-def start_pairs(info: RunInfo) -> Pairs:
-    """The facts at a run's start, each with its label."""
-    sizes = [
-        f"{info.num_nodes:,} nodes",
-        f"{info.num_edges:,} edges",
-        counted_inputs(info.num_features, info.num_node_types, info.num_edge_types),
-        counted_outputs(info.num_classes, info.label_kind),
-    ]
-    training = [
-        counted(info.epochs, "epoch"),
-        f"{counted(info.steps_per_epoch, 'step')} an epoch",
-        f"{counted(info.global_batch_size, 'seed')} a step",
-        f"seed {info.seed}",
-    ]
-    # A warning says what the model does not read of edges.
-    read = [] if info.data is None else info.data.lines(besides=EDGES_ALONE)
-    if info.data is not None and not info.data.ids:  # not a user's own graph
-        read = [line for line in read if line[0] == "split"]
-    return [
-        ("dataset", info.dataset),
-        ("graph", DOT.join(sizes)),
-        ("positive", info.positive_class),
-        *read,
-        ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
-        ("", shown_path(info.store_path)),
-        ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
-        ("weights", info.initial_weights),
-        ("sampler", info.sampler),
-        *[("", line) for line in info.placement],
-        ("training", DOT.join(training)),
-        ("device", info.device),
-        ("run", shown_path(info.run_dir)),
-    ]
 
 
 class SweepConsole(Display):
