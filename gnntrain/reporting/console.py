@@ -311,8 +311,8 @@ class SweepConsole(Display):
                 pruned = sum(trial.status == "pruned" for trial in rest)
                 more = f"and {len(rest)} more in sweep.json" + f", {pruned} pruned" * bool(pruned)
                 self.block(more)
+        has_splits = len({group.splits for group in results.groups if group.counted}) > 1
         if results.repeated:
-            has_splits = len({group.splits for group in results.groups if group.counted}) > 1
             cells = []
             for group in results.groups[:_MOST_RANKED]:
                 pruned = len(group.runs) - len(group.counted)
@@ -328,8 +328,9 @@ class SweepConsole(Display):
             self.line(" " * INDENT, f"mean ± standard deviation over {over}")
             titles = [*["splits"] * has_splits, "trials", f"val {name}", f"test {name}"]
             self.block(rows(["", *titles], cells))
-        if results.unranked:
-            self.note(results.unranked)
+        if has_splits:
+            first = ", ".join(results.groups[0].splits)
+            self.note(f"settings over other splits are not ranked against those over split {first}")
         times = [format_seconds(seconds)]
         own = [trial.seconds for trial in results.trials if trial.seconds is not None]
         if own:
