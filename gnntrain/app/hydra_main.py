@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,11 @@ def run_hydra(
     main = hydra.main(
         version_base="1.3", config_path=str(sources.main), config_name=sources.config_name
     )(task)
+    # Hydra's main reads `sys.argv`; it raises what failed, instead of printing it.
+    argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
     try:
-        with _surroundings(arguments):
-            main()
+        main()
     except SystemExit as error:  # Hydra has said why
         return 2 if error.code else 0
     except Exception as error:
@@ -78,6 +80,8 @@ def run_hydra(
         if ours is error:
             raise
         raise ours from error
+    finally:
+        sys.argv, sys.stderr, os.environ["HYDRA_FULL_ERROR"] = argv, stderr, full
     return 0
 
 
@@ -102,17 +106,6 @@ def _as_ours(error: Exception) -> BaseException:
     message = ": ".join(filter(None, texts)) or type(error).__name__
     kind = UserError if "sweep" in frames else HydraRefused
     return kind(message, "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
-
-
-@contextlib.contextmanager
-def _surroundings(arguments: Sequence[str]) -> Iterator[None]:
-    """Hydra's main reads `sys.argv`; it raises what failed, instead of printing it."""
-    argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
-    try:
-        yield
-    finally:
-        sys.argv, sys.stderr, os.environ["HYDRA_FULL_ERROR"] = argv, stderr, full
 
 
 @dataclass(frozen=True)

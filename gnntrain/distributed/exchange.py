@@ -323,18 +323,15 @@ class Exchange:
     @contextlib.contextmanager
     def _naming(self, owner: int, name: str) -> Iterator[None]:
         """Raises RankLost with the owner's rank, machine and address for its lost connection."""
-        ranks = [self._asked[owner]]
         try:
             yield
-        except BlockingIOError as error:  # see `_limit`
-            raise RankLost(
-                f"{self._words(owner)} has not answered '{name}' for {self._timeout:g} s.",
-                "If it only needs more time, raise distributed.timeout.",
-                ranks,
-            ) from error
         except OSError as error:
-            text = f"{self._words(owner)} was lost during '{name}': {error.strerror or error}."
-            raise RankLost(text, ranks=ranks) from error
+            what, hint = f"was lost during '{name}': {error.strerror or error}", None
+            if isinstance(error, BlockingIOError):  # see `_limit`
+                what = f"has not answered '{name}' for {self._timeout:g} s"
+                hint = "If it only needs more time, raise distributed.timeout."
+            text = f"{self._words(owner)} {what}."
+            raise RankLost(text, hint, ranks=[self._asked[owner]]) from error
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:
