@@ -109,32 +109,25 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     refuse_unguarded_script()
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
-    typed = {key: _typed(several) for key, several in without_numpy(values).items()}
-    overrides = [text for text in _overrides_of(config) if text.partition("=")[0] not in typed]
-    overrides += [f"{key}={text}" for key, text in typed.items()]
-    with stopping_servers():
-        return run_sweep(overrides, data=data)
-
-
-def _overrides_of(config: Config) -> list[str]:
-    """The overrides that ask for a configuration on the command line."""
-    loggers = ",".join(config.logger.chosen())
-    choices = {"dataset": config.dataset.option, "model": config.model.name}
-    choices |= {"sweep": config.sweep.name, "logger": f"[{loggers}]"}
-    overrides = [f"{group}={option}" for group, option in choices.items()]
-    default = Composer(saved=True).compose(overrides, for_here=False).config.to_dict()
-    overrides += [
-        f"{section}.{key}={written(value)}"
+    typed = {}
+    for key, several in without_numpy(values).items():
+        each = several if isinstance(several, list | tuple) else [several]
+        typed[key] = ",".join(one if isinstance(one, str) else written(one) for one in each)
+    # The overrides that ask for the configuration on the command line.
+    asked = {"dataset": config.dataset.option, "model": config.model.name}
+    asked |= {"sweep": config.sweep.name, "logger": f"[{','.join(config.logger.chosen())}]"}
+    choices = [f"{group}={option}" for group, option in asked.items()]
+    default = Composer(saved=True).compose(choices, for_here=False).config.to_dict()
+    asked |= {
+        f"{section}.{key}": written(value)
         for section, keys in config.to_dict().items()
         for key, value in keys.items()
         if value != default[section].get(key)
-    ]
-    return overrides
-
-
-def _typed(several: object) -> str:
-    one_by_one = several if isinstance(several, list | tuple) else [several]
-    return ",".join(one if isinstance(one, str) else written(one) for one in one_by_one)
+    }
+    overrides = [f"{key}={text}" for key, text in asked.items() if key not in typed]
+    overrides += [f"{key}={text}" for key, text in typed.items()]
+    with stopping_servers():
+        return run_sweep(overrides, data=data)
 
 
 def resume_sweep(
