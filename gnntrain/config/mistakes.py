@@ -89,7 +89,7 @@ def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
         value = raw.get(key) if isinstance(raw, Mapping) else None
         section = section_class(kind, key, value)
         yield f"{prefix}{key}"
-        if section is not None:
+        if section is not None and (value is not None or not prefix):  # a logger that is chosen
             yield from _keys(section, value, f"{prefix}{key}.")
 
 

@@ -275,8 +275,7 @@ class LoggerConfig(Section):
 
     def chosen(self) -> dict[str, Section]:
         """The chosen loggers' options, by name."""
-        options = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: option for name, option in options.items() if option is not None}
+        return {name: options for name, options in self if options is not None}
 
 
 class SweepConfig(Section):
