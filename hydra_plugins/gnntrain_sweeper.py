@@ -16,7 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 if TYPE_CHECKING:
-    from gnntrain.app.train_task import TrainTask
+    from gnntrain.app.hydra_main import TrainTask
     from gnntrain.reporting.trials import Trial
     from gnntrain.sweep.folder import TrialName
     from gnntrain.sweep.launching import JobLauncher

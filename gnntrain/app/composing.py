@@ -112,7 +112,19 @@ class Composer:
         lines = [hydra_lines(o, str(o.input_line), groups, forced=True) for o in sound]
         if not are_files_sound:
             raise ConfigError(problems)
-        node = self._node(tuple(dict.fromkeys(chain(*lines))), problems)
+        chosen = tuple(dict.fromkeys(chain(*lines)))
+        if chosen not in self._nodes:
+            try:
+                self._nodes[chosen] = compose_files(list(chosen), self.sources)
+            except COMPOSE_ERRORS as error:
+                reason = " ".join(str(error).split())
+                hint = _EXPERIMENT if "'experiment/" in reason else None
+                expects = f"files that fit together: {reason}"
+                raise ConfigError(
+                    [*problems, Problem("", " ".join(chosen), expects, hint)]
+                ) from error
+            OmegaConf.set_struct(self._nodes[chosen], False)
+        node = copy.deepcopy(self._nodes[chosen])
         values = [o for o in parsed if o not in choices]
         for override in values:
             if override.key_or_group.split(".")[0] not in unsure:
@@ -127,19 +139,6 @@ class Composer:
                 replace(one, place=places.get(one.key)) for one in error.problems
             ) from None
         return Composed(config, list(overrides))
-
-    def _node(self, lines: tuple[str, ...], problems: Sequence[Problem]) -> DictConfig:
-        """The chosen YAML files put together."""
-        if lines not in self._nodes:
-            try:
-                node = self._nodes[lines] = compose_files(list(lines), self.sources)
-            except COMPOSE_ERRORS as error:
-                reason = " ".join(str(error).split())
-                hint = _EXPERIMENT if "'experiment/" in reason else None
-                problem = Problem("", " ".join(lines), f"files that fit together: {reason}", hint)
-                raise ConfigError([*problems, problem]) from error
-            OmegaConf.set_struct(node, False)
-        return copy.deepcopy(self._nodes[lines])
 
 
 def recompose_config(
@@ -165,27 +164,22 @@ def recompose_config(
             set_key(node, override, groups, problems)
         elif (problem := choice_problem(override, groups)) is not None:
             problems.append(problem)
-        else:
-            _choose_again(node, override, problems)
-    config = from_dict(
-        resolved(node, problems), saved=True, found=problems, gpus=gpus_here if for_here else None
-    )
+        elif override.key_or_group == "logger":
+            value = override.value()
+            names = value if isinstance(value, list) else [value] if value is not None else []
+            node.logger = {str(name): node.logger.get(str(name), {}) for name in names}
+        else:  # of other groups only the option there was
+            group, value = override.key_or_group, override.value()
+            option = OmegaConf.select(node, f"{group}.name")
+            if value != option:
+                expects = f"{option}, with which the run was begun" if option else "keys alone here"
+                problems.append(Problem(group, shown(value), expects, "train a new run with it"))
+    gpus = gpus_here if for_here else None
+    config = from_dict(resolved(node, problems), saved=True, found=problems, gpus=gpus)
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)
     return config
-
-
-def _choose_again(node: DictConfig, override: Override, problems: list[Problem]) -> None:
-    """Choose other loggers; of other groups only the option there was."""
-    group, value = override.key_or_group, override.value()
-    begun = OmegaConf.select(node, f"{group}.name")
-    if group == "logger":
-        names = value if isinstance(value, list) else [value] if value is not None else []
-        node[group] = {str(name): node[group].get(str(name), {}) for name in names}
-    elif value != begun:
-        expects = f"{begun}, with which the run was begun" if begun else "set by its keys here"
-        problems.append(Problem(group, shown(value), expects, "train a new run with it"))
 
 
 def set_key(node: DictConfig, override: Override, groups: Groups, problems: list[Problem]) -> None:

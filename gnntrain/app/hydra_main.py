@@ -1,27 +1,37 @@
 """Training by Hydra's own main: its flags, keys, launchers, sweepers and callbacks work as in any
-Hydra application."""
+Hydra application. It calls `TrainTask` for each job."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gnntrain.app.composing import gpus_here, resolved
 from gnntrain.app.overrides import translate
 from gnntrain.app.sources import Sources, search_path, store_schema
-from gnntrain.app.train_task import RUN_DIR_RESOLVER, TrainTask
+from gnntrain.config import Config, Problem, RunConfig, from_dict
 from gnntrain.config.problems import ConfigError
-from gnntrain.errors import GnntrainError, UserError
-from gnntrain.reporting.run_lookup import planned_run, planned_sweep
-from gnntrain.reporting.rundir import explained
+from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
+from gnntrain.reporting.run_lookup import RunPlace, is_run, planned_run, planned_sweep
+from gnntrain.reporting.rundir import explained, occupied
+
+RUN_DIR_RESOLVER = "gnntrain.run_dir"
+_HYDRAS_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
+_HYDRAS_LINE = "Error executing job with overrides:"
 
 
 class HydraRefused(UserError):
@@ -58,9 +68,11 @@ def run_hydra(
     main = hydra.main(
         version_base="1.3", config_path=str(sources.main), config_name=sources.config_name
     )(task)
+    # Hydra's main reads `sys.argv`; it raises what failed, instead of printing it.
+    argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
     try:
-        with _surroundings(arguments):
-            main()
+        main()
     except SystemExit as error:  # Hydra has said why
         return 2 if error.code else 0
     except Exception as error:
@@ -68,6 +80,8 @@ def run_hydra(
         if ours is error:
             raise
         raise ours from error
+    finally:
+        sys.argv, sys.stderr, os.environ["HYDRA_FULL_ERROR"] = argv, stderr, full
     return 0
 
 
@@ -94,12 +108,110 @@ def _as_ours(error: Exception) -> BaseException:
     return kind(message, "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
 
 
-@contextlib.contextmanager
-def _surroundings(arguments: Sequence[str]) -> Iterator[None]:
-    """Hydra's main reads `sys.argv`; it raises what failed, instead of printing it."""
-    argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
-    try:
-        yield
-    finally:
-        sys.argv, sys.stderr, os.environ["HYDRA_FULL_ERROR"] = argv, stderr, full
+@dataclass(frozen=True)
+class TrainTask:
+    """What Hydra calls for each job; launchers send it to other processes.
+
+    Attributes:
+        typed: The command line's overrides, before their translation.
+        sources: Where the YAML files are.
+        command: The command line.
+    """
+
+    typed: tuple[str, ...]
+    sources: Sources
+    command: tuple[str, ...]
+
+    def __call__(self, cfg: DictConfig, typed: Sequence[str] | None = None) -> float | None:
+        """Train as `cfg` says.
+
+        Args:
+            cfg: Composed by Hydra.
+            typed: Overrides for the record; None: those that Hydra has, or the command line.
+
+        Returns:
+            The validation metric at the best epoch; None where there is none.
+
+        Raises:
+            ConfigError: With every mistake in `cfg`.
+            Exception: Whatever the run raises. All have an attribute `run_dir`.
+        """
+        sys.argv = list(self.command)  # Hydra's main has read its own
+        own = HydraConfig.get()
+        is_single, run_dir = own.mode == RunMode.RUN, Path(own.runtime.output_dir)
+        if own.verbose:
+            logging.basicConfig(format="[%(asctime)s][%(name)s][%(levelname)s] - %(message)s")
+        try:
+            # Relative paths start where the command was typed; hydra.job.chdir=true has left it.
+            with contextlib.chdir(own.runtime.cwd):
+                OmegaConf.set_struct(cfg, False)
+                problems: list[Problem] = []
+                config = from_dict(resolved(cfg, problems), found=problems, gpus=gpus_here)
+            overrides = typed or (self.typed if is_single else own.overrides.task)
+            if not is_single:  # `run` names the folder of the sweep
+                sweep = Path(own.runtime.cwd, own.sweep.dir)
+                if is_run(sweep):  # another sweeper than ours does not look
+                    raise occupied(sweep)
+                config = config.model_copy(update={"run": RunConfig(dir=str(run_dir))})
+            plain: Any = OmegaConf.to_container(own.run, resolve=False)
+            is_named = config.run != RunConfig() or RUN_DIR_RESOLVER not in plain["dir"]
+            besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
+            place = RunPlace(run_dir, not is_named, tuple(besides))
+            return _train(config, [str(text) for text in overrides], place)
+        except BaseException as error:
+            if not hasattr(error, "run_dir"):  # where the command says it is
+                error.run_dir = run_dir  # type: ignore[attr-defined]
+            _remove_unused(run_dir)
+            if is_single:
+                sys.stderr = _Stderr(sys.stderr)
+            raise
+
+
+def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float | None:
+    if config.distributed.num_processes > 1:
+        from gnntrain.distributed.processes import start_server
+
+        start_server()  # it imports on a core of its own, while this process does
+    from gnntrain.run import train
+
+    summary = train(config, overrides=overrides, place=place)
+    if place.is_made_up:  # a job that was started again goes on where its run lies
+        _remove_unused(place.path)
+    if summary["status"] == "interrupted":
+        raise Interrupted()
+    if summary["status"] == "failed":
+        raise RunError(summary.get("error", "the run failed"))
+    metric = summary.get("val", {}).get(summary.get("metric"))
+    return None if metric is None else float(metric)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the run directory that Hydra made, if nothing but Hydra's own files was written; below
+    the current directory those around it too."""
+    own = HydraConfig.get()
+    here, inner = Path(own.runtime.cwd), folder / (own.output_subdir or "")
+    if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
+        for name in _HYDRAS_FILES:
+            (inner / name).unlink(missing_ok=True)
+    for path in dict.fromkeys((inner, folder, *folder.parents)):
+        if path not in (inner, folder) and here not in path.parents:
+            return
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return
+
+
+class _Stderr:
+    """Standard error without Hydra's line about a job that failed: the command line says more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return 0 if text.startswith(_HYDRAS_LINE) else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

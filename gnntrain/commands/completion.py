@@ -101,18 +101,6 @@ def completion(arguments: Namespace) -> int:
     return 0
 
 
-def known_keys() -> dict[str, tuple[str, list[str]]]:
-    """By key: its meaning, and the values that can be listed.
-
-    `python -m scripts.config_reference` writes them from the schema to `keys.json`: the schema
-    itself takes a sixth of a second to import, too long for the Tab key.
-    """
-    keys: dict[str, tuple[str, list[str]]] = json.loads(
-        Path(__file__).with_name("keys.json").read_text(encoding="utf-8")
-    )
-    return keys
-
-
 def candidates(line: str) -> dict[str, str]:
     """The words that the last word of `line` may become, and what they mean; none where a file may
     stand.
@@ -161,7 +149,10 @@ def _first_words(usage: str) -> list[str]:
 def _keys(current: str, config_dirs: list[Path]) -> dict[str, str]:
     """Groups and sections; of a section its keys; of a key its values, those of the next one in a
     list or in a sweep."""
-    keys, groups = known_keys(), config_groups(config_dirs)
+    # By key its meaning, and the values that can be listed; `python -m scripts.config_reference`
+    # writes it: the schema itself takes a sixth of a second to import, too long for the Tab key.
+    file, groups = Path(__file__).with_name("keys.json"), config_groups(config_dirs)
+    keys: dict[str, tuple[str, list[str]]] = json.loads(file.read_text(encoding="utf-8"))
     key, equals, value = current.partition("=")
     if equals:
         options = groups.get(key) or keys.get(key, ("", []))[1]

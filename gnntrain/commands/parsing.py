@@ -105,13 +105,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     keys: list[str] = []
     others = [] if arguments.help else _parser(name).parse_known_args(rest, arguments)[1]
     for word in others:
+        flag = word.partition("=")[0]
+        if word.startswith("-") and any(flag in flags for flags, _ in options_of("train")):
+            hint = "Leave it out, or use `gnntrain` without a command."
+            raise UserError(f"{flag} goes with training, not with {name}", hint)
         if word.startswith("-"):
-            raise _unknown_option(name, word)
+            error = _unknown(f"option {word}", flag, [flags[0] for flags, _ in options_of(name)])
+            error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
+            raise error
         # A sweep's folders hold `=` too.
         may_be_key = command.takes_keys and not (command.most and is_folder(expanded(word)))
         is_key = may_be_key and ("=" in word or word.startswith("~"))
         is_first = arguments.command is None and not (words or keys)
-        if is_first and not is_key and not _is_known_to_conf(word):
+        # A group, an option, or a key whose value was forgotten, is judged with the keys.
+        known = "." in word or any(
+            word in (group, *names) for group, names in config_groups().items()
+        )
+        if is_first and not is_key and not known:
             raise _unknown(f"command {word!r}", word, [*COMMANDS, "--help"])
         (keys if is_key else words).append(word)
     if not (arguments.help or arguments.version) and command.most:
@@ -126,22 +136,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     values = {flag: getattr(arguments, flag[2:].replace("-", "_"), None) for flag in _PASSED_ON}
     arguments.hydra = [f if v is True else f"{f}={v}" for f, v in values.items() if v]
     return arguments
-
-
-def _is_known_to_conf(word: str) -> bool:
-    """Whether a word is a group, an option, or a key whose value was forgotten."""
-    groups = config_groups()
-    return "." in word or any(word in (group, *options) for group, options in groups.items())
-
-
-def _unknown_option(name: str, word: str) -> UserError:
-    flag = word.partition("=")[0]
-    if any(flag in flags for flags, _ in options_of("train")):
-        hint = "Leave it out, or use `gnntrain` without a command."
-        return UserError(f"{flag} goes with training, not with {name}", hint)
-    error = _unknown(f"option {word}", flag, [flags[0] for flags, _ in options_of(name)])
-    error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
-    return error
 
 
 def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:

@@ -130,9 +130,9 @@ def _run_hydra(arguments: Namespace) -> int:
 
     def judge() -> None:
         if is_sweep:
-            from gnntrain.sweep.plan import check_examples
+            from gnntrain.sweep.plan import check_sweep
 
-            check_examples(typed, Composer(sources))
+            check_sweep(typed, Composer(sources), is_ours=False)
         else:
             Composer(sources).compose(typed)
 

@@ -18,8 +18,7 @@ from gnntrain.config.datasets import (
 from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.published import DATASET_NAMES
-from gnntrain.config.reading import from_dict, read, takes_integers
-from gnntrain.config.resuming import changed_meaning
+from gnntrain.config.reading import changed_meaning, from_dict, read, takes_integers
 from gnntrain.config.schema import (
     CheckpointConfig,
     ComputeConfig,

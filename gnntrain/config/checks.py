@@ -15,7 +15,7 @@ from gnntrain.config.schema import Config, TrainerConfig
 from gnntrain.config.types import Divides
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
-from gnntrain.paths import file_names, is_file, is_folder
+from gnntrain.paths import file_names, is_file
 
 # Ranks that any machine may try; beyond, some a core, and what a rank takes before it has begun.
 _ALWAYS_RANKS = 8
@@ -311,13 +311,9 @@ def missing_files(config: Config) -> Iterator[Problem]:
     for key in ("data", "schema", *_ROLES):
         path = getattr(data, key)
         if isinstance(path, str) and not is_file(path):
-            parent, hint = Path(path).parent, "set dataset.root to the files' folder"
-            expects = "a file, but this is a folder" if is_folder(path) else "a file that exists"
-            if not is_folder(parent):
-                expects = f"a file, but there is no folder {parent}"
-            elif near := did_you_mean(Path(path).name, file_names(parent)):
-                hint = near
-            yield Problem(f"dataset.{key}", path, expects, hint)
+            near = did_you_mean(Path(path).name, file_names(Path(path).parent))
+            hint = near or "set dataset.root to the files' folder"
+            yield Problem(f"dataset.{key}", path, "a file that exists", hint)
 
 
 def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -51,41 +51,27 @@ def mistakes(
                 break
             loc = loc[1:] if loc[0] == section.__name__ and loc[1:] else loc
             owner, values = section, value
-        names: Sequence[str] = ()
-        is_name = path[1:] == ("name",) and path[0] in kind.variants
-        if is_name and choices(key_schema(owner, "name")):
-            names = kind.variants[path[0]].names()
-            unnamed.add(path[:1])
-        found[path] = [*_problems(path, owner, value, section, names, kind, raw, prefix)]
+        key, name, told = ".".join(path), path[-1], []
+        if name not in owner.model_fields:  # of an unknown section of a configuration, its keys
+            is_whole = bool(kind.variants)
+            for one_key, its_value in (flattened if is_whole else dict)({key: value}).items():
+                hint = _meant(one_key, kind, raw) if is_whole else None
+                hint = hint or did_you_mean(name, owner.model_fields)
+                told.append(Problem(prefix + one_key, shown(its_value), UNKNOWN, hint))
+        elif section is not None:
+            hint = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
+            if isinstance(value, str):
+                hint = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
+            told.append(Problem(prefix + key, shown(value), "keys, not a value", hint))
+        else:
+            schema = key_schema(owner, name)
+            if path[1:] == ("name",) and path[0] in kind.variants and choices(schema):
+                schema = {"enum": kind.variants[path[0]].names()}
+                unnamed.add(path[:1])
+            near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
+            told.append(Problem(prefix + key, shown(value), in_words(schema), near))
+        found[path] = told
     return {p: told for p, told in found.items() if p[:-1] not in unnamed or p[-1] == "name"}
-
-
-def _problems(
-    path: tuple[str, ...],
-    owner: type[Section],
-    value: object,
-    section: type[Section] | None,
-    names: Sequence[str],
-    kind: type[Section],
-    raw: Mapping[str, Any],
-    prefix: str,
-) -> Iterator[Problem]:
-    """The problem of a wrong key; of an unknown section of a configuration, those of its keys."""
-    key, name = ".".join(path), path[-1]
-    if name not in owner.model_fields:
-        for one, its_value in flattened({key: value}).items() if kind.variants else [(key, value)]:
-            hint = _meant(one, kind, raw) if kind.variants else None
-            hint = hint or did_you_mean(name, owner.model_fields)
-            yield Problem(prefix + one, shown(its_value), UNKNOWN, hint)
-    elif section is not None:
-        hint = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
-        if isinstance(value, str):
-            hint = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
-        yield Problem(prefix + key, shown(value), "keys, not a value", hint)
-    else:
-        schema = {"enum": names} if names else key_schema(owner, name)
-        near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
-        yield Problem(prefix + key, shown(value), in_words(schema), near)
 
 
 def section_class(owner: type[Section], key: str, value: object) -> type[Section] | None:
@@ -103,7 +89,7 @@ def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
         value = raw.get(key) if isinstance(raw, Mapping) else None
         section = section_class(kind, key, value)
         yield f"{prefix}{key}"
-        if section is not None:
+        if section is not None and (value is not None or not prefix):  # a logger that is chosen
             yield from _keys(section, value, f"{prefix}{key}.")
 
 

@@ -258,7 +258,7 @@ class Rendezvous:
         if not self.launched.has_store:
             return None
         with self._reached():
-            return self._common.compare_set("job", "", uuid.uuid4().hex).decode()
+            return str(self._common.compare_set("job", "", uuid.uuid4().hex).decode())
 
     def end_others(self, error: BaseException) -> None:
         """Have all processes end with this error, which process 0 tells the user."""

@@ -90,13 +90,10 @@ class RunControl:
     """One process's view of the run's stop and save requests, progress and failures.
 
     Every rank and the process that supervises them hold one each, over their own client of the
-    same store. Requests and progress are attributes of this object, and `sync`, called by a thread,
-    exchanges them with the store. So a signal handler, a training step and a loop that polls
-    `stop_requested` never wait for the store, and the thread can publish that its rank waits in a
-    collective while the main thread waits there.
-
-    When the process that serves the store has gone, requests reach this process alone, progress
-    and failures are dropped, and nothing raises.
+    same store. Requests and progress are attributes, which `sync`, called by a thread, exchanges
+    with the store. So a signal handler and a training step never wait for it, and the thread can
+    publish that its rank waits in a collective. When the store has gone, requests reach this
+    process alone, progress and failures are dropped, and nothing raises.
 
     Args:
         store: Reached by all processes of the run.
@@ -105,15 +102,12 @@ class RunControl:
     Attributes:
         decisions: The store of `commit` and `agreed`, reached by all ranks; `store` by default.
             Ranks agree also after the supervising process has gone if rank 0 serves this one.
-        find_cause: Finds the failure of another rank behind an exception of this one, or None.
-            It may take some seconds.
+        find_cause: Finds another rank's failure behind an exception of this one; may take seconds.
         grace: Seconds from a stop signal until the system kills this process.
-        is_writing: Whether a checkpoint is being written: by this rank, or by one that it
-            supervises.
+        is_writing: Whether a checkpoint is being written, by this rank or one that it supervises.
         timeout: Seconds that `agreed` waits for the store: TCPStore has no limit of its own.
         stop_requested: The signal that asks the run to end; 0: none. Cheap to poll.
-        is_abandoned: Whether all ranks end where they are, without finishing their step; may be
-            set.
+        is_abandoned: Whether all ranks end without finishing their step; may be set.
         is_stopped_elsewhere: Whether another process was the first to ask the run to end.
         failed_waiting: Whether this rank has failed while it waited for others.
         lost_store: Why the store no longer answers; None: it does.

@@ -60,18 +60,9 @@ class BoundedStore:
             self.close()
             raise
 
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """As of `torch.distributed.Store`."""
-        value: bytes = self._result(lambda: self._store.compare_set(key, expected, desired))
-        return value
-
-    def add(self, key: str, amount: int, /) -> int:
-        """As of `torch.distributed.Store`."""
-        return int(self._result(lambda: self._store.add(key, amount)))
-
-    def set(self, key: str, value: str, /) -> None:
-        """As of `torch.distributed.Store`."""
-        self._result(lambda: self._store.set(key, value))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of the store: `compare_set`, `add` or `set`."""
+        return lambda *arguments: self._result(lambda: getattr(self._store, name)(*arguments))
 
     def close(self) -> None:
         """End the thread, and let go of the store."""
@@ -175,12 +166,11 @@ def interface_of(host: str) -> str:
     Raises:
         UserError: None has.
     """
+    wanted, families = ipaddress.ip_address(host), (socket.AF_INET, socket.AF_INET6)
     for name, addresses in psutil.net_if_addrs().items():
-        for one in addresses:
-            if one.family in (socket.AF_INET, socket.AF_INET6):
-                found = ipaddress.ip_address(one.address.partition("%")[0])
-                if found == ipaddress.ip_address(host):
-                    return str(name)
+        texts = [one.address.partition("%")[0] for one in addresses if one.family in families]
+        if wanted in map(ipaddress.ip_address, texts):
+            return str(name)
     raise UserError(f"No network interface of this machine has the address {host}.")
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
+import tempfile
 from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+from packaging.requirements import Requirement
 
 from gnntrain import limits
 from gnntrain.config import Config
 from gnntrain.config.types import fan_outs_text
-from gnntrain.inventory import machine
 from gnntrain.limits import available_cores
-from gnntrain.paths import free_bytes
+from gnntrain.paths import free_bytes, nearest_folder
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
 from gnntrain.reporting.run_lookup import RUNS
 from gnntrain.reporting.tables import Check
@@ -80,29 +84,32 @@ def required_packages() -> Iterator[Check]:
     """Python and the packages gnntrain requires: their versions, and whether they load."""
     yield Check("ok", "Python", platform.python_version())
     yield Check("ok", "gnntrain", package_version("gnntrain") or "-")
-    faults = {check.name: check for check in (*_unmet(), *_broken())}
+    faults: dict[str, Check] = {}
+    try:
+        requires = [*map(Requirement, metadata.requires("gnntrain") or [])]
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        requires = []
+    for requirement in requires:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        name, version = requirement.name, package_version(requirement.name)
+        hint = f"Type `pip install '{name}{requirement.specifier}'`."
+        if version is None:
+            faults[name] = Check("problem", name, "not installed", hint)
+        elif not requirement.specifier.contains(version, prereleases=True):
+            text = f"{version}, where {requirement.specifier} is needed"
+            faults[name] = Check("problem", name, text, hint)
+    for module, name in _IMPORTED.items():
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # a broken installation raises any exception
+            text = " ".join(f"cannot be imported: {type(error).__name__}: {error}".split())
+            hint = f"Type `pip install --force-reinstall {name}`."
+            faults[name] = Check("problem", name, text, hint)
     for name in _SHOWN:
         if name not in faults:
             yield Check("ok", name, package_version(name) or "-")
     yield from faults.values()
-
-
-def _unmet() -> Iterator[Check]:
-    for requirement in machine.requirements():
-        version = package_version(requirement.name)
-        hint = f"Type `pip install '{requirement.name}{requirement.specifier}'`."
-        if version is None:
-            yield Check("problem", requirement.name, "not installed", hint)
-        elif not requirement.specifier.contains(version, prereleases=True):
-            text = f"{version}, where {requirement.specifier} is needed"
-            yield Check("problem", requirement.name, text, hint)
-
-
-def _broken() -> Iterator[Check]:
-    for module, name in _IMPORTED.items():
-        if (error := machine.import_error(module)) is not None:
-            hint = f"Type `pip install --force-reinstall {name}`."
-            yield Check("problem", name, f"cannot be imported: {error}", hint)
 
 
 def optional_packages() -> Iterator[Check]:
@@ -202,8 +209,20 @@ def _gpu(device: torch.device) -> Check:
     except Exception as error:  # drivers raise many; each means that the GPU cannot be used
         hint = "See `nvidia-smi` or `rocm-smi`; leave it out with CUDA_VISIBLE_DEVICES, or write "
         hint += "trainer.device=cpu."
-        return Check("problem", title, f"does not compute: {machine.one_line(error)}", hint)
+        return Check("problem", title, f"does not compute: {' '.join(str(error).split())}", hint)
     return Check("ok", title, f"{name}, {format_bytes(free)} free of {format_bytes(total)}")
+
+
+def may_write(path: Path) -> bool:
+    """Whether a file can be made where a folder is, or would be made: tried."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest_folder(path)) as file:
+            file.write(b"gnntrain")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True
 
 
 def disk(config: Config) -> Iterator[Check]:
@@ -215,7 +234,7 @@ def disk(config: Config) -> Iterator[Check]:
     yield _folder("stores", stores_folder(config.dataset), "dataset.store_dir")
     yield _folder("runs", RUNS if run_dir is None else Path(run_dir).parent, "run.dir")
     cache = getattr(getattr(kernels.reduce_rows, "stats", None), "cache_path", None)
-    if cache and machine.may_write(Path(cache)):
+    if cache and may_write(Path(cache)):
         yield Check("ok", "kernels", f"compiled kernels are kept: {shown_path(cache)}")
     else:
         hint = "Set NUMBA_CACHE_DIR to a folder you may write to."
@@ -225,7 +244,7 @@ def disk(config: Config) -> Iterator[Check]:
 
 def _folder(name: str, folder: Path, key: str) -> Check:
     hint = f"Choose another disk with {key}=DIR."
-    if not machine.may_write(folder):
+    if not may_write(folder):
         return Check("problem", name, f"{shown_path(folder)} cannot be written", hint)
     free = free_bytes(folder)
     text = f"{format_bytes(free)} free: {shown_path(folder)}"
@@ -256,7 +275,7 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
 
 
 def _may_use_triton(config: Config, device: str) -> bool:
-    has_triton = device == "cuda" and machine.has_package("triton")
+    has_triton = device == "cuda" and find_spec("triton") is not None
     return has_triton and config.compute.kernels != "torch"
 
 

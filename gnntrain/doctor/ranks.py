@@ -12,7 +12,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.processes import start_server
 from gnntrain.errors import GnntrainError, RunError
-from gnntrain.inventory.machine import one_line
 from gnntrain.reporting.tables import Check
 from gnntrain.reporting.text import format_seconds
 
@@ -31,7 +30,7 @@ def check_two_ranks() -> Check:
     try:
         launch("gnntrain.doctor.ranks:add_up", None, LaunchPlan(2, device, 1, _TIMEOUT))
     except (GnntrainError, OSError, RuntimeError) as error:
-        text = f"{backend} all-reduce failed: {one_line(error)}"
+        text = f"{backend} all-reduce failed: {' '.join(str(error).split())}"
         hint = (
             "Several ranks cannot run here: look for a firewall on the loopback interface. One "
             "rank needs no connection."

@@ -114,11 +114,6 @@ def is_running(folder: Path) -> bool:
     return False
 
 
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep, by gnntrain's sweeper or another of Hydra's."""
-    return any(is_file(folder / name) for name in ("sweep.json", "multirun.yaml"))
-
-
 def run_directories(folder: Path, deepest: int = _DEEPEST) -> list[Path]:
     """The run directories below a folder, as a sweep by any sweeper leaves them.
 

@@ -32,7 +32,6 @@ from gnntrain.reporting.run_lookup import (
     find_run,
     free,
     has_checkpoint,
-    is_sweep,
     known_runs,
 )
 from gnntrain.reporting.text import shown_path
@@ -315,7 +314,7 @@ def occupied(path: Path) -> UserError:
     if is_file(path / "config.yaml"):
         what = "holds a run already"
         way_on = " Its own command with run.if_exists=resume goes on with it."
-    elif is_sweep(path):
+    elif any(is_file(path / name) for name in ("sweep.json", "multirun.yaml")):
         what = "holds a sweep already"
     return UserError(
         f"the folder {shown_path(path)} {what}; nothing was overwritten",

@@ -155,7 +155,7 @@ class SweepResults:
         groups: list[Group[Trial]] = []
         for varied, runs in members.items():
             counted = [trial for trial in runs if trial.status == "completed"]
-            splits = {trial.values.get(SPLIT, "") for trial in counted} - {""}
+            splits = {trial.values[SPLIT] for trial in counted if SPLIT in trial.values}
             groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
         best = rank(groups)
         others = [group for group in groups if group not in best]
@@ -174,14 +174,6 @@ class SweepResults:
     def best(self) -> Trial | None:
         """The best trial of the best group."""
         return next((trial for group in self.groups[:1] for trial in group.counted), None)
-
-    @property
-    def unranked(self) -> str:
-        """A sentence where some groups are not ranked against the first; else empty."""
-        if len({group.splits for group in self.groups if group.counted}) < 2:
-            return ""
-        splits = ", ".join(self.groups[0].splits)
-        return f"settings over other splits are not ranked against those over split {splits}"
 
     def ranked(self, status: str) -> list[Trial]:
         """The trials in this state, the best validation metric first."""

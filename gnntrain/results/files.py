@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from gnntrain.atomic_io import atomic_write
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.errors import RunError, UserError
+from gnntrain.tasks.base import Column
 
 _log = logging.getLogger("gnntrain")
 
@@ -29,31 +33,19 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
-class Field:
-    """One array of a result: its name, the type of its values (of texts as wide as the longest),
-    its rows for some nodes (int64), `[n]`, or `[n, len(columns)]`, a matrix with named columns."""
-
-    name: str
-    dtype: np.dtype[Any]
-    rows: Callable[[Int64Array], AnyArray]
-    columns: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Result:
     """What is to be written.
 
     Attributes:
         nodes: int64, the nodes in order; an integer n: the nodes 0 … n − 1.
-        ids: The nodes' ids.
-        fields: What is said of each; the first is what an npy file holds.
+        columns: First the nodes' ids, then what is said of each, `values` by nodes (int64 `[n]`).
+            An npy file holds the second one.
         notes: Small arrays that an npz file holds as well.
         spreadsheet_safe: Whether texts of a CSV file that begin as a formula get an apostrophe.
     """
 
     nodes: Int64Array | int
-    ids: Field
-    fields: Sequence[Field]
+    columns: Sequence[Column]
     notes: Mapping[str, AnyArray] = dataclasses.field(default_factory=dict)
     spreadsheet_safe: bool = False
 
@@ -61,13 +53,13 @@ class Result:
     def num_rows(self) -> int:
         return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
 
-    def chunks(self) -> Iterator[Int64Array]:
+    def chunks(self) -> Iterator[Tensor]:
         """The nodes in order, so many at a time that their rows take a few MiB."""
-        width = 1 + sum(max(1, len(field.columns)) for field in self.fields)
+        width = sum(max(1, len(column.titles)) for column in self.columns)
         step = max(1, _CHUNK_NUMBERS // width)
         for start in range(0, self.num_rows, step):
             places = np.arange(start, min(start + step, self.num_rows))
-            yield places if isinstance(self.nodes, int) else self.nodes[places]
+            yield as_tensor(places if isinstance(self.nodes, int) else self.nodes[places])
 
 
 def check_target(path: Path) -> None:
@@ -111,25 +103,25 @@ def write_result(path: Path, result: Result) -> None:
         ) from error
 
 
-def _write_array(file: IO[bytes], result: Result, field: Field | None = None) -> None:
-    """An array as npy; of no `field` the first one."""
-    field = result.fields[0] if field is None else field
+def _write_array(file: IO[bytes], result: Result, number: int = 1) -> None:
+    """A column as npy."""
+    column = result.columns[number]
     header = {
-        "descr": np.lib.format.dtype_to_descr(field.dtype),
+        "descr": np.lib.format.dtype_to_descr(column.dtype),
         "fortran_order": False,
-        "shape": (result.num_rows, *([len(field.columns)] if field.columns else [])),
+        "shape": (result.num_rows, *([len(column.titles)] if column.titles else [])),
     }
     np.lib.format.write_array_header_1_0(file, header)
     for nodes in result.chunks():
-        rows = np.ascontiguousarray(field.rows(nodes), field.dtype)
+        rows = np.ascontiguousarray(column.values(nodes), column.dtype)
         file.write(rows.tobytes())
 
 
 def _write_npz(file: IO[bytes], result: Result) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for field in (result.ids, *result.fields):
-            with archive.open(f"{field.name}.npy", "w", force_zip64=True) as member:
-                _write_array(member, result, field)
+        for number, column in enumerate(result.columns):
+            with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
+                _write_array(member, result, number)
         for name, array in result.notes.items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
@@ -138,7 +130,7 @@ def _write_npz(file: IO[bytes], result: Result) -> None:
 def _write_parquet(file: IO[bytes], result: Result) -> None:
     from pyarrow import parquet
 
-    with parquet.ParquetWriter(file, _batch(result, np.empty(0, np.int64)).schema) as writer:
+    with parquet.ParquetWriter(file, _batch(result, torch.arange(0)).schema) as writer:
         for nodes in result.chunks():
             writer.write_batch(_batch(result, nodes))
 
@@ -159,7 +151,10 @@ def _write_csv(file: IO[bytes], result: Result) -> None:
         has_formulas = has_formulas or not safe.equals(column)
         return safe if result.spreadsheet_safe else column
 
-    header, names = io.StringIO(newline=""), _batch(result, np.empty(0, np.int64)).schema.names
+    header, names = (
+        io.StringIO(newline=""),
+        _batch(result, torch.arange(0)).schema.names,
+    )
     csv.writer(header, lineterminator="\n").writerow(checked(pa.array(names)).to_pylist())
     file.write(header.getvalue().encode())
     for nodes in result.chunks():
@@ -179,18 +174,19 @@ def _write_csv(file: IO[bytes], result: Result) -> None:
         )
 
 
-def _batch(result: Result, nodes: Int64Array) -> Any:
+def _batch(result: Result, nodes: Tensor) -> Any:
     """The rows of some nodes as an Arrow table."""
     import pyarrow as pa
 
-    columns = {}
-    for field in (result.ids, *result.fields):
-        rows = field.rows(nodes).astype(field.dtype, copy=False)
-        parts = rows.T if field.columns else [rows]
-        kind = pa.string() if field.dtype.kind == "U" else pa.from_numpy_dtype(field.dtype)
-        for name, part in zip(field.columns or [field.name], parts, strict=True):
-            columns[name] = pa.array(np.ascontiguousarray(part), kind)
-    return pa.RecordBatch.from_pydict(columns)
+    arrays = {}
+    for column in result.columns:
+        rows = column.values(nodes).astype(column.dtype, copy=False)
+        is_text = column.dtype.kind == "U"
+        kind = pa.string() if is_text else pa.from_numpy_dtype(column.dtype)
+        parts = zip(column.titles, rows.T, strict=True) if column.titles else [(column.name, rows)]
+        for name, part in parts:
+            arrays[name] = pa.array(np.ascontiguousarray(part), kind)
+    return pa.RecordBatch.from_pydict(arrays)
 
 
 _WRITERS: Mapping[str, Callable[[IO[bytes], Result], None]] = {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
@@ -19,7 +18,8 @@ from gnntrain.devices import alone_in_process
 from gnntrain.errors import UserError
 from gnntrain.inference import load_best
 from gnntrain.paths import expanded
-from gnntrain.results.files import Field, Result, check_target, write_result
+from gnntrain.results.files import Result, check_target, write_result
+from gnntrain.tasks.base import Column, Columns
 
 EMBEDDINGS = "embeddings"
 
@@ -106,29 +106,24 @@ def predict(
 
     # The ids as the user gave them: of bytes, a character takes one or more.
     dtype = np.dtype(np.int64) if graph.node_ids is None else graph.node_ids.dtype
-    ids = np.dtype(f"U{dtype.itemsize}") if dtype.kind == "S" else dtype
+    dtype = np.dtype(f"U{dtype.itemsize}") if dtype.kind == "S" else dtype
+    columns = [Column("node", dtype, lambda nodes: graph.ids_of(nodes.numpy()))]
     outputs = best.infer(embed=what == EMBEDDINGS)
-    fields, notes = list[Field](), dict[str, AnyArray]()
     if what == EMBEDDINGS:
         rows = outputs.embeddings
         assert rows is not None  # they were asked for
         width = rows.num_features if isinstance(rows, LazyFeatures) else rows.shape[1]
         names = [f"embedding_{i}" for i in range(width)]
-        take = partial(_rows, rows, Tensor.numpy)
-        fields.append(Field(EMBEDDINGS, np.dtype(np.float32), take, names))
+        made = Columns([Column(EMBEDDINGS, np.dtype(np.float32), Tensor.numpy, names)])
     else:
-        found = outputs.columns(what)
-        notes |= found.notes
-        for column in found.columns:
-            take = partial(_rows, outputs.outputs, column.values)
-            fields.append(Field(column.name, column.dtype, take, column.titles))
-    result = Result(chosen, Field("node", ids, graph.ids_of), fields, notes, spreadsheet_safe)
+        rows, made = outputs.outputs, outputs.columns(what)
+    for column in made.columns:
+        columns.append(replace(column, values=partial(_values, column, rows)))
+    result = Result(chosen, columns, made.notes, spreadsheet_safe)
     write_result(path, result)
     return Prediction(path, what, result.num_rows, best.run.shown, best.epoch, graph.dataset)
 
 
-def _rows(
-    rows: Tensor | LazyFeatures, values: Callable[[Tensor], AnyArray], nodes: Int64Array
-) -> AnyArray:
-    taken = rows.select(nodes).whole() if isinstance(rows, LazyFeatures) else rows[as_tensor(nodes)]
-    return values(taken)
+def _values(column: Column, rows: Tensor | LazyFeatures, nodes: Tensor) -> AnyArray:
+    taken = rows.select(nodes).whole() if isinstance(rows, LazyFeatures) else rows[nodes]
+    return column.values(taken)

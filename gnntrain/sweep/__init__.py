@@ -26,8 +26,7 @@ from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
 from gnntrain.sweep.plan import SweepPlan, check_sweep, sweep_keys
-from gnntrain.sweep.queue import TrialQueue
-from gnntrain.sweep.runner import TrialRunner
+from gnntrain.sweep.runner import TrialQueue, TrialRunner
 from gnntrain.sweep.slots import Slots, plan_slots
 
 if TYPE_CHECKING:
@@ -110,32 +109,25 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     refuse_unguarded_script()
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
-    typed = {key: _typed(several) for key, several in without_numpy(values).items()}
-    overrides = [text for text in _overrides_of(config) if text.partition("=")[0] not in typed]
-    overrides += [f"{key}={text}" for key, text in typed.items()]
-    with stopping_servers():
-        return run_sweep(overrides, data=data)
-
-
-def _overrides_of(config: Config) -> list[str]:
-    """The overrides that ask for a configuration on the command line."""
-    loggers = ",".join(config.logger.chosen())
-    choices = {"dataset": config.dataset.option, "model": config.model.name}
-    choices |= {"sweep": config.sweep.name, "logger": f"[{loggers}]"}
-    overrides = [f"{group}={option}" for group, option in choices.items()]
-    default = Composer(saved=True).compose(overrides, for_here=False).config.to_dict()
-    overrides += [
-        f"{section}.{key}={written(value)}"
+    typed = {}
+    for key, several in without_numpy(values).items():
+        each = several if isinstance(several, list | tuple) else [several]
+        typed[key] = ",".join(one if isinstance(one, str) else written(one) for one in each)
+    # The overrides that ask for the configuration on the command line.
+    asked = {"dataset": config.dataset.option, "model": config.model.name}
+    asked |= {"sweep": config.sweep.name, "logger": f"[{','.join(config.logger.chosen())}]"}
+    choices = [f"{group}={option}" for group, option in asked.items()]
+    default = Composer(saved=True).compose(choices, for_here=False).config.to_dict()
+    asked |= {
+        f"{section}.{key}": written(value)
         for section, keys in config.to_dict().items()
         for key, value in keys.items()
         if value != default[section].get(key)
-    ]
-    return overrides
-
-
-def _typed(several: object) -> str:
-    one_by_one = several if isinstance(several, list | tuple) else [several]
-    return ",".join(one if isinstance(one, str) else written(one) for one in one_by_one)
+    }
+    overrides = [f"{key}={text}" for key, text in asked.items() if key not in typed]
+    overrides += [f"{key}={text}" for key, text in typed.items()]
+    with stopping_servers():
+        return run_sweep(overrides, data=data)
 
 
 def resume_sweep(
@@ -232,21 +224,28 @@ def _conduct(
             results = SweepResults.of(queue.trials)
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
-            _write_best(folder, results, slots, composer)
+            if (best := results.best) is not None:
+                plain = slots.ranks(composer.compose(best.overrides).config).to_dict()
+                kept = {key: plain[key] for key in plain if key not in ("run", "sweep")}
+                folder.write_best(kept, best)
             view.on_finish(results, status, seconds)
-    _raise_failures(results, folder, is_search=plan.search is not None)
+    if failed := [trial for trial in results.trials if trial.status == "failed"]:
+        again = f". `gnntrain resume {folder.shown}` tries them again." * (plan.search is None)
+        lines = [f"{len(failed)} of {len(results.trials)} trials failed"]
+        for trial in failed[:_MOST_FAILURES]:
+            lines.append(f"  {Path(trial.run_dir).name}: {trial.error}")
+        if len(failed) > _MOST_FAILURES:
+            lines.append(f"  and {len(failed) - _MOST_FAILURES} more")
+        where = f"All results: {shown_path(folder.path / 'sweep.json')}{again}"
+        raise RunError("\n".join(lines), where)
     return results
 
 
 def graph_metric(config: Config, data: object) -> str:
     """The metric that a search improves: that of its graph, which is prepared for it."""
-    if config.distributed.graph == "partitioned":
-        from gnntrain.run_graph import open_graph
+    from gnntrain.run_graph import open_graph  # a grid does without it
 
-        return open_graph(config).store.metric
-    from gnntrain.run_store import prepare_store  # a grid does without it
-
-    return prepare_store(config.dataset, data=data).store.metric
+    return open_graph(config, data=data).store.metric
 
 
 def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> list[tuple[str, str]]:
@@ -270,26 +269,3 @@ def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> list[tuple[str, str
         ("all", shared),
         *zip(labels, searched, strict=False),
     ]
-
-
-def _write_best(
-    folder: SweepFolder, results: SweepResults, slots: Slots, composer: Composer
-) -> None:
-    best = results.best
-    if best is not None:
-        plain = slots.ranks(composer.compose(best.overrides).config).to_dict()
-        folder.write_best({key: plain[key] for key in plain if key not in ("run", "sweep")}, best)
-
-
-def _raise_failures(results: SweepResults, folder: SweepFolder, *, is_search: bool) -> None:
-    again = "" if is_search else f". `gnntrain resume {folder.shown}` tries them again."
-    failed = [trial for trial in results.trials if trial.status == "failed"]
-    if failed:
-        shown = failed[:_MOST_FAILURES]
-        lines = [f"  {Path(trial.run_dir).name}: {trial.error}" for trial in shown]
-        if len(failed) > len(shown):
-            lines.append(f"  and {len(failed) - len(shown)} more")
-        raise RunError(
-            "\n".join([f"{len(failed)} of {len(results.trials)} trials failed", *lines]),
-            f"All results: {shown_path(folder.path / 'sweep.json')}{again}",
-        )

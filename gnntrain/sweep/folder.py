@@ -22,7 +22,7 @@ from gnntrain.paths import expanded, is_file
 from gnntrain.reporting.run_lookup import SWEEPS, is_run
 from gnntrain.reporting.rundir import occupied, write_atomically
 from gnntrain.reporting.text import short_number, shown_path
-from gnntrain.reporting.trials import Group, SweepResults, Trial
+from gnntrain.reporting.trials import SweepResults, Trial
 
 _LONGEST_NAME = 100
 
@@ -106,9 +106,13 @@ class SweepFolder:
         varied: Sequence[str],
         others: Sequence[Trial],
     ) -> Path:
-        """The run directory of a trial; no other trial has it, whatever the user's names are."""
+        """The run directory of a trial; no other trial has it, whatever the user's names are. By
+        default its number and its varied overrides with short numbers."""
         if self.trial_name is None:
-            return self.path / run_name(number, num_trials, varied)
+            pairs = (text.partition("=") for text in varied)
+            short = ",".join(f"{key}={short_number(value)}" for key, _, value in pairs)
+            plain = re.sub(r"[^\w=.,+-]+", "_", short, flags=re.ASCII)[:_LONGEST_NAME]
+            return self.path / f"{number:0{len(str(num_trials - 1))}}_{plain}".rstrip("_")
         path = self.path / self.trial_name(number, overrides)
         is_taken = any(trial.run_dir == str(path) for trial in others)
         return path.with_name(f"{path.name}-{number}") if is_taken else path
@@ -143,7 +147,7 @@ class SweepFolder:
             "hydra": [*command.hydra],
         }
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        self._write("command.yaml", text)
+        write_atomically(self.path / "command.yaml", text)
 
     def trials(self) -> list[Trial]:
         """The trials as they were last written.
@@ -163,7 +167,7 @@ class SweepFolder:
     def write_trials(self, trials: Iterable[Trial]) -> None:
         """Write a JSON list with a line a trial; a reader sees the old one or this one."""
         lines = ",\n".join(json.dumps(self._plain(trial)) for trial in trials)
-        self._write("sweep.json", f"[\n{lines}\n]\n")
+        write_atomically(self.path / "sweep.json", f"[\n{lines}\n]\n")
 
     def relative(self, run_dir: str) -> str:
         """A run directory as this folder's files name it: the folder may be moved or copied."""
@@ -175,7 +179,18 @@ class SweepFolder:
 
     def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
         """Write the results: `summary.json`."""
-        best = results.best
+        best, groups = results.best, []
+        for group in results.groups:
+            spreads = {split: group.spread(split) for split in ("val", "test")}
+            groups.append(
+                {
+                    "varied": list(group.varied),
+                    "trials": [trial.number for trial in group.counted],
+                    "pruned": [trial.number for trial in group.runs if trial not in group.counted],
+                    "splits": list(group.splits),
+                    **{k: None if one.mean is None else asdict(one) for k, one in spreads.items()},
+                }
+            )
         content = {
             "status": status,
             "metric": results.metric,
@@ -183,35 +198,14 @@ class SweepFolder:
             **{name: results.count(name) for name in ("completed", "pruned", "failed")},
             "best": None if best is None else self._plain(best),
             "repeated": list(results.repeated),
-            "groups": [_plain_group(group) for group in results.groups],
+            "groups": groups,
             "seconds": seconds,
         }
-        self._write("summary.json", json.dumps(content, indent=2) + "\n")
+        write_atomically(self.path / "summary.json", json.dumps(content, indent=2) + "\n")
 
     def write_best(self, config: Mapping[str, Any], trial: Trial) -> None:
         """Write the best trial's configuration, to train it again: `gnntrain best.yaml`."""
         note = f"# The best trial of the sweep: {Path(trial.run_dir).name}, val {trial.val}.\n"
-        self._write("best.yaml", note + yaml.safe_dump(dict(config), sort_keys=False))
-
-    def _write(self, name: str, text: str) -> None:
-        write_atomically(self.path / name, text)
-
-
-def run_name(number: int, num_trials: int, varied: Sequence[str]) -> str:
-    """A folder name for a trial: its number, and its varied overrides with short numbers."""
-    width = len(str(num_trials - 1))
-    pairs = (text.partition("=") for text in varied)
-    short = ",".join(f"{key}={short_number(value)}" for key, _, value in pairs)
-    plain = re.sub(r"[^\w=.,+-]+", "_", short, flags=re.ASCII)[:_LONGEST_NAME]
-    return f"{number:0{width}}_{plain}".rstrip("_")
-
-
-def _plain_group(group: Group[Trial]) -> dict[str, Any]:
-    spreads = {split: group.spread(split) for split in ("val", "test")}
-    return {
-        "varied": list(group.varied),
-        "trials": [trial.number for trial in group.counted],
-        "pruned": [trial.number for trial in group.runs if trial not in group.counted],
-        "splits": list(group.splits),
-        **{name: None if one.mean is None else asdict(one) for name, one in spreads.items()},
-    }
+        write_atomically(
+            self.path / "best.yaml", note + yaml.safe_dump(dict(config), sort_keys=False)
+        )

@@ -13,7 +13,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.launcher import Launcher
 
-from gnntrain.app.train_task import TrainTask
+from gnntrain.app.hydra_main import TrainTask
 from gnntrain.errors import Interrupted
 from gnntrain.limits import available_cores
 from gnntrain.reporting.rundir import RunDirectory
@@ -78,11 +78,8 @@ class JobLauncher:
 
     def jobs_at_a_time(self, plan: SweepPlan) -> int:
         """How many trials are trained at the same time; those of a batch where that is unknown."""
-        return min(self._most_jobs or plan.num_trials, self.batch_size(plan))
-
-    @property
-    def _most_jobs(self) -> int | None:
-        return available_cores() if self.num_jobs == -1 else self.num_jobs
+        most = available_cores() if self.num_jobs == -1 else self.num_jobs
+        return min(most or plan.num_trials, self.batch_size(plan))
 
     def batch_size(self, plan: SweepPlan) -> int:
         """How many trials are launched together.
@@ -90,9 +87,9 @@ class JobLauncher:
         All trials of a grid: the launcher queues them. Of a search as few as keep the launcher
         busy, since their results say what is drawn next.
         """
-        jobs = plan.config.sweep.jobs
         if plan.search is None:
             return plan.num_trials
-        if jobs != "auto":
-            return jobs
-        return self._most_jobs or 1
+        jobs = plan.config.sweep.jobs
+        if jobs == "auto":
+            jobs = available_cores() if self.num_jobs == -1 else self.num_jobs or 1
+        return jobs

@@ -106,12 +106,14 @@ class SweepPlan:
         return len(self.grid) if self.search is None else self.search.trials
 
 
-def check_sweep(overrides: Sequence[str], composer: Composer) -> SweepPlan:
+def check_sweep(overrides: Sequence[str], composer: Composer, *, is_ours: bool = True) -> SweepPlan:
     """Check every trial of a grid, or the boundaries of a search space.
 
     Args:
         overrides: As typed.
         composer: Composes the configurations of trials.
+        is_ours: Whether gnntrain's sweeper goes through the trials. For another one trials are
+            checked in which every value of every key is there at least once.
 
     Raises:
         ConfigError: With every mistake of every trial.
@@ -119,36 +121,14 @@ def check_sweep(overrides: Sequence[str], composer: Composer) -> SweepPlan:
     problems: list[Problem] = []
     sweep = SweepOverrides.parse(overrides, composer.groups, problems)
     first = sweep.first_config(composer)
-    if isinstance(first.sweep, OptunaSweepConfig):
-        return _check_space(sweep, first, composer, problems, is_search=True)
-    trials = grid(sweep, problems)
-    config = _check_all(([*sweep.fixed, *varied] for varied in trials), composer)
-    return SweepPlan(config, sweep.fixed, trials)
-
-
-def check_examples(overrides: Sequence[str], composer: Composer) -> None:
-    """Check trials in which every value of every key is there at least once, whatever sweeper
-    goes through them.
-
-    Raises:
-        ConfigError: With every mistake.
-    """
-    problems: list[Problem] = []
-    sweep = SweepOverrides.parse(overrides, composer.groups, problems)
-    _check_space(sweep, sweep.first_config(composer), composer, problems)
-
-
-def _check_space(
-    sweep: SweepOverrides,
-    first: Config,
-    composer: Composer,
-    problems: list[Problem],
-    *,
-    is_search: bool = False,
-) -> SweepPlan:
+    is_search = isinstance(first.sweep, OptunaSweepConfig)
+    if is_ours and not is_search:
+        trials = grid(sweep, problems)
+        config = _check_all(([*sweep.fixed, *varied] for varied in trials), composer)
+        return SweepPlan(config, sweep.fixed, trials)
     from gnntrain.sweep.search_space import boundary_values, search_space
 
-    if is_search and not sweep.swept and not problems:
+    if is_ours and not sweep.swept and not problems:
         expects = "at least one key with values to search"
         hint = "as in 'trainer.lr=tag(log,interval(1e-4,1e-1))' or model.hidden_channels=64,128"
         problems.append(Problem("sweep", "optuna", expects, hint))

@@ -7,10 +7,11 @@ import itertools
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal, signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gnntrain.app import Composer
 from gnntrain.config import Config, ConfigError
@@ -22,7 +23,6 @@ from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.queue import TrialQueue
 from gnntrain.sweep.slots import Slots
 from gnntrain.sweep.workers import Outcome, TrialRequest, Worker, left_behind
 
@@ -33,6 +33,39 @@ _LOOK_SECONDS = 0.1
 _LAUNCHER_LOOK_SECONDS = 1.0
 # How long trials may take to save what they reached after Ctrl-C or SIGTERM.
 _GRACE_SECONDS = 40.0
+
+
+class TrialQueue:
+    """The trials of a grid; those of a search are a `Study`.
+
+    Args:
+        trials: Those that are known.
+        ended: The statuses of trials that are not trained again.
+
+    Attributes:
+        trials: All trials so far, by number.
+        num_trials: How many there will be.
+        ended: Trials that are not trained any more, when the sweep begins or goes on.
+    """
+
+    def __init__(
+        self, trials: Sequence[Trial], ended: Sequence[str] = ("completed", "pruned")
+    ) -> None:
+        self.trials = list(trials)
+        self.num_trials = len(self.trials)
+        self.ended = [trial for trial in self.trials if trial.status in ended]
+        self._waiting = deque(trial for trial in self.trials if trial.status not in ended)
+
+    def next(self) -> Trial | None:
+        """The next trial; None: there is none."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def should_prune(self, trial: Trial, epoch: int, epochs: int, value: float | None) -> bool:  # noqa: ARG002
+        """Whether a trial is hopeless after an epoch, by its validation metric."""
+        return False
+
+    def tell(self, trial: Trial) -> None:
+        """Take in how a trial ended. An interrupted one is asked for when the sweep goes on."""
 
 
 class TrialRunner:
@@ -74,7 +107,11 @@ class TrialRunner:
                         self._folder.write_trials(self._queue.trials)
                         worker = idle.pop()
                         busy[worker] = trial
-                        plain = None if config is None else _plain(config, trial, slots)
+                        plain = None
+                        if config is not None:
+                            run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
+                            config = config.model_copy(update={"run": run})
+                            plain = slots.share(config).to_dict()
                         overrides = tuple(trial.overrides)
                         worker.start(TrialRequest(trial.run_dir, plain, overrides, data))
                     if not busy:
@@ -229,11 +266,6 @@ class TrialRunner:
         finally:
             is_over.set()
             thread.join()
-
-
-def _plain(config: Config, trial: Trial, slots: Slots) -> dict[str, Any]:
-    run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
-    return slots.share(config.model_copy(update={"run": run})).to_dict()
 
 
 def _launch(launcher: JobLauncher, batch: Sequence[Trial]) -> list[Outcome]:

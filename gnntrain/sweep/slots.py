@@ -71,7 +71,13 @@ def plan_slots(config: Config, num_trials: int, gpus: Sequence[str] | None = Non
     elif gpus is None:
         variable, found = visible_gpus()
     if not found:
-        return _on_cores(1 if asked == "auto" else min(asked, num_trials), config)
+        ranks, cores = config.distributed.num_processes, available_cores()
+        count = 1 if asked == "auto" else min(asked, num_trials)
+        if count > 1 and count * ranks > cores:
+            expects = f"at most {max(1, cores // ranks)}: there are {cores} cores"
+            expects += f", and a trial takes {ranks}" if ranks > 1 else ""
+            raise ConfigError([Problem("sweep.jobs", str(asked), expects)])
+        return Slots([None] * count, threads=cores // (count * ranks) if count > 1 else None)
     if asked == "auto":
         each = 1 if wanted == "auto" else wanted
         count = min(num_trials, max(1, len(found) // each))
@@ -98,12 +104,3 @@ def visible_gpus() -> tuple[str, list[str]]:
     if named == [""]:
         return variable, list(map(str, range(count)))
     return variable, [name.strip() for name in named[:count]]
-
-
-def _on_cores(count: int, config: Config) -> Slots:
-    ranks, cores = config.distributed.num_processes, available_cores()
-    if count > 1 and count * ranks > cores:
-        expects = f"at most {max(1, cores // ranks)}: there are {cores} cores"
-        expects += f", and a trial takes {ranks}" if ranks > 1 else ""
-        raise ConfigError([Problem("sweep.jobs", str(config.sweep.jobs), expects)])
-    return Slots([None] * count, threads=cores // (count * ranks) if count > 1 else None)

@@ -29,7 +29,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.plan import SweepPlan
-from gnntrain.sweep.queue import TrialQueue
+from gnntrain.sweep.runner import TrialQueue
 from gnntrain.sweep.search_space import parsed_value, value_text
 
 _STATES = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnntrain.config import Config, SamplerConfig
-from gnntrain.config.resuming import changed_meaning
+from gnntrain.config import Config, SamplerConfig, changed_meaning
 
 
 @pytest.mark.parametrize("begun", ["auto", "numba", "triton"])

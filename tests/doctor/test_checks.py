@@ -16,7 +16,6 @@ from gnntrain.config import Config, RunConfig, SamplerConfig, SyntheticConfig, T
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.doctor import checks, ranks
 from gnntrain.errors import RunError
-from gnntrain.inventory import machine
 from gnntrain.reporting.tables import Check
 
 A100 = {"name": "A100", "memory_bytes": 2**36, "driver": "550.1"}
@@ -162,7 +161,7 @@ def test_who_computes_and_draws_depends_on_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(1, device, 2, 60))
-    monkeypatch.setattr(machine, "has_package", lambda _: True)
+    monkeypatch.setattr(checks, "find_spec", lambda _: True)
     found = by_name(checks.chosen_by_auto(Config.model_validate(sections)))
     assert kernels in found["kernels"].text
     assert f"({sampler}" in found["sampler"].text
@@ -195,7 +194,7 @@ def test_a_cache_of_kernels_that_cannot_be_written_is_noted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert by_name(checks.disk(Config()))["kernels"].judgement == "ok"
-    monkeypatch.setattr(machine, "may_write", lambda _: False)
+    monkeypatch.setattr(checks, "may_write", lambda _: False)
     assert "NUMBA_CACHE_DIR" in by_name(checks.disk(Config()))["kernels"].hint
 
 

@@ -64,7 +64,7 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     assert len(points) == sum(abs(value) < 1e300 for value in values)
 
 
-@pytest.mark.parametrize("num_epochs", [1, 2, 5, 12])
+@pytest.mark.parametrize("num_epochs", [1, 5])
 def test_few_epochs_have_no_ticks_between_them(tmp_path: Path, num_epochs: int) -> None:
     run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * num_epochs), {}))
     for figure in (figures.loss, figures.metric, figures.memory):

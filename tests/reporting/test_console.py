@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from gnntrain.data.summary import DataSummary
-from gnntrain.reporting.console import Console, start_pairs
+from gnntrain.reporting.console import Console
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.training.records import Summary
 from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
@@ -112,12 +112,6 @@ def test_a_notice_is_one_line_as_it_was_written() -> None:
     assert "[25, 10] :smile: [red]x[/red] long" in file.getvalue()
 
 
-def test_only_a_run_that_completed_offers_its_evaluation() -> None:
-    assert logged(SUMMARY, run_dir="my runs/a").endswith("gnntrain evaluate 'my runs/a'\n")
-    for end in (summary(status="interrupted"), summary(best_epoch=None)):
-        assert "gnntrain evaluate" not in logged(end)
-
-
 def test_numbers_that_are_not_finite_are_shown() -> None:
     file, nan = io.StringIO(), float("nan")
     with Console(file, width=80, live=True) as console:
@@ -132,7 +126,9 @@ def test_numbers_that_are_not_finite_are_shown() -> None:
 
 
 def labels_of(data: DataSummary | None) -> list[str]:
-    return [label for label, text in start_pairs(info(data=data)) if text and label]
+    file = io.StringIO()
+    Console(file).on_start(info(data=data))
+    return list(filter(None, (line[2:12].strip() for line in file.getvalue().splitlines()[2:])))
 
 
 def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:
@@ -140,19 +136,6 @@ def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:
     parts = ["ids", "labels", "features", "edges", "split", "left out"]
     assert labels_of(own)[2:8] == parts
     assert set(labels_of(READ)) - set(labels_of(None)) == {"split"}
-
-
-def test_the_start_tells_features_or_types_and_outputs() -> None:
-    assert "1 feature ·" in dict(start_pairs(info(num_features=1)))["graph"]
-    typed = dict(start_pairs(info(num_features=0, num_edge_types=90)))["graph"]
-    assert "1 node type, 90 edge types" in typed
-    assert "feature" not in typed
-    for task, number, words in (
-        *(("binary", 2, "2 classes"), ("multilabel", 12, "12 labels")),
-        ("continuous", 1, "1 target"),
-    ):
-        facts = dict(start_pairs(info(label_kind=task, num_classes=number)))
-        assert facts["graph"].endswith(words)
 
 
 def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

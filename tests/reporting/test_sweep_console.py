@@ -87,14 +87,6 @@ def test_the_bars_keep_to_the_width(width: int) -> None:
     assert any(re.match(r"0/3 trials .* ETA", line) for line in lines)
 
 
-@pytest.mark.parametrize(("width", "title"), [(50, "lr"), (80, "test accuracy"), (160, "curve")])
-def test_a_wider_terminal_shows_more_columns(width: int, title: str) -> None:
-    header = next(line for line in final_lines(shown(width)) if line.startswith("trial "))
-    assert title in header
-    assert "status" in header
-    assert len(header) <= width
-
-
 def test_seeds_are_told_as_mean_and_deviation() -> None:
     varied = [["model=gcn", "trainer.seed=0"], ["model=gcn", "trainer.seed=1"], ["model=sage"]]
     text = finished(
@@ -109,26 +101,6 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     assert ranked == ["2", "1", "0"]
 
 
-def test_a_log_gets_a_line_a_minute_while_no_trial_ends() -> None:
-    file, clock = io.StringIO(), Clock()
-    one = trials()[0]
-    with SweepConsole(file, clock=clock) as console:
-        console.on_start(3, [], "", [])
-        console.on_trial(one)
-        clock.now = 61
-        console.refresh()
-        console.on_info(one, INFO)
-        console.on_step(one, step())
-        clock.now = 122
-        for _ in range(9):
-            console.refresh()
-    told = [line for line in file.getvalue().splitlines() if "ETA" in line]
-    assert len(told) == 2
-    assert told[0].startswith("0/3 trials")
-    assert "starting" in told[0]
-    assert "epoch 1/3" in told[1]
-
-
 def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
     many = [trial(n, str(n), 64, val=n / 100, test=0.5, seconds=1.0) for n in range(20)]
     for one in many:
@@ -139,3 +111,12 @@ def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() ->
     assert [mark for _, mark, _ in shown] == ["*"] + [""] * 9
     assert [bool(status) for *_, status in shown] == [False] * 5 + [True] * 5
     assert "and 10 more in sweep.json, 10 pruned" in text
+
+
+def test_settings_over_other_splits_are_told() -> None:
+    varied = [[f"{LR}={n}", f"dataset.split={n}"] for n in range(2)]
+    many = [
+        Trial(n, [], f"/{n}", "completed", "accuracy", 0.5, 0.5, 1.0, varied=one)
+        for n, one in enumerate(varied)
+    ]
+    assert "are not ranked against those over split 0" in finished(many)

@@ -221,7 +221,7 @@ def test_no_more_than_a_chunk_is_computed_at_a_time(
     sizes = []
     batch = files._batch
 
-    def noted(result: files.Result, nodes: AnyArray) -> Any:
+    def noted(result: files.Result, nodes: torch.Tensor) -> Any:
         sizes.append(len(nodes))
         return batch(result, nodes)
 

@@ -18,7 +18,7 @@ from gnntrain.config import Config, OptunaSweepConfig
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.plan import SweepPlan
-from gnntrain.sweep.queue import TrialQueue
+from gnntrain.sweep.runner import TrialQueue
 from gnntrain.sweep.search_space import Space
 from gnntrain.sweep.study import Study
 from tests.reporting.samples import record_with_val
