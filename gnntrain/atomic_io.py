@@ -82,20 +82,17 @@ def remove_stale_drafts(path: Path) -> None:
     """Remove the drafts of killed writers of `path`: those that no process, on this or another
     machine, has locked. On a file system without locks they stay."""
     name_of_draft = re.compile(rf"\.{re.escape(path.name)}\.([0-9a-f]{{16}}|\d+)")
+    names: list[str] = []
     with suppress(OSError):
-        for name in os.listdir(path.parent):  # noqa: PTH208 - a match is rare, a path dear
-            if name_of_draft.fullmatch(name):
-                _remove_unlocked(path.with_name(name))
-
-
-def _remove_unlocked(draft: Path) -> None:
-    with suppress(OSError):
-        handle = _open(draft)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(draft)
-        finally:
-            os.close(handle)
+        names = os.listdir(path.parent)  # noqa: PTH208 - building Path objects is slow
+    for draft in (path.with_name(name) for name in names if name_of_draft.fullmatch(name)):
+        with suppress(OSError):
+            handle = _open(draft)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(draft)
+            finally:
+                os.close(handle)
 
 
 def _open(draft: Path) -> int:

@@ -92,7 +92,9 @@ def may_mend(error: BaseException) -> bool:
     """
     if isinstance(error, UserError | Diverged):
         return False
-    if isinstance(error, _TRANSIENT) or is_communication(error) or _is_gpus(error):
+    # torch's own class for a GPU that failed, which is not imported here.
+    is_gpus = any(kind.__qualname__ == "AcceleratorError" for kind in type(error).__mro__)
+    if isinstance(error, _TRANSIENT) or is_communication(error) or is_gpus:
         return True
     return error.__cause__ is not None and may_mend(error.__cause__)
 
@@ -103,11 +105,6 @@ def is_communication(error: BaseException) -> bool:
     if any(kind.__module__ == "torch.distributed" for kind in type(error).__mro__):
         return True
     return type(error) is RuntimeError and any(words in str(error) for words in _GLOO)
-
-
-def _is_gpus(error: BaseException) -> bool:
-    """Whether a GPU has failed: torch's own class, which is not imported here."""
-    return any(kind.__qualname__ == "AcceleratorError" for kind in type(error).__mro__)
 
 
 def exit_code(error: Exception) -> int:

@@ -23,7 +23,6 @@ from gnntrain.run_store import (
     ModelSignature,
     model_signature,
     recorded_store,
-    refuse_other_nodes,
     refuse_other_types,
 )
 from gnntrain.training.checkpoint import State, epoch_of, load_checkpoint, weights_of
@@ -239,7 +238,21 @@ def moved_axes(
             if is_known and is_whole and signature.has_other_nodes(graph, name):
                 axes.append(rows)
                 continue
-        refuse_other_nodes(signature, graph, name, subject=subject, learns_rows=learns_rows)
+        wanted, kind = signature.schema.num_features[name], f" of type {name}" * graph.is_hetero
+        if width != wanted:
+            raise UserError(
+                f"{subject} takes {wanted} features a node{kind}; the graph {graph.dataset} has "
+                f"{width}.",
+                "Give the features it was trained on, in the same order.",
+            )
+        if learns_rows and width == 0 and signature.has_other_nodes(graph, name):
+            number = signature.schema.num_nodes[name]
+            raise UserError(
+                f"{subject} has learnt a row for each of the {number:,} nodes{kind} that it was "
+                f"trained on, which have no features; the {len(graph.nodes[name]):,} of the graph "
+                f"{graph.dataset} are others.",
+                "Give these nodes features, and train on them.",
+            )
     if by_name and (signature.class_names, graph.class_names) != (None, None):
         what = "targets" if graph.task == "continuous" else "classes"
         before, after = _output_names(signature), _output_names(graph)

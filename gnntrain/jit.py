@@ -73,15 +73,12 @@ def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
 def _is_empty(module: ModuleType) -> bool:
     """Whether the module's kernels have a cache, and it is empty."""
     caches = [getattr(value, "_cache", None) for value in vars(module).values()]
-    files = [file for cache in caches if (file := getattr(cache, "_cache_file", None))]
-    return bool(files) and not any(map(_has_kernels, files))
-
-
-def _has_kernels(file: Any) -> bool:
-    try:
-        return bool(file._load_index())
-    except _UNREADABLE:
-        return False
+    files: list[Any] = [f for cache in caches if (f := getattr(cache, "_cache_file", None))]
+    for file in files:
+        with suppress(*_UNREADABLE):
+            if file._load_index():
+                return False
+    return bool(files)
 
 
 def _compile(compute: Callable[[], None]) -> None:

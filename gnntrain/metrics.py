@@ -209,7 +209,19 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
                 f"{', '.join(sorted(metric.label_kinds)) or 'empty'}.",
                 f"Give it some of {', '.join(LABEL_KINDS)}.",
             )
-    outputs, targets = _made_up(kind, num_outputs)
+    import torch
+
+    # Each class twice, where there are not too many, and rows enough for a metric of the best 100.
+    num_rows = max(4, min(max(100, 2 * num_outputs), (1 << 20) // num_outputs))
+    shape = (num_rows, num_outputs)
+    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    row, column = torch.arange(num_rows), torch.arange(num_outputs)
+    targets = row % max(2, num_outputs)
+    if kind == "continuous":
+        outputs = outputs.double()
+        targets = outputs.roll(1, 0)
+    elif kind == "multilabel":
+        targets = (row[:, None] + column) % 2
     for metric in map(get_metric, outside_metrics(kind)):
         try:
             value = metric.function(outputs, targets)
@@ -225,22 +237,6 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
                 f"It takes outputs and targets, here {list(outputs.shape)} and "
                 f"{list(targets.shape)}, and returns a number.",
             ) from error
-
-
-def _made_up(kind: LabelKind, num_outputs: int) -> tuple[Tensor, Tensor]:
-    """Outputs and targets, see `Compute`: each class twice, where there are not too many, and rows
-    enough for a metric of the best 100."""
-    import torch
-
-    num_rows = max(4, min(max(100, 2 * num_outputs), (1 << 20) // num_outputs))
-    shape = (num_rows, num_outputs)
-    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    row, column = torch.arange(num_rows), torch.arange(num_outputs)
-    if kind == "continuous":
-        return outputs.double(), outputs.double().roll(1, 0)
-    if kind == "multilabel":
-        return outputs, (row[:, None] + column) % 2
-    return outputs, row % max(2, num_outputs)
 
 
 def _sums(*values: Tensor) -> Tensor:

@@ -150,31 +150,6 @@ def refuse_other_types(
             )
 
 
-def refuse_other_nodes(
-    signature: ModelSignature, graph: Graph, name: NodeType, *, subject: str, learns_rows: bool
-) -> None:
-    """Refuse a graph whose nodes of one type have other features than a model was trained on, or
-    are others, where the model has learnt their rows (`learns_rows`)."""
-    wanted, number = (
-        getattr(signature.schema, what)[name] for what in ("num_features", "num_nodes")
-    )
-    given = graph.schema.num_features[name]
-    of_type = f" of type {name}" if graph.is_hetero else ""
-    if given != wanted:
-        raise UserError(
-            f"{subject} takes {wanted} features a node{of_type}; the graph {graph.dataset} has "
-            f"{given}.",
-            "Give the features it was trained on, in the same order.",
-        )
-    if learns_rows and wanted == 0 and signature.has_other_nodes(graph, name):
-        raise UserError(
-            f"{subject} has learnt a row for each of the {number:,} nodes{of_type} that it was "
-            f"trained on, which have no features; the {len(graph.nodes[name]):,} of the graph "
-            f"{graph.dataset} are others.",
-            "Give these nodes features, and train on them.",
-        )
-
-
 def _id_digest(nodes: Nodes) -> str | None:
     """A digest of the user's ids; None: nodes are called by their numbers."""
     return None if nodes.ids is None else blake2b(np.ascontiguousarray(nodes.ids).data).hexdigest()

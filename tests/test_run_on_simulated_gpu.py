@@ -177,6 +177,13 @@ def test_a_gpu_without_streams_and_pinned_memory_gives_them_too(
     assert all(copy.is_blocking for copy in steps)
 
 
+def test_tf32_is_for_a_gpu_that_is_asked_for_it(tmp_path: Path, stores: str) -> None:
+    on_gpu(tmp_path / "gpu", stores, "trainer.matmul_precision=high")
+    assert torch.get_float32_matmul_precision() == "high"
+    on_cpu(tmp_path / "cpu", stores, "trainer.matmul_precision=high")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_fp16_scales_the_loss(tmp_path: Path, stores: str) -> None:
     """The scaler waits for the device, to know whether a gradient is infinite."""
     traffic = on_gpu(tmp_path / "gpu", stores, "trainer.precision=fp16")

@@ -9,33 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import kernels, reference
+from gnntrain.compute import cpu, kernels, reference
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import (
-    Array,
-    adjacency_of,
-    array_of,
-    by_rows,
-    number_type,
-    numbers_by_edge,
-    table_of,
-)
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import launch
 from gnntrain.compute.operator import EXACT_TYPES, Edges, Operator, Sum
-from gnntrain.compute.reference import (
-    by_head,
-    columns_of,
-    destinations,
-    edge_sums,
-    end_sums,
-    exact_type,
-    fill_padding,
-    maxima,
-    sums_at,
-)
+from gnntrain.compute.reference import by_head, destinations, end_sums, exact_type, fill_padding
 
 _SLOPE = 0.2  # of the examples
 
@@ -73,11 +54,11 @@ class EdgeSoftmax(Operator):
         if loop_score is not None:
             alpha.masked_fill_((src == dst + self.edges.dst_offset).unsqueeze(1), -torch.inf)
         fill_padding(alpha, indptr, -torch.inf)
-        top = maxima(alpha, dst, indptr)
+        top = reference.maxima(alpha, dst, indptr)
         if loop_score is not None:
             top = torch.maximum(top, loop_score)
         alpha.sub_(top.index_select(0, dst)).exp_()
-        total = edge_sums(alpha, indptr)
+        total = reference.edge_sums(alpha, indptr)
         if loop_score is None:
             alpha.div_(total.index_select(0, dst))
             # The padding's destination may have no in-edge: not a number.
@@ -88,12 +69,12 @@ class EdgeSoftmax(Operator):
 
     def cpu(self) -> tuple[Tensor, Tensor]:
         score, edges = self.score, self.edges
-        alpha = numbers_by_edge(score, edges)
+        alpha = cpu.numbers_by_edge(score, edges)
         second = score.new_empty(edges.num_dst, score.shape[1])
         ends = _rows_or_none(self.target, score), _rows_or_none(self.loop_score, score)
-        given = (array_of(score), *ends, self.slope, edges.dst_offset), adjacency_of(edges)
-        outs, num_edges = (array_of(alpha), array_of(second)), len(edges.indices)
-        by_rows(len(second), num_edges, lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
+        given = (cpu.array_of(score), *ends, self.slope, edges.dst_offset), cpu.adjacency_of(edges)
+        outs, num_edges = (cpu.array_of(alpha), cpu.array_of(second)), len(edges.indices)
+        cpu.by_rows(len(second), num_edges, lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
         return alpha, second
 
     def cuda(self) -> tuple[Tensor, Tensor]:
@@ -179,10 +160,8 @@ class AttentionBackward(Operator):
         rows_grad = call.aggregate(*features, *total, "none", self.rows.dtype)
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr), by_loop
-        before_relu, parts = (
-            torch.ops.aten.leaky_relu_backward,
-            self.rows[:, width:].to(target.dtype),
-        )
+        before_relu = torch.ops.aten.leaky_relu_backward
+        parts = self.rows[:, width:].to(target.dtype)
         sums = end_sums(parts, target, src, dst, target.dtype)
         by_edge = fill_padding(before_relu(by_edge, sums, self.slope, False), indptr)
         by_source, by_target = (
@@ -200,27 +179,27 @@ class AttentionBackward(Operator):
         grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
         (num_dst, width), heads, edges, back = grad.shape, alpha.shape[1], self.edges, self.back
         features = LazyFeatures.of(self.rows)
-        means = array_of(alpha.new_empty(num_dst, heads))
-        given = array_of(grad), array_of(self.out), _rows_or_none(self.log_grad, alpha)
-        by_rows(num_dst, 0, lambda a, b: kernels.products_by_head(*given, a, b, means))
+        means = cpu.array_of(alpha.new_empty(num_dst, heads))
+        given = cpu.array_of(grad), cpu.array_of(self.out), _rows_or_none(self.log_grad, alpha)
+        cpu.by_rows(num_dst, 0, lambda a, b: kernels.products_by_head(*given, a, b, means))
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
-        by_edge = numbers_by_edge(alpha, edges)
+        by_edge = cpu.numbers_by_edge(alpha, edges)
         by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
         loops = _rows_or_none(self.loop_alpha, alpha), _rows_or_none(self.loop_weight, alpha)
-        shares = array_of(alpha), array_of(self.weight), *loops
+        shares = cpu.array_of(alpha), cpu.array_of(self.weight), *loops
         scores = _rows_or_none(target, alpha), self.slope, edges.dst_offset
         assert back.edge_ids is not None
-        out_edges = *adjacency_of(back), back.edge_ids.numpy()
-        gradients = array_of(grad).reshape(-1), means
-        arguments = table_of(features), out_edges, gradients, shares, scores
-        changes = array_of(by_edge), array_of(by_loop)
-        number = number_type(grad.dtype, self.rows.dtype)
+        out_edges = *cpu.adjacency_of(back), back.edge_ids.numpy()
+        gradients = cpu.array_of(grad).reshape(-1), means
+        arguments = cpu.table_of(features), out_edges, gradients, shares, scores
+        changes = cpu.array_of(by_edge), cpu.array_of(by_loop)
+        number = cpu.number_type(grad.dtype, self.rows.dtype)
 
         def task(start: int, stop: int) -> None:
-            out, memory = array_of(rows_grad[start:stop]), np.empty((2, width), number)
+            out, memory = cpu.array_of(rows_grad[start:stop]), np.empty((2, width), number)
             kernels.attention_gradient(*arguments, start, stop, out, *changes, memory)
 
-        by_rows(len(rows_grad), len(edges.indices), task)
+        cpu.by_rows(len(rows_grad), len(edges.indices), task)
         if target is None:
             return rows_grad, by_edge, by_loop
         total = Sum(edges.indptr, None)
@@ -230,35 +209,25 @@ class AttentionBackward(Operator):
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         found: dict[str, Operator] = {}
-        heads, width, edges, num_dst = 3, 15, given.edges, given.edges.num_dst
-        exact = exact_type(given.dtype)  # as models call the softmax
-        for name, call in EdgeSoftmax.examples(given).items():
-            assert isinstance(call, EdgeSoftmax)
-            call = call.map(
-                lambda v: v.to(exact) if isinstance(v, Tensor) and v.is_floating_point() else v
+        heads, edges, exact = 3, given.edges, exact_type(given.dtype)  # as models call the softmax
+        for name in ("scores by edge", "scores by node", "no extra loops"):
+            alpha, weight = (given.exact(given.num_edges, heads).to(exact) for _ in range(2))
+            loop_alpha, loop_weight, target = (
+                given.exact(edges.num_dst, heads).to(exact) for _ in range(3)
             )
-            rows, has_loops = given.rows(given.num_src, width), call.loop_score is not None
-            if call.target is not None:
-                rows = torch.cat([rows, given.rows(given.num_src, heads)], dim=1)
-                call.score = rows[:, width:].to(exact)
-                own = call.score[edges.dst_offset : edges.dst_offset + num_dst]
-                call.loop_score = F.leaky_relu(own + call.target, call.slope)
-            alpha, second = call.reference()
-            weight = 2 * alpha * (given.exact(*alpha.shape) > 0)
-            loop_weight = 2 * second * (given.exact(*second.shape) > 0) if has_loops else None
-            total = Sum(*edges, weight, loop=loop_weight)
-            features = LazyFeatures(rows[:, :width].contiguous())
-            out = Aggregate(features, total, "none", given.dtype).reference()
-            log_grad = given.exact(num_dst, heads).to(exact)
-            loops = (second, loop_weight, None) if has_loops else (None, None, log_grad)
-            scores: Any = *loops, call.target, call.slope, edges, given.back()
-            grad = given.rows(num_dst, width)
-            found[name] = AttentionBackward(grad, rows, out, alpha, weight, *scores)
+            by_node = name == "scores by node"
+            rows = given.rows(given.num_src, 15 + heads * by_node)
+            ends = given.rows(edges.num_dst, 15), rows, given.rows(edges.num_dst, 15)
+            loops: Any = loop_alpha, loop_weight, None
+            if name == "no extra loops":
+                loops = None, None, loop_alpha
+            scores = *loops, target if by_node else None, _SLOPE, edges, given.back()
+            found[name] = AttentionBackward(*ends, alpha, weight, *scores)
         return found
 
 
-def _rows_or_none(rows: Tensor | None, like: Tensor) -> Array:
-    return array_of(like.new_empty(0, 0) if rows is None else rows)
+def _rows_or_none(rows: Tensor | None, like: Tensor) -> cpu.Array:
+    return cpu.array_of(like.new_empty(0, 0) if rows is None else rows)
 
 
 class PairScores(Operator):
@@ -295,14 +264,14 @@ class PairScores(Operator):
         edges, exact = self.edges, exact_type(self.left.dtype, self.right.dtype)
         if self.att is not None:
             return self.reference()
-        out = numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
-        right = array_of(self.right.to(exact).contiguous())
-        given = table_of(LazyFeatures.of(self.left)), adjacency_of(edges), right
+        out = cpu.numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
+        right = cpu.array_of(self.right.to(exact).contiguous())
+        given = cpu.table_of(LazyFeatures.of(self.left)), cpu.adjacency_of(edges), right
 
         def task(start: int, stop: int) -> None:
-            kernels.edge_products(*given, start, stop, array_of(out))
+            kernels.edge_products(*given, start, stop, cpu.array_of(out))
 
-        by_rows(edges.num_dst, len(edges.indices), task)
+        cpu.by_rows(edges.num_dst, len(edges.indices), task)
         return out.to(exact_type(self.left.dtype))
 
     def cuda(self) -> Tensor:
@@ -347,15 +316,15 @@ class PairScoresBackward(Operator):
         flat, exact = att.flatten(), exact_type(att.dtype)
         left_grad, right_grad, att_grad = (torch.empty_like(part) for part in (left, right, flat))
         grad = fill_padding(self.grad.clone(), indptr)
-        for heads, columns in columns_of(left.shape[1], len(src), len(att)):
+        for heads, columns in reference.columns_of(left.shape[1], len(src), len(att)):
             pair = end_sums(left[:, columns], right[:, columns], src, dst, att.dtype)
             weight = grad[:, heads].unsqueeze(-1)
             scaled = (weight * by_head(flat[None, columns], weight.shape[1])).flatten(1)
             values = torch.ops.aten.leaky_relu_backward(scaled, pair, slope, False).to(exact)
             by_head(F.leaky_relu_(pair, slope), weight.shape[1]).mul_(weight)
             att_grad[columns] = pair.sum(0, dtype=exact)
-            left_grad[:, columns] = sums_at(values, back.edge_ids, back.indptr)
-            right_grad[:, columns] = edge_sums(values, indptr)
+            left_grad[:, columns] = reference.sums_at(values, back.edge_ids, back.indptr)
+            right_grad[:, columns] = reference.edge_sums(values, indptr)
         return left_grad, right_grad, att_grad.view(att.shape)
 
     def cuda(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -149,6 +149,9 @@ class TrainerConfig(Section):
     """Largest norm of the gradient: a longer one is scaled down; null: no limit."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the model; fp16 needs a GPU."""
+    matmul_precision: Literal["highest", "high"] = "highest"
+    """Products of float32 matrices on a GPU: exact, or (high) by tensor cores, which read TF32: its
+    numbers have 10 bits behind the point."""
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graph: bool = False

@@ -126,19 +126,11 @@ class Exchange:
     # -- connections
 
     def listen(self, host: str) -> tuple[str, int]:
-        """Listen at `host` if another rank may ask this one; return the address.
-
-        Raises:
-            RunError: `host` is not an address of this machine.
-        """
+        """Listen at `host`, an address of this machine, if another rank may ask this one; return
+        the address."""
         if self.owner is None or self._context.world_size == 1:
             return host, 0
-        try:
-            self._listening = listen(host, backlog=_BACKLOG)
-        except OSError as error:
-            raise RunError(
-                f"Rank {self._context.rank} cannot listen at {host}: {error.strerror or error}."
-            ) from error
+        self._listening = listen(host, backlog=_BACKLOG)
         self._listening.settimeout(0.05)
         self._start(self._accept, self._listening)
         return host, self._listening.getsockname()[1]
@@ -155,23 +147,21 @@ class Exchange:
         """
         self._addresses = addresses
         for _ in range(num_lanes):
-            others = (owner for owner in range(self.num_owners) if owner != self.owner)
-            self._lanes.put({owner: self._connected(owner) for owner in others})
-
-    def _connected(self, owner: int) -> socket.socket:
-        try:
-            address = self._addresses[self._asked[owner]]
-            connection = socket.create_connection(address, self._timeout)
-            self._connections.append(connection)
-            _limit(connection, self._timeout)
-            _prove(connection, self._token, b"caller", b"owner")
-        except OSError as error:
-            raise RunError(
-                f"{self._words(owner)} is out of reach of rank {self._context.rank}: "
-                f"{error.strerror or error}.",
-                "Let the machines of the run connect to each other, on any port.",
-            ) from error
-        return connection
+            lane: Lane = {}
+            for owner in set(range(self.num_owners)) - {self.owner}:
+                try:
+                    address = addresses[self._asked[owner]]
+                    lane[owner] = socket.create_connection(address, self._timeout)
+                    self._connections.append(lane[owner])
+                    _limit(lane[owner], self._timeout)
+                    _prove(lane[owner], self._token, b"caller", b"owner")
+                except OSError as error:
+                    raise RunError(
+                        f"{self._words(owner)} is out of reach of rank {self._context.rank}: "
+                        f"{error.strerror or error}.",
+                        "Let the machines of the run connect to each other, on any port.",
+                    ) from error
+            self._lanes.put(lane)
 
     def close_port(self) -> None:
         """Accept no more connections."""

@@ -279,14 +279,8 @@ class Watch:
 
 
 class Supervisor:
-    """Waits for the ranks of this machine, and ends them all if one fails or a signal requests it.
-
-    Args:
-        processes: The ranks' processes, in rank order.
-        control: The run control of this process.
-        log_dir: The folder of the ranks' logs.
-        timeout: Seconds that a rank waits for the others in a collective.
-    """
+    """Waits for the ranks of this machine, in rank order, and ends them all if one fails or a
+    signal requests it. They wait for each other in a collective for `timeout` seconds."""
 
     def __init__(
         self,

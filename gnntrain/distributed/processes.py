@@ -150,7 +150,8 @@ def run_ranks(machine: Launched, num_ranks: int) -> int:
     for local in range(num_ranks):
         number = machine.process * num_ranks + local
         own = {"RANK": str(number), "LOCAL_RANK": str(local)}
-        ranks.append(subprocess.Popen(sys.orig_argv, env=os.environ | common | own))
+        command = [sys.executable, *sys.orig_argv[1:]]
+        ranks.append(subprocess.Popen(command, env=os.environ | common | own))
 
     def pass_on(number: int, _frame: object) -> None:
         for rank in ranks:

@@ -48,8 +48,12 @@ def attend(
         `[num_dst, H·C]`, and `[num_dst, H]`: log Σ exp(score), −∞ for a destination without
         in-edges; with extra loops their weights, without gradients.
     """
-    score, target, loop = _exact(score, target, loop)
-    return _attend(rows, score, target, loop, adds_loops, slope, dropout, block)
+    dtypes = [part.dtype for part in (score, target, loop) if part is not None]
+    dtype = reduce(torch.promote_types, dtypes, torch.float32)
+    scores = [
+        part if part is None else part.to(dtype).contiguous() for part in (score, target, loop)
+    ]
+    return _attend(rows, *scores, adds_loops, slope, dropout, block)
 
 
 def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
@@ -66,44 +70,30 @@ def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
     return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0)
 
 
-def dot_score(block: Block, rows: Tensor, query: Tensor, heads: int) -> Tensor:
-    """rows[src] · query[dst] for every edge and head.
-
-    Args:
-        block: The edges.
-        rows: float `[num_src, H·C]`; some columns of a wider matrix are read in place.
-        query: float `[num_dst, H·C]`.
-        heads: H.
-
-    Returns:
-        `[num_edges, H]` in float32 or finer.
-    """
-    return _dot_score(rows, query, heads, block)
-
-
-def pair_score(block: Block, left: Tensor, right: Tensor, att: Tensor, slope: float) -> Tensor:
-    """att · leaky_relu(left[src] + right[dst]) for every edge and head (GATv2's score).
+def pair_score(
+    block: Block,
+    left: Tensor,
+    right: Tensor,
+    heads: int,
+    att: Tensor | None = None,
+    slope: float = 1.0,
+) -> Tensor:
+    """left[src] · right[dst], or att · leaky_relu(left[src] + right[dst]), for every edge and head.
 
     The backward pass computes the sums again.
 
     Args:
         block: The edges.
-        left: float `[num_src, H·C]`.
+        left: float `[num_src, H·C]`; some columns of a wider matrix are read in place.
         right: float `[num_dst, H·C]`.
-        att: float `[H, C]`.
+        heads: H.
+        att: float `[H, C]` (GATv2's); None: the products (HGT's).
         slope: Of the leaky ReLU for negative values.
 
     Returns:
         `[num_edges, H]` in float32 or finer.
     """
-    return _pair_score(left, right, att, slope, block)
-
-
-def _exact(*parts: Tensor | None) -> list[Tensor | None]:
-    """The tensors in their common type, at least float32."""
-    dtypes = [part.dtype for part in parts if part is not None]
-    dtype = reduce(torch.promote_types, dtypes, torch.float32)
-    return [part if part is None else part.to(dtype).contiguous() for part in parts]
+    return _pair_score(left, right, att, heads, slope, block)
 
 
 class _Attend(torch.autograd.Function):
@@ -152,36 +142,20 @@ class _Attend(torch.autograd.Function):
         return rows_grad, scores_grad, None, loop_grad if has_loops else None, *[None] * 4
 
 
-class _DotScore(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, query: Tensor, heads: int, block: Block) -> Tensor:
-        ctx.save_for_backward(rows, query)
-        ctx.block = block
-        score: Tensor = ops.pair_scores(rows, query, None, heads, 1.0, *block.edges)
-        return score
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, query = ctx.saved_tensors
-        block: Block = ctx.block
-        grad_rows = grad_query = None
-        if ctx.needs_input_grad[0]:
-            arguments = *LazyFeatures.of(query).arguments(), *Sum(*block.transposed(), grad)
-            grad_rows = ops.aggregate(*arguments, "none", rows.dtype)
-        if ctx.needs_input_grad[1]:
-            arguments = *LazyFeatures.of(rows).arguments(), *Sum(*block.edges, grad)
-            grad_query = ops.aggregate(*arguments, "none", query.dtype)
-        return grad_rows, grad_query, None, None
-
-
 class _PairScore(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, left: Tensor, right: Tensor, att: Tensor, slope: float, block: Block
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        att: Tensor | None,
+        heads: int,
+        slope: float,
+        block: Block,
     ) -> Tensor:
-        left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
-        score: Tensor = ops.pair_scores(left, right, att, len(att), slope, *block.edges)
+        if att is not None:
+            left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
+        score: Tensor = ops.pair_scores(left, right, att, heads, slope, *block.edges)
         ctx.save_for_backward(left, right, att)
         ctx.slope, ctx.block = slope, block
         return score
@@ -189,11 +163,18 @@ class _PairScore(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        block: Block = ctx.block
-        arguments = *ctx.saved_tensors, ctx.slope, *block.edges, *block.transposed()
-        return *ops.pair_scores_backward(grad, *arguments), None, None
+        left, right, att = ctx.saved_tensors
+        edges, back = ctx.block.edges, ctx.block.transposed()
+        if att is not None:
+            parts = left, right, att, ctx.slope
+            return *ops.pair_scores_backward(grad, *parts, *edges, *back), None, None, None
+        grads = []
+        for rows, by, like in ((right, back, left), (left, edges, right)):
+            total = Sum(*by)._replace(edge_weight=grad)
+            features = LazyFeatures.of(rows).arguments()
+            grads.append(ops.aggregate(*features, *total, "none", like.dtype))
+        return *grads, None, None, None, None
 
 
 _attend: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply
-_dot_score: Callable[..., Tensor] = _DotScore.apply
 _pair_score: Callable[..., Tensor] = _PairScore.apply

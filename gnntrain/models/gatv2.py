@@ -26,7 +26,7 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
         assert isinstance(z, Tensor)  # of `transform`
         right: Tensor = self.lin_r(x_dst)
         att = self.att.squeeze(0)
-        score = pair_score(block, z, right, att, self.negative_slope)
+        score = pair_score(block, z, right, self.heads, att, self.negative_slope)
         z_dst = z[block.dst_offset : block.dst_offset + block.num_dst]
         pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
         loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0

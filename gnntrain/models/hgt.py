@@ -16,7 +16,7 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.attention import attend, dot_score, relation_shares
+from gnntrain.models.attention import attend, pair_score, relation_shares
 from gnntrain.models.base import HeteroGNN, HeteroScaffold
 from gnntrain.models.conv import HeteroConv, Rows, SourceKey
 from gnntrain.models.plain import LayerTypes
@@ -91,7 +91,8 @@ class BlockHGTConv(HeteroConv, nn.Module):
             source = sources[edge_type]
             assert isinstance(source, Tensor)  # of `transform`
             keys, values = source.chunk(2, dim=1)
-            part, log_sum = attend(block, values, score=dot_score(block, keys, own, self.heads))
+            score = pair_score(block, keys, own, self.heads)
+            part, log_sum = attend(block, values, score=score)
             rows.append(by_head(part, self.heads))
             sums.append(log_sum)
         weighted = torch.stack(rows) * relation_shares(sums).unsqueeze(-1)

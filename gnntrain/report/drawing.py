@@ -84,8 +84,8 @@ class Panel:
         self, artist: Any, x: Numbers, y: Numbers, texts: Iterable[str], label: str = ""
     ) -> None:
         """Make an artist part of a series, and its points answer the mouse."""
-        is_line = isinstance(artist, Line2D)
-        color = artist.get_color() if is_line else artist.get_facecolor() if label else INK
+        is_line = isinstance(artist, Line2D)  # of a collection the first colour
+        color: Any = artist.get_color() if is_line else np.ravel(artist.get_facecolor())[:4]
         self.colors.setdefault(label, to_hex(color))
         artist.set_gid(f"series-{[*self.colors].index(label)}-{len(self.points)}")
         found = list(zip(map(float, x), map(float, y), texts, strict=True))

@@ -23,7 +23,6 @@ from gnntrain.reporting.text import (
 )
 from gnntrain.reporting.trials import Group
 
-_MANY_EPOCHS = 60
 _LABEL_LENGTH = 48
 _BINS_PER_DECADE = 12
 _BINS = 40
@@ -104,24 +103,17 @@ def time(panel: Panel, run: ReportedRun) -> None:
     """Seconds of each epoch, stacked by phase."""
     panel.by_x = True
     seconds = phase_seconds(run.records)
-    epochs = seconds.index.tolist()
-    half = 0.44 if len(epochs) <= _MANY_EPOCHS else 0.5
-    edges = [epoch + end for epoch in epochs for end in (-half, half)]
-    bottom = np.zeros(len(epochs))
-    for name, (label, color) in PHASES.items():
-        heights = seconds[name].to_numpy()
-        if heights.any():
-            # One patch draws all bars: NaN between two.
-            top, base = (
-                np.stack([level, np.full_like(level, np.nan)], axis=1).ravel()[:-1]
-                for level in (bottom + heights, bottom)
-            )
-            bottom = bottom + heights
-            bars = panel.axes.stairs(top, edges, baseline=base, fill=True, color=color)
-            texts = [f"{label} {format_seconds(height)}" for height in heights]
-            panel.add(bars, epochs, bottom, texts, label)
+    seconds = seconds.loc[:, seconds.any()]
+    epochs, heights = seconds.index.tolist(), seconds.to_numpy().T
+    tops = heights.cumsum(axis=0)
+    edges = [epoch + end for epoch in epochs for end in (-0.5, 0.5)]
+    colors = [PHASES[name][1] for name in seconds]
+    areas = panel.axes.stackplot(edges, heights.repeat(2, axis=1), colors=colors)
+    for area, name, height, top in zip(areas, seconds, heights, tops, strict=True):
+        label = PHASES[name][0]
+        panel.add(area, epochs, top, [f"{label} {format_seconds(one)}" for one in height], label)
     # The first epoch compiles: it would make all others invisible.
-    totals = np.sort(bottom)
+    totals = np.sort(tops[-1])
     is_visible = len(totals) < 2 or totals[-1] <= 3 * totals[-2]
     panel.from_zero(totals if is_visible else totals[:-1])
     panel.epochs("seconds")

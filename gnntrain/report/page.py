@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from gnntrain.reporting.text import (
     format_seconds,
     shown_metric,
 )
-from gnntrain.reporting.trials import Group, rank
+from gnntrain.reporting.trials import rank
 from gnntrain.training.records import json_safe
 
 Page = dict[str, Any]
@@ -94,50 +94,13 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
         run: The best of them.
         found: Its graph and findings.
     """
-    graph, projection, training = found.graph, found.projection, None
-    page: Page
-    if len(runs) == 1:
-        if run.records:
-            phases = tables.phases_table(run)
-            is_gpu = run.records[-1].gpu_memory_bytes is not None
-            beside = tables.background_seconds(run.records)
-            training = {
-                "phases": phases if phases.rows else None,
-                "clock": "The GPU's time." if is_gpu else "Time of rank 0.",
-                "background": " and ".join(f"{n} {format_seconds(s)}" for n, s in beside.items()),
-            }
-        page = {
-            "title": run.name,
-            "lead": _lead(run, graph),
-            "status": run.status,
-            "error": run.summary.get("error") or "",
-            "notes": [*_notes_of_run(run), *found.notes],
-            "keys": [*_keys_of_run(run, graph)],
-            "comparison": None,
-        }
-    else:
-        groups, keys = groups_of(runs), differences(runs)
-        lead = f"They differ in {', '.join(keys) or 'no key'}."
-        if len(groups) < len(runs):
-            lead += f" Runs that differ in seed or split alone are a setting: {len(groups)} in all."
-        page = {
-            "title": f"{len(runs)} runs on {', '.join(dict.fromkeys(one.dataset for one in runs))}",
-            "lead": lead,
-            "status": "",
-            "error": "",
-            "notes": [*_notes_of_several(runs, groups), *found.notes],
-            "keys": [*_keys_of_several(runs, groups, run)],
-            "comparison": {
-                "groups": groups,
-                "runs": runs,
-                "is_tested": any(one.best.get("test") for one in runs),
-            },
-        }
+    graph, projection = found.graph, found.projection
+    page = _of_one(run, graph) if len(runs) == 1 else _of_several(runs, run)
     data = from_plain(run.summary.get("data")) or (graph.summary if graph else None)
     positive = found.positive if found.scores else run.summary.get("positive_class")
     names = found.names or [name for name, _ in found.targets]
     return page | {
-        "training": training,
+        "notes": [*page["notes"], *found.notes],
         "run": run,
         "metric": shown_metric(run.metric or "metric"),
         "best_epoch": run.result.best_epoch,
@@ -149,68 +112,89 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
     }
 
 
-def _lead(run: ReportedRun, graph: Graph | None) -> str:
-    parameters, ranks = run.summary.get("num_parameters"), run.summary.get("world_size")
-    model = f"{run.model} with {parameters:,} parameters" if parameters else run.model
+def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
+    """The head of a run's page, and its training."""
+    summary, config, records = run.summary, run.config, run.records
+    parameters, ranks = summary.get("num_parameters"), summary.get("world_size")
     size = f" ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)" if graph else ""
     prefix = "sampler.fan_outs."  # by edge type, else of all
-    by_type = {k.removeprefix(prefix): v for k, v in run.config.items() if k.startswith(prefix)}
-    fan_outs = as_typed(by_type or run.config.get("sampler.fan_outs"))
-    is_full = run.config.get("sampler.name") == "full"
+    by_type = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
+    fan_outs = as_typed(by_type or config.get("sampler.fan_outs"))
     words = [
-        f"{model} on {run.dataset}{size}",
-        "trained on the full graph" if is_full else f"fan-outs {fan_outs}",
+        f"{run.model}{f' with {parameters:,} parameters' if parameters else ''}"
+        f" on {run.dataset}{size}",
+        "trained on the full graph"
+        if config.get("sampler.name") == "full"
+        else f"fan-outs {fan_outs}",
         *([counted(ranks, "rank")] if ranks else []),
-        f"seed {run.config.get('trainer.seed')}",
+        f"seed {config.get('trainer.seed')}",
     ]
-    return f"{', '.join(words)}."
-
-
-def _notes_of_run(run: ReportedRun) -> Iterator[str]:
+    notes = []
     if run.status != "completed":
         killed = " (it was probably killed)" * (run.status == "unfinished")
-        asked = run.config.get("trainer.epochs")
-        yield f"Status {run.status}{killed}: {len(run.records)} of {asked} epochs were trained."
-    if replaced := (run.summary.get("kernels") or {}).get("replaced"):
-        yield f"Triton's kernels were replaced where they failed: {', '.join(replaced)}."
-    if nan := sum(not math.isfinite(record.train_loss) for record in run.records):
-        yield f"The training loss of {counted(nan, 'epoch')} is not a finite number."
-    if not run.records:
-        yield "No epoch was finished."
-    elif not any(record.metrics for record in run.records):
-        yield "No epoch was evaluated, so there is no metric."
-
-
-def _keys_of_run(run: ReportedRun, graph: Graph | None) -> Iterator[Key]:
-    summary, metric = run.summary, shown_metric(run.metric or "")
+        asked = config.get("trainer.epochs")
+        notes.append(f"Status {run.status}{killed}: {len(records)} of {asked} epochs were trained.")
+    if replaced := (summary.get("kernels") or {}).get("replaced"):
+        names = ", ".join(replaced)
+        notes.append(f"Triton's kernels were replaced where they failed: {names}.")
+    if nan := sum(not math.isfinite(record.train_loss) for record in records):
+        notes.append(f"The training loss of {counted(nan, 'epoch')} is not a finite number.")
+    if not records:
+        notes.append("No epoch was finished.")
+    elif not any(record.metrics for record in records):
+        notes.append("No epoch was evaluated, so there is no metric.")
+    keys: list[Key] = []
+    metric = shown_metric(run.metric or "")
     if run.best:
         split = next(name for name in ("test", "val", "train") if name in run.best)
         others = [name for name in ("val", "train") if name in run.best and name != split]
         more = " · ".join(f"{name} {format_metric(run.score(name))}" for name in others)
-        yield f"{split} {metric}", format_metric(run.score(split)), more
-        more = f"by val {metric}, of {len(run.records)} trained"
-        yield "best epoch", str(run.result.best_epoch), more
-    if run.records:
-        last = run.records[-1]
-        yield "train loss", format_loss(last.train_loss), f"in epoch {last.epoch}"
+        keys.append((f"{split} {metric}", format_metric(run.score(split)), more))
+        more = f"by val {metric}, of {len(records)} trained"
+        keys.append(("best epoch", str(run.result.best_epoch), more))
+    training = None
+    if records:
+        last, phases = records[-1], tables.phases_table(run)
+        keys.append(("train loss", format_loss(last.train_loss), f"in epoch {last.epoch}"))
+        beside = tables.background_seconds(records).items()
+        training = {
+            "phases": phases if phases.rows else None,
+            "clock": "The GPU's time." if last.gpu_memory_bytes else "Time of rank 0.",
+            "background": " and ".join(f"{name} {format_seconds(s)}" for name, s in beside),
+        }
     if summary.get("seconds_total") is not None:
-        each = format_seconds(summary.get("seconds_per_epoch"))
-        yield "time", format_seconds(summary["seconds_total"]), f"{each} an epoch"
+        each = f"{format_seconds(summary.get('seconds_per_epoch'))} an epoch"
+        keys.append(("time", format_seconds(summary["seconds_total"]), each))
     if summary.get("edges_per_s") is not None:
-        seeds = format_rate(summary.get("seeds_per_s"))
-        yield "edges/s", format_rate(summary["edges_per_s"]), f"{seeds} seeds/s"
+        seeds = f"{format_rate(summary.get('seeds_per_s'))} seeds/s"
+        keys.append(("edges/s", format_rate(summary["edges_per_s"]), seeds))
     if summary.get("peak_rss_bytes"):
         gpu = summary.get("peak_gpu_bytes")
         more = f"{format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
-        yield "memory", format_bytes(summary["peak_rss_bytes"]), more
+        keys.append(("memory", format_bytes(summary["peak_rss_bytes"]), more))
     if graph is not None:
         sizes = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
-        yield "nodes", f"{graph.num_nodes:,}", f"{format_rate(graph.num_edges)} edges · {sizes}"
+        more = f"{format_rate(graph.num_edges)} edges · {sizes}"
+        keys.append(("nodes", f"{graph.num_nodes:,}", more))
+    return {
+        "title": run.name,
+        "lead": f"{', '.join(words)}.",
+        "status": run.status,
+        "error": summary.get("error") or "",
+        "notes": notes,
+        "keys": keys,
+        "comparison": None,
+        "training": training,
+    }
 
 
-def _notes_of_several(
-    runs: Sequence[ReportedRun], groups: Sequence[Group[ReportedRun]]
-) -> Iterator[str]:
+def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
+    """The head of a page of several runs, and their comparison."""
+    groups, differing = groups_of(runs), differences(runs)
+    lead = f"They differ in {', '.join(differing) or 'no key'}."
+    if len(groups) < len(runs):
+        lead += f" Runs that differ in seed or split alone are a setting: {len(groups)} in all."
+    notes = []
     incomplete = [run for run in runs if run.status != "completed"]
     if incomplete:
         errors = [" ".join(str(run.summary.get("error") or "").split()) for run in incomplete]
@@ -220,29 +204,40 @@ def _notes_of_several(
         ]
         if len(named) > _NAMED_RUNS:
             named[_NAMED_RUNS:] = [f"and {len(named) - _NAMED_RUNS} more, see the table of runs"]
-        yield f"{len(incomplete)} of {len(runs)} runs did not complete: {'; '.join(named)}."
+        number = f"{len(incomplete)} of {len(runs)} runs"
+        notes.append(f"{number} did not complete: {'; '.join(named)}.")
     ranked = rank(groups)
     if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
-        first, number = ranked[0].runs[0], sum(len(group.runs) for group in ranked)
+        first, number = ranked[0].runs[0], counted(sum(len(g.runs) for g in ranked), "run")
         over = f", split {', '.join(ranked[0].splits)}" * bool(ranked[0].splits)
-        yield (
+        notes.append(
             "Runs of different data sets, splits, metrics or positive classes are not ranked "
-            f"against each other: the best run is of the {counted(number, 'run')} on "
+            f"against each other: the best run is of the {number} on "
             f"{first.dataset}{over}, by {shown_metric(first.metric or '')}."
         )
-
-
-def _keys_of_several(
-    runs: Sequence[ReportedRun], groups: Sequence[Group[ReportedRun]], best: ReportedRun
-) -> Iterator[Key]:
-    split, leader = "test" if best.best.get("test") else "val", rank(groups)[0]
-    label = f"best setting: {leader.varied[0]}"
-    yield f"{split} {shown_metric(best.metric or '')}", str(leader.spread(split)), label
-    yield "best run", format_metric(best.score(split)), best.name
-    completed = sum(run.status == "completed" for run in runs)
-    yield "runs", str(len(runs)), f"{completed} completed"
-    yield "settings", str(len(groups)), "that differ in more than seed or split"
+    split, leader = "test" if best.best.get("test") else "val", ranked[0]
+    name = f"{split} {shown_metric(best.metric or '')}"
+    keys = [
+        (name, str(leader.spread(split)), f"best setting: {leader.varied[0]}"),
+        ("best run", format_metric(best.score(split)), best.name),
+        ("runs", str(len(runs)), f"{len(runs) - len(incomplete)} completed"),
+        ("settings", str(len(groups)), "that differ in more than seed or split"),
+    ]
     seconds = [run.summary["seconds_total"] for run in runs if run.summary.get("seconds_total")]
     if seconds:
         longest = f"the longest run {format_seconds(max(seconds))}"
-        yield "time", format_seconds(sum(seconds)), longest
+        keys.append(("time", format_seconds(sum(seconds)), longest))
+    return {
+        "title": f"{len(runs)} runs on {', '.join(dict.fromkeys(run.dataset for run in runs))}",
+        "lead": lead,
+        "status": "",
+        "error": "",
+        "notes": notes,
+        "keys": keys,
+        "comparison": {
+            "groups": groups,
+            "runs": runs,
+            "is_tested": any(run.best.get("test") for run in runs),
+        },
+        "training": None,
+    }

@@ -22,6 +22,7 @@ from gnntrain.training.records import EpochRecord
 
 _TOP_MISTAKES = 20
 _WORST_NODES = 10
+_SHOWN_APART = ("command", "packages", "memory_bytes", "gpus", "variables", "jobs")
 _OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
 _DEGREES = ("median degree", "mean degree", "largest degree", "nodes without an in-edge")
 PHASES = {
@@ -263,25 +264,14 @@ def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[st
         found: `env.json`.
         kernels: `kernels` of `summary.json`; empty where it is not known.
     """
-    sections = {
-        "machine": {
-            **{key: found.get(key) for key in ("time", "platform", "cpu")},
-            "cores": found.get("cores_available"),
-            "memory": format_bytes(found.get("memory_bytes")),
-            "gpus": ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none",
-            "cuda": found.get("cuda") or "none",
-            "rocm": found.get("rocm"),
-        },
-        "operators": {
-            "kernels": kernels.get("kernels"),
-            **{name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()},
-        },
-        "software": {
-            "python": found.get("python"),
-            **(found.get("packages") or {}),
-            "git commit": found.get("git_commit"),
-        },
+    machine = {key.replace("_", " "): found[key] for key in found if key not in _SHOWN_APART}
+    machine |= {
+        "memory": format_bytes(found.get("memory_bytes")),
+        "gpus": ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none",
     }
+    replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
+    operators = {"kernels": kernels.get("kernels"), **replaced}
+    sections = {"machine": machine, "operators": operators, "software": found.get("packages") or {}}
     shown = {
         title: [(name, str(value), False) for name, value in values.items() if value is not None]
         for title, values in sections.items()

@@ -61,7 +61,39 @@ class Console(Display):
         self._task = self.bars.add_task(
             "", total=info.epochs, completed=info.first_epoch - 1, state=""
         )
-        self.start(start_pairs(info))
+        sizes = [
+            f"{info.num_nodes:,} nodes",
+            f"{info.num_edges:,} edges",
+            counted_inputs(info.num_features, info.num_node_types, info.num_edge_types),
+            counted_outputs(info.num_classes, info.label_kind),
+        ]
+        training = [
+            counted(info.epochs, "epoch"),
+            f"{counted(info.steps_per_epoch, 'step')} an epoch",
+            f"{counted(info.global_batch_size, 'seed')} a step",
+            f"seed {info.seed}",
+        ]
+        # A warning says what the model does not read of edges.
+        read = [] if info.data is None else info.data.lines(besides=EDGES_ALONE)
+        if info.data is not None and not info.data.ids:  # not a user's own graph
+            read = [line for line in read if line[0] == "split"]
+        self.start(
+            [
+                ("dataset", info.dataset),
+                ("graph", DOT.join(sizes)),
+                ("positive", info.positive_class),
+                *read,
+                ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
+                ("", shown_path(info.store_path)),
+                ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
+                ("weights", info.initial_weights),
+                ("sampler", info.sampler),
+                *[("", line) for line in info.placement],
+                ("training", DOT.join(training)),
+                ("device", info.device),
+                ("run", shown_path(info.run_dir)),
+            ]
+        )
 
     def on_step(self, progress: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
@@ -187,41 +219,6 @@ def _curve(values: Sequence[float], to_text: Callable[[float | None], str], widt
     return f"{sparkline(values, max(1, min(_CURVE, width - len(ends) - 2)))}  {ends}"
 
 
-def start_pairs(info: RunInfo) -> Pairs:
-    """The facts at a run's start, each with its label."""
-    sizes = [
-        f"{info.num_nodes:,} nodes",
-        f"{info.num_edges:,} edges",
-        counted_inputs(info.num_features, info.num_node_types, info.num_edge_types),
-        counted_outputs(info.num_classes, info.label_kind),
-    ]
-    training = [
-        counted(info.epochs, "epoch"),
-        f"{counted(info.steps_per_epoch, 'step')} an epoch",
-        f"{counted(info.global_batch_size, 'seed')} a step",
-        f"seed {info.seed}",
-    ]
-    # A warning says what the model does not read of edges.
-    read = [] if info.data is None else info.data.lines(besides=EDGES_ALONE)
-    if info.data is not None and not info.data.ids:  # not a user's own graph
-        read = [line for line in read if line[0] == "split"]
-    return [
-        ("dataset", info.dataset),
-        ("graph", DOT.join(sizes)),
-        ("positive", info.positive_class),
-        *read,
-        ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
-        ("", shown_path(info.store_path)),
-        ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
-        ("weights", info.initial_weights),
-        ("sampler", info.sampler),
-        *[("", line) for line in info.placement],
-        ("training", DOT.join(training)),
-        ("device", info.device),
-        ("run", shown_path(info.run_dir)),
-    ]
-
-
 class SweepConsole(Display):
     """Shows a sweep. Use it as a context manager, so that the terminal is restored in any case."""
 
@@ -314,8 +311,8 @@ class SweepConsole(Display):
                 pruned = sum(trial.status == "pruned" for trial in rest)
                 more = f"and {len(rest)} more in sweep.json" + f", {pruned} pruned" * bool(pruned)
                 self.block(more)
+        has_splits = len({group.splits for group in results.groups if group.counted}) > 1
         if results.repeated:
-            has_splits = len({group.splits for group in results.groups if group.counted}) > 1
             cells = []
             for group in results.groups[:_MOST_RANKED]:
                 pruned = len(group.runs) - len(group.counted)
@@ -331,8 +328,9 @@ class SweepConsole(Display):
             self.line(" " * INDENT, f"mean ± standard deviation over {over}")
             titles = [*["splits"] * has_splits, "trials", f"val {name}", f"test {name}"]
             self.block(rows(["", *titles], cells))
-        if results.unranked:
-            self.note(results.unranked)
+        if has_splits:
+            first = ", ".join(results.groups[0].splits)
+            self.note(f"settings over other splits are not ranked against those over split {first}")
         times = [format_seconds(seconds)]
         own = [trial.seconds for trial in results.trials if trial.seconds is not None]
         if own:

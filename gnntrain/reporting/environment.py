@@ -104,45 +104,33 @@ def _output(*command: str) -> str | None:
 def visible_gpus() -> list[dict[str, Any]]:
     """Name, memory and driver of every GPU that ``nvidia-smi`` or ``rocm-smi`` lists, else of those
     of Apple or Intel that torch sees."""
-    return _nvidia_gpus() or _amd_gpus() or _torch_gpus()
-
-
-def _nvidia_gpus() -> list[dict[str, Any]]:
+    found: list[tuple[str, int | None, str | None]] = []
     query = "--query-gpu=name,memory.total,driver_version"
-    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
-    rows = csv.reader((text or "").splitlines(), skipinitialspace=True)
-    return [_gpu(row[0], row[1], row[2], unit=2**20) for row in rows if len(row) == 3]
+    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits") or ""
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) == 3:
+            found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
+    if not found:
+        flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+        with contextlib.suppress(ValueError):  # no JSON
+            cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags) or "{}")
+            driver = cards.pop("system", {}).get("Driver version")
+            for card in cards.values():
+                facts = {key.lower(): value for key, value in card.items()}
+                name = facts.get("card series") or facts.get("device name") or "AMD GPU"
+                size = facts.get("vram total memory (b)", "")
+                found.append((name, int(size) if size.isdigit() else None, driver))
+    if not found:
+        with contextlib.suppress(ImportError):  # torch is not installed, or is broken
+            import torch
 
+            from gnntrain import devices
 
-def _amd_gpus() -> list[dict[str, Any]]:
-    flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
-    try:
-        found: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags) or "{}")
-    except ValueError:
-        return []
-    driver, gpus = found.pop("system", {}).get("Driver version"), []
-    for card in found.values():
-        facts = {key.lower(): value for key, value in card.items()}
-        name = facts.get("card series") or facts.get("device name") or "AMD GPU"
-        gpus.append(_gpu(name, facts.get("vram total memory (b)", ""), driver))
-    return gpus
-
-
-def _gpu(name: str, memory: str, driver: str | None, unit: int = 1) -> dict[str, Any]:
-    size = int(memory) * unit if memory.isdigit() else None
-    return {"name": name, "memory_bytes": size, "driver": driver}
-
-
-def _torch_gpus() -> list[dict[str, Any]]:
-    try:
-        import torch
-
-        from gnntrain import devices
-    except ImportError:  # torch is not installed, or is broken
-        return []
-    kind, number = next(iter(devices.gpus_here().items()), ("cpu", 0))
-    found = [devices.describe(torch.device(kind, i)) for i in range(number) if kind != "cuda"]
-    return [{"name": name, "memory_bytes": size, "driver": None} for name, size in found]
+            kind, number = next(iter(devices.gpus_here().items()), ("cpu", 0))
+            if kind != "cuda":
+                here = (devices.describe(torch.device(kind, i)) for i in range(number))
+                found = [(*described, None) for described in here]
+    return [{"name": name, "memory_bytes": size, "driver": driver} for name, size, driver in found]
 
 
 def _git_commit(source: Path) -> str | None:

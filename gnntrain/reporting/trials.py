@@ -175,14 +175,6 @@ class SweepResults:
         """The best trial of the best group."""
         return next((trial for group in self.groups[:1] for trial in group.counted), None)
 
-    @property
-    def unranked(self) -> str:
-        """A sentence where some groups are not ranked against the first; else empty."""
-        if len({group.splits for group in self.groups if group.counted}) < 2:
-            return ""
-        splits = ", ".join(self.groups[0].splits)
-        return f"settings over other splits are not ranked against those over split {splits}"
-
     def ranked(self, status: str) -> list[Trial]:
         """The trials in this state, the best validation metric first."""
         return sorted((t for t in self.trials if t.status == status), key=lambda t: t.cost)

@@ -226,6 +226,7 @@ def test_chunks_of_a_block_without_destinations_read_nothing(device: str) -> Non
     indptr, indices = torch.zeros(1, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
     block, nothing = Block(indptr, indices, 1).to(device), torch.empty(0, 4, device=device)
     with chunks_of(2):
-        score = pair_score(block, nothing.new_ones(1, 4), nothing, nothing.new_ones(2, 2), 0.2)
+        att = nothing.new_ones(2, 2)
+        score = pair_score(block, nothing.new_ones(1, 4), nothing, 2, att, 0.2)
         out, _ = attend(block, nothing.new_ones(1, 4), score=score, loop=nothing[:, :2])
     assert out.shape == (0, 4)

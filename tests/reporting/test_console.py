@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from gnntrain.data.summary import DataSummary
-from gnntrain.reporting.console import Console, start_pairs
+from gnntrain.reporting.console import Console
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.training.records import Summary
 from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
@@ -126,7 +126,9 @@ def test_numbers_that_are_not_finite_are_shown() -> None:
 
 
 def labels_of(data: DataSummary | None) -> list[str]:
-    return [label for label, text in start_pairs(info(data=data)) if text and label]
+    file = io.StringIO()
+    Console(file).on_start(info(data=data))
+    return list(filter(None, (line[2:12].strip() for line in file.getvalue().splitlines()[2:])))
 
 
 def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:

@@ -111,3 +111,12 @@ def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() ->
     assert [mark for _, mark, _ in shown] == ["*"] + [""] * 9
     assert [bool(status) for *_, status in shown] == [False] * 5 + [True] * 5
     assert "and 10 more in sweep.json, 10 pruned" in text
+
+
+def test_settings_over_other_splits_are_told() -> None:
+    varied = [[f"{LR}={n}", f"dataset.split={n}"] for n in range(2)]
+    many = [
+        Trial(n, [], f"/{n}", "completed", "accuracy", 0.5, 0.5, 1.0, varied=one)
+        for n, one in enumerate(varied)
+    ]
+    assert "are not ranked against those over split 0" in finished(many)
