@@ -45,10 +45,9 @@ _EXPERIMENT = (
 
 @dataclass(frozen=True)
 class Composed:
-    """A checked configuration, and the overrides as they were typed."""
+    """A checked configuration."""
 
     config: Config
-    overrides: list[str]
 
     @property
     def yaml(self) -> str:
@@ -138,7 +137,7 @@ class Composer:
             raise ConfigError(
                 replace(one, place=places.get(one.key)) for one in error.problems
             ) from None
-        return Composed(config, list(overrides))
+        return Composed(config)
 
 
 def recompose_config(

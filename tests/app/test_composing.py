@@ -26,7 +26,6 @@ def only_problem(*overrides: str) -> Problem:
 def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
     composed = compose_config(["experiment=cora_gat", "run.name=x"])
     assert from_dict(yaml.safe_load(composed.yaml)) == composed.config
-    assert composed.overrides == ["experiment=cora_gat", "run.name=x"]
 
 
 def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
