@@ -72,8 +72,11 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     """The directory that a path, a name under ``root`` or ``latest`` means.
 
     Raises:
-        UserError: there is none, with the names nearest to it.
+        UserError: there is none, with the names nearest to it; or it is something else.
     """
+    if not isinstance(run, str | Path):  # a notebook's mistake
+        hint = 'Give its directory, as in infer(summary["run"]).'
+        raise UserError(f"a {type(run).__name__} is no run", hint)
     if str(run) == LATEST:
         # a file system may know no symbolic links
         runs = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)
