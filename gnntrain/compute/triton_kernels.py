@@ -290,6 +290,8 @@ def pair_scores(
         else:
             pair = row + own[None, :]
             products = factor[None, :] * tl.where(pair > 0, pair, pair * slope)
+        # Of a row columns behind the head's may be read, too, and be not a number.
+        products = tl.where(is_column[None, :], products, 0)
         score = tl.sum(products, axis=1).to(result.dtype.element_ty)
         tl.store(result + edge.to(tl.int64) * K.HEADS + head, score, mask=edge < last)
 

@@ -193,6 +193,18 @@ def test_attention_survives_huge_scores(sign: int, device: str) -> None:
 
 
 @each_registration
+@pytest.mark.parametrize("att", [False, True])
+def test_scores_read_nothing_beside_a_heads_columns(att: bool, device: str) -> None:
+    block = full_block(graph_of(3, [(0, 2), (1, 2)]), 2, 3).to(device)
+    rows, weight = torch.ones(3, 16, device=device), torch.ones(2, 5, device=device)
+    rows[:, 5:] = torch.nan  # the second head's, and what stands beside both
+    right = torch.ones(1, 10, device=device)
+    score = pair_score(block, rows[:, :10], right, 2, weight if att else None)
+    assert score.isnan().tolist() == [[False, True]] * 2
+    assert score[:, 0].tolist() == [10.0 if att else 5.0] * 2
+
+
+@each_registration
 @pytest.mark.parametrize("place", [0, 30, 69])
 def test_not_a_number_is_the_maximum_wherever_it_stands(place: int, device: str) -> None:
     x = torch.zeros(70, 1, device=device)
