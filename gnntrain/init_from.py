@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
     return InitialWeights(str(run.path), epoch, num_taken, sum(parameters.values()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Axis:
     """What a dimension of some weights counts: features or rows of a node type, or outputs.
 
@@ -130,7 +131,7 @@ class Axis:
     doubled: tuple[GraphSchema, int]
     is_named: bool = True
 
-    @property
+    @cached_property
     def source(self) -> Int64Array:
         """By place here the place in the run, −1 for what begins fresh."""
         if not self.is_named:

@@ -162,9 +162,12 @@ def model_signature(run: RunDirectory) -> ModelSignature:
         UserError: The run did not record it, or the record is damaged.
     """
     record = run.store_record()
+    if record is None or record.learnt is None:
+        told = f"{run.shown} does not record its model: an older gnntrain wrote it."
+        raise UserError(told, "Train it anew.")
     try:
         # As JSON: of Python's objects, strictness takes none but a `ModelSignature`.
-        learnt = json.dumps(None if record is None else record.learnt)
+        learnt = json.dumps(record.learnt)
         return TypeAdapter(ModelSignature).validate_json(learnt, strict=True)
     except ValidationError as error:
         first = error.errors()[0]

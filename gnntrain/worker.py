@@ -136,7 +136,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 listener.on_start(info)
             name, reads_weights = config.model.name, model.needs.weight
             unread = unread_edges(graph, name, reads_weights=reads_weights)
-            spreads = spread_warnings(model_signature(run), config.dataset)
+            spreads, record = list[str](), run.store_record()
+            if record is not None and record.learnt is not None:  # None: an older run goes on
+                spreads = spread_warnings(model_signature(run), config.dataset)
             for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()

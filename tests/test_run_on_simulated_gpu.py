@@ -180,7 +180,7 @@ def test_a_gpu_without_streams_and_pinned_memory_gives_them_too(
 def test_tf32_is_for_a_gpu_that_is_asked_for_it(tmp_path: Path, stores: str) -> None:
     on_gpu(tmp_path / "gpu", stores, "trainer.matmul_precision=high")
     assert torch.get_float32_matmul_precision() == "high"
-    on_cpu(tmp_path / "cpu", stores, "trainer.matmul_precision=high")
+    on_gpu(tmp_path / "exact", stores)
     assert torch.get_float32_matmul_precision() == "highest"
 
 

@@ -22,6 +22,7 @@ from hydra.errors import HydraException
 from gnntrain.config import Config, FilesConfig, PluginConfig
 from gnntrain.config.mistakes import UNKNOWN, section_class
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import bracket_depth, key_lines, read_yaml
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
@@ -177,7 +178,8 @@ def with_file(
     parsed = [one[0] for text in texts if (one := parse_override(text)) is not None]
     new = {o.key_or_group: not o.is_delete() and o.value() for o in parsed if is_choice(o, groups)}
     raw = {str(key): section for key, section in raw.items()}
-    entries, chosen = raw.pop("defaults", []), dict[str, object]()
+    has_defaults, chosen = "defaults" in raw, dict[str, object]()
+    entries = raw.pop("defaults", [])
     for entry in entries if isinstance(entries, list) else [entries]:
         for key, option in entry.items() if isinstance(entry, dict) else [(entry, None)]:
             group = str(key).removeprefix("override ").strip().removeprefix("/")
@@ -188,7 +190,7 @@ def with_file(
                 problems.append(Problem("defaults", shown(entry), expects))
     direct = [key for key in raw if key in groups and isinstance(raw[key], str | list)]
     chosen |= {key: raw.pop(key) for key in direct}
-    is_whole = not (chosen or entries)
+    is_whole = not (chosen or has_defaults)
     if is_whole and "experiment" in new:
         expects = "no experiment beside a whole configuration"
         problems.append(Problem("", files[0], expects, "leave one of them out"))
@@ -198,7 +200,9 @@ def with_file(
     values: list[str] = []
     for group, section in raw.items():
         if group not in groups:  # Hydra's own section would name code to call
-            problems.append(Problem(group, shown(section), UNKNOWN, did_you_mean(group, groups)))
+            hint = did_you_mean(group, groups)
+            for key, value in flattened({group: section}).items():
+                problems.append(Problem(key, shown(value), UNKNOWN, hint))
         elif not isinstance(section, dict):
             values.append(f"++{group}={written(section)}")
         else:
@@ -219,7 +223,11 @@ def with_file(
                 there = {key: section[key] for key in section if key not in kept}
                 place = f"{group}={shown(new[group])} takes the place of {group}={shown(there)}"
                 _say_once(f"{files[0]}: {place}")
-            values += [f"++{group}.{key}={written(value)}" for key, value in kept.items()]
+            for key, value in kept.items():
+                if re.fullmatch(r"[\w-]+", str(key)):
+                    values.append(f"++{group}.{key}={written(value)}")
+                else:
+                    problems.append(Problem(f"{group}.{key}", shown(value), UNKNOWN))
     choices = [f"{group}={written(option)}" for group, option in chosen.items() if group not in new]
     places = {key: f"{files[0]}, line {line}" for key, line in key_lines(content).items()}
     for override in parsed:

@@ -65,7 +65,8 @@ class Command:
     def examples(self) -> list[str]:
         """Command lines that run as they are."""
         lines = (line.strip() for line in self.help.splitlines())
-        return [line for line in lines if line.startswith("gnntrain ")]
+        found = [line for line in lines if line.startswith("gnntrain ")]
+        return found or [f"gnntrain {self.run.__name__} {self.usage}"]  # by `python -OO`
 
     @property
     def takes_keys(self) -> bool:

@@ -124,7 +124,9 @@ def candidates(line: str) -> dict[str, str]:
     elif current.startswith("-"):
         found = {flag: str(settings["help"]) for flag, settings in options.items()}
     else:
-        typed = [word for word in before[has_command:] if "=" not in word and word[0] != "-"]
+        typed = [
+            word for word in before[has_command:] if "=" not in word and not word.startswith("-")
+        ]
         found = {one: COMMANDS[one].summary for one in COMMANDS if not before}
         if command.most and not typed and "=" not in current:
             found |= dict.fromkeys(_first_words(command.usage.split()[0].strip("[]")), "")

@@ -9,7 +9,6 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from gnntrain.commands.base import command
@@ -58,7 +57,7 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
         from gnntrain.distributed.processes import run_ranks
         from gnntrain.run import saved_config
 
-        with suppress(GnntrainError):  # `lead` tells it
+        try:
             if arguments.command == "resume":
                 config = recompose_config(saved_config(arguments.words[0]), arguments.overrides)
             else:
@@ -68,10 +67,14 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
                     config_path=arguments.config_path,
                     config_name=arguments.config_name,
                 ).config
-            num_gpus = training_device(config.trainer, gpus_here())[1]
-            num_ranks = found.num_ranks or num_gpus or config.distributed.num_processes
-            if num_ranks > 1:
-                return run_ranks(found, num_ranks)
+        except GnntrainError:
+            if not found.is_main:  # such as for a file that is on another machine alone
+                raise
+            return lead(arguments)  # which tells it with all others
+        num_gpus = training_device(config.trainer, gpus_here())[1]
+        num_ranks = found.num_ranks or num_gpus or config.distributed.num_processes
+        if num_ranks > 1:
+            return run_ranks(found, num_ranks)
     # torch would warn, on every rank, of each address that has no name. It reads this when loaded.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from gnntrain.distributed.rendezvous import meeting

@@ -45,7 +45,8 @@ class Gather(Operator):
         return out
 
     def cuda(self) -> Tensor:
-        out = torch.empty_like(self.fake(), device=self.features.device)
+        size = self.stop - self.start, self.features.num_features
+        out = torch.empty(size, dtype=self.dtype, device=self.features.device)
         launch("gather_rows", self, out, out.shape[1], num_rows=len(out))
         return out
 

@@ -234,6 +234,8 @@ def _fan_outs(config: Config, is_typed: bool | None) -> Iterator[Contradiction]:
         elif is_by_type and sampler.fan_out_scope == "node":
             expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
         elif any(len(of_type) != num_layers for of_type in lists):
+            if isinstance(fan_outs, Mapping):
+                fan_outs = {t: one for t, one in fan_outs.items() if len(one) != num_layers}
             expects = f"one number a layer: model.num_layers={num_layers}"
         else:
             continue

@@ -101,8 +101,10 @@ def _meant(path: str, kind: type[Section], raw: Mapping[str, Any]) -> str | None
         owners = [n for n in variants.names() if key in variants.choose({"name": n}).model_fields]
         if owners:
             few = "|".join(owners[:3]) + ("|..." if len(owners) > 3 else "")
-            name = variants.choose(raw[section]).model_fields["name"].default
-            return f"a key of {section}={few}, not of {section}={raw[section].get('name', name)}"
+            given = raw.get(section)
+            given = given if isinstance(given, Mapping) else {}
+            name = variants.choose(given).model_fields["name"].default
+            return f"a key of {section}={few}, not of {section}={given.get('name', name)}"
     known = [*_keys(kind, raw)]
     same = [one for one in known if one.endswith(f".{key}")]
     siblings = [one for one in known if one.rpartition(".")[0] == section]

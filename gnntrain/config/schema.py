@@ -151,7 +151,7 @@ class TrainerConfig(Section):
     """Arithmetic of the model; fp16 needs a GPU."""
     matmul_precision: Literal["highest", "high"] = "highest"
     """Products of float32 matrices on a GPU: exact, or (high) by tensor cores, which read TF32: its
-    numbers have 10 bits behind the point."""
+    numbers have 10 bits behind the point, also in the run's own evaluation."""
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graph: bool = False

@@ -24,14 +24,11 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from gnntrain.config.problems import ConfigError
+from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
 """Plain data by name."""
-
-# pydantic has a deprecated method of the name that the key `schema` must have.
-warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
 
 AnyFanOuts = Sequence[int] | Mapping[str, Sequence[int]]
 """In-neighbours a node by hop, of all edge types or by edge type: see `TypedFanOuts`."""
@@ -86,6 +83,12 @@ else:
         mistakes are told with those of the whole.
         """
 
+        def __new__(meta, *args: Any, **keys: Any) -> type:
+            with warnings.catch_warnings():
+                # pydantic has a deprecated method of the name that the key `schema` must have.
+                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
+                return super().__new__(meta, *args, **keys)
+
         def __call__(cls, /, **keys: Any) -> Section:
             from gnntrain.config.mistakes import mistakes
 
@@ -116,6 +119,17 @@ class Section(BaseModel, metaclass=_SectionType):
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:  # noqa: ARG003
         """The class that these keys make a section of: this one."""
         return cls
+
+    if not TYPE_CHECKING:  # that it is frozen is known to type checkers
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name.startswith("_"):
+                super().__setattr__(name, value)
+                return
+            expects = "no change: a configuration is frozen"
+            hint = f"make a changed copy: config.changed(section={{'{name}': {value!r}}})"
+            key = f"{type(self).__name__}.{name}"
+            raise ConfigError([Problem(key, shown(value), expects, hint)])
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, judged as those of a new section are.

@@ -130,7 +130,11 @@ class Exchange:
         the address."""
         if self.owner is None or self._context.world_size == 1:
             return host, 0
-        self._listening = listen(host, backlog=_BACKLOG)
+        try:
+            self._listening = listen(host, backlog=_BACKLOG)
+        except OSError as error:
+            rank = self._context.rank
+            raise RunError(f"Rank {rank} cannot listen at {host}: {error}.") from error
         self._listening.settimeout(0.05)
         self._start(self._accept, self._listening)
         return host, self._listening.getsockname()[1]
@@ -316,6 +320,8 @@ class Exchange:
         try:
             yield
         except OSError as error:
+            if self._is_closed:
+                raise RunError(f"'{name}' was called while the exchange was closed.") from error
             what, hint = f"was lost during '{name}': {error.strerror or error}", None
             if isinstance(error, BlockingIOError):  # see `_limit`
                 what = f"has not answered '{name}' for {self._timeout:g} s"

@@ -108,10 +108,13 @@ class LaunchPlan:
             launched, name = rendezvous.launched, socket.gethostname()
             device = rendezvous.gather("device", device)[0]
             if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
+                hint = f"Start the program by `torchrun --nproc-per-node {num_ranks}`."
+                if launched.launcher == "submitit":
+                    hint = f"Set hydra.launcher.tasks_per_node={num_ranks}: each task is a rank."
                 raise UserError(
                     f"{launched.launcher} has started one process on {name}, which is to have "
                     f"{num_ranks} ranks.",
-                    f"Start the program by `torchrun --nproc-per-node {num_ranks}`.",
+                    hint,
                 )
             machines, threads = rendezvous.machines, rendezvous.cores
             num_ranks = len(machines)

@@ -87,7 +87,7 @@ class _Variables:
         given = self.text("MASTER_PORT", "PET_MASTER_PORT") or str(port)
         if not address:
             raise UserError(
-                "MASTER_ADDR is not set, but RANK and WORLD_SIZE are.",
+                "MASTER_ADDR is not set, and the launcher's variables name no host.",
                 "Set it to the address of process 0's machine, or start with torchrun or srun.",
             )
         if not given.isdecimal() or not 0 < int(given) < 1 << 16:
@@ -125,7 +125,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
             has_store=variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
             is_on_one_machine=local_size == world_size or _is_loopback(address),
         )
-    elif variables.text("PET_NNODES"):
+    elif variables.text("PET_NNODES") not in ("", "1"):
         found = _kubeflow(variables)
     else:
         found = _slurm(variables) or _skypilot(variables) or _submitit_local(variables)
@@ -176,8 +176,6 @@ def _kubeflow(variables: _Variables) -> Launched | None:
             f"PET_NNODES={nodes} is set: a number of machines that changes needs torchrun.",
             "Let the container's command be `torchrun -m gnntrain …`, or fix the number.",
         )
-    if nodes == "1":
-        return None
     machine, machines = variables.share("PET_NODE_RANK", "PET_NNODES")
     num_ranks = int(ranks) if ranks.isdecimal() else None
     address, port = variables.place("PET_MASTER_ADDR")

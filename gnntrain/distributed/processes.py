@@ -137,9 +137,15 @@ def run_ranks(machine: Launched, num_ranks: int) -> int:
         num_ranks: Ranks of each machine.
 
     Returns:
-        The exit code: of a rank that has not been killed, if one has failed.
+        The exit code: 0; that of a rank whose failure would only happen again; else
+        `RESTART_CODE`, or that of a signal.
     """
     ranks: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        for rank in ranks:
+            rank.send_signal(number)
+
     common = {
         "TORCHELASTIC_RUN_ID": machine.launcher,
         "MASTER_ADDR": machine.address,
@@ -147,21 +153,21 @@ def run_ranks(machine: Launched, num_ranks: int) -> int:
         "WORLD_SIZE": str(machine.num_processes * num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
     }
-    for local in range(num_ranks):
-        number = machine.process * num_ranks + local
-        own = {"RANK": str(number), "LOCAL_RANK": str(local)}
-        command = [sys.executable, *sys.orig_argv[1:]]
-        ranks.append(subprocess.Popen(command, env=os.environ | common | own))
-
-    def pass_on(number: int, _frame: object) -> None:
-        for rank in ranks:
-            rank.send_signal(number)
-
     for number in HANDLED:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, pass_on)
-    codes = [rank.wait() for rank in ranks]
-    return max(codes) or (RESTART_CODE if any(codes) else 0)
+    try:
+        for local in range(num_ranks):
+            rank = machine.process * num_ranks + local
+            own = {"RANK": str(rank), "LOCAL_RANK": str(local)}
+            command = [sys.executable, *sys.orig_argv[1:]]
+            ranks.append(subprocess.Popen(command, env=os.environ | common | own))
+    except OSError:
+        pass_on(signal.SIGTERM, None)  # too many processes: those that have begun end
+        raise
+    codes = {rank.wait() for rank in ranks}
+    lasting = [code for code in (1, 2) if code in codes]  # another start would not mend them
+    return max(lasting, default=max(0, *codes) or (RESTART_CODE if any(codes) else 0))
 
 
 def unblock_signals() -> None:

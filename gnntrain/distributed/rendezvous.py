@@ -380,9 +380,23 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
 
 
 def _serve(found: Launched) -> tuple[str, Any]:
-    """Serve the run's store at the address at which the others look for process 0."""
+    """Serve the run's store at the address at which the others look for process 0. A cluster may
+    not know its name yet."""
+    until = time.monotonic() + _NAME_SECONDS
+    while True:
+        try:
+            host = _address(found)
+            break
+        except socket.gaierror as error:
+            if time.monotonic() > until:
+                raise RankLost(
+                    f"MASTER_ADDR={found.address}, process 0's own address, is not known: "
+                    f"{error.strerror or error}.",
+                    "Set it to an address or a name of its machine.",
+                    [0],
+                ) from error
+        time.sleep(_LOOK_SECONDS)
     try:
-        host = _address(found)
         return host, serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
     except OSError as error:
         raise UserError(

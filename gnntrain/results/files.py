@@ -151,10 +151,7 @@ def _write_csv(file: IO[bytes], result: Result) -> None:
         has_formulas = has_formulas or not safe.equals(column)
         return safe if result.spreadsheet_safe else column
 
-    header, names = (
-        io.StringIO(newline=""),
-        _batch(result, torch.arange(0)).schema.names,
-    )
+    header, names = io.StringIO(newline=""), _batch(result, torch.arange(0)).schema.names
     csv.writer(header, lineterminator="\n").writerow(checked(pa.array(names)).to_pylist())
     file.write(header.getvalue().encode())
     for nodes in result.chunks():

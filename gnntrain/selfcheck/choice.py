@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
@@ -70,7 +71,7 @@ def kernel_choice(
     faults: dict[str, str] = {}
     if find_spec("triton") is None:
         faults[_TRITON] = "the package triton is not installed"
-    else:  # evaluation computes in fp32
+    elif _is_first(device_type, rendezvous):  # evaluation computes in fp32
         precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
         seconds = SECONDS if asked == "auto" else math.inf
         for gpu in kinds_of_gpus(device_type):
@@ -98,6 +99,16 @@ def kernel_choice(
     return KernelChoice("torch") if _TRITON in faults else KernelChoice("triton", faults)
 
 
+def _is_first(device_type: str, rendezvous: Rendezvous | None) -> bool:
+    """Whether this process is the first one of its machine with its kinds of GPU."""
+    if rendezvous is None:
+        return True
+    names = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
+    kinds = [*zip(rendezvous.machines, rendezvous.gather("kinds of GPUs", names), strict=True)]
+    process = rendezvous.launched.process
+    return kinds.index(kinds[process]) == process
+
+
 def takes_triton(asked: str, device_type: str) -> bool:
     """Whether Triton's kernels are wanted here. A run that asks for them may be evaluated on a CPU,
     which takes its own, but for Triton's interpreter in tests."""
@@ -117,7 +128,8 @@ def kinds_of_gpus(device_type: str) -> list[GPU]:
     if len(kinds) == 1:
         return [GPU(kinds.pop(), driver, f"{device_type}:0")]
     devices = [f"{device_type}:{number}" for number in range(torch.cuda.device_count())]
-    return [GPU(", ".join([device, *sorted(kinds)]), driver, device) for device in devices]
+    names = sorted(kinds) or [socket.gethostname()]  # unknown: another machine checks its own
+    return [GPU(", ".join([device, *names]), driver, device) for device in devices]
 
 
 def self_check(

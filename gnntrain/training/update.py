@@ -76,8 +76,8 @@ class Update:
             num_steps=num_steps,
             higher_is_better=task.metric.higher_is_better,
         )
-        is_exact = not is_gpu(context.device)
-        torch.set_float32_matmul_precision("highest" if is_exact else config.matmul_precision)
+        if is_gpu(context.device):
+            torch.set_float32_matmul_precision(config.matmul_precision)
         self._dtype = _AUTOCAST.get(config.precision)
         if self._dtype == torch.bfloat16:
             prepare_autocast()
