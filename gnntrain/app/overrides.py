@@ -328,7 +328,7 @@ def written(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(written, value)) + "]"
     if not isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, default=str)  # a YAML file may hold a date
     # In Hydra's quotes a backslash is itself, except before a quote and at the end.
     escaped = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', value)
     return '"' + re.sub(r"(\\+)$", lambda match: match[1] * 2, escaped) + '"'

@@ -124,17 +124,11 @@ class Aggregate(Operator):
     def cuda(self) -> Tensor:
         """Hubs' edges are summed in chunks, see `triton_kernels.reduce_rows`."""
         total, features, root, out = self.total, self.features, self.root, self.fake()
-        heads = max(total.heads, total.loop_heads)  # the kernel takes as many of both
-
-        def by_head(factors: Tensor | None) -> Tensor | None:
-            return None if factors is None else factors.view(len(factors), -1).expand(-1, heads)
-
-        total = total._replace(edge_weight=by_head(total.edge_weight), loop=by_head(total.loop))
         num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
         width = self.out_width // 2 if root == "beside" else self.out_width
         chunks = num_chunks(total.num_edges(features), total.max_in_edges) if len(out) else 0
         more: dict[str, Any] = {"dst_offset": total.dst_offset, "num_rows": len(out)}
-        more |= {"total": total, "heads": heads, "skip_own": total.skip_own, "num_loops": num_loops}
+        more |= {"heads": total.heads, "skip_own": total.skip_own, "num_loops": num_loops}
         more |= {"CHUNK": launching.CHUNK_EDGES if chunks else 0, "partial": None}
         if chunks:
             partial = out.new_empty(chunks, width, dtype=exact_type(out.dtype))

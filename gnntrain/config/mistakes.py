@@ -115,7 +115,8 @@ def _meant(path: str, kind: type[Section], raw: Mapping[str, Any]) -> str | None
     else:
         pool = siblings if section else [*reversed(known), *GROUPS]
         by_name = {one.rpartition(".")[2]: one for one in pool}
-        found = [by_name.get(nearest(key, by_name) or "", "")]
+        # Of all keys some is a little like any word.
+        found = [by_name.get(nearest(key, by_name, 0.55 if section else 0.6) or "", "")]
     return f"did you mean {' or '.join(found)}?" if all(found) else None
 
 

@@ -48,9 +48,9 @@ class Layers(torch.nn.Module):
     linear map where widths differ. one_hot: node types without features have one-hot input, see
     `LayerTypes`: the number of matrices that all edge types share, or 0: each has its own.
 
-    model(x, edge_index, edge_weight, n_id_dict): features and edges; of typed graphs by type.
-    n_id_dict: the nodes of a batch, int64 [num_nodes] of each type whose rows are learnt. None: all
-    nodes of the graph of training, in order.
+    model(x, edge_index, more): features and edges; of typed graphs by type. `more` is edge_weight,
+    or of typed graphs the nodes of a batch, int64 [num_nodes] of each type whose rows are learnt.
+    None: all nodes of the graph of training, in order.
     """
 
     def __init__(
@@ -143,21 +143,19 @@ class Layers(torch.nn.Module):
     def make_table(self, num_nodes: int, width: int, parts: int) -> Any:  # noqa: ARG002
         return torch.nn.Embedding(num_nodes, width)
 
-    def forward(
-        self, x: Any, edge_index: Any, edge_weight: Any = None, n_id_dict: Any = None
-    ) -> Any:
+    def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
         target, h, state = self.schema.target, {}, None
         for t in self.num_inputs:
             rows = x[t] if self.is_typed and t not in self.tables else x
             if t in self.tables:
-                nodes = slice(None) if n_id_dict is None else n_id_dict[t]
+                nodes = slice(None) if more is None else more[t]
                 rows = self.tables[t].weight[nodes]
             h[t] = self.start(t, rows)
         for i, conv in enumerate(self.convs):
             if self.is_typed:
                 out = conv(h, {edge: edge_index[edge] for edge in self.edge_types[i]})
             else:
-                out = {target: conv(h[target], edge_index, edge_weight)}
+                out = {target: conv(h[target], edge_index, more)}
             h = {t: self.update(i, t, rows, h[t]) for t, rows in out.items()}
             state = self.jk_update(i, state, h[target])
         return self.readout(state)

@@ -58,7 +58,7 @@ def kernel_choice(
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
     that a launcher has started, every process does, with their `rendezvous`: of those with one kind
-    of GPU the first one checks, and the others wait. CUDA does not start in this process.
+    of GPU and one cache the first one checks, and the others wait. CUDA does not start in this process.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.
@@ -71,7 +71,7 @@ def kernel_choice(
     faults: dict[str, str] = {}
     if find_spec("triton") is None:
         faults[_TRITON] = "the package triton is not installed"
-    elif _is_first(device_type, rendezvous):  # evaluation computes in fp32
+    else:  # evaluation computes in fp32
         precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
         seconds = SECONDS if asked == "auto" else math.inf
         for gpu in kinds_of_gpus(device_type):
@@ -97,16 +97,6 @@ def kernel_choice(
             failed,
         )
     return KernelChoice("torch") if _TRITON in faults else KernelChoice("triton", faults)
-
-
-def _is_first(device_type: str, rendezvous: Rendezvous | None) -> bool:
-    """Whether this process is the first one of its machine with its kinds of GPU."""
-    if rendezvous is None:
-        return True
-    names = sorted(gpu.name for gpu in kinds_of_gpus(device_type))
-    kinds = [*zip(rendezvous.machines, rendezvous.gather("kinds of GPUs", names), strict=True)]
-    process = rendezvous.launched.process
-    return kinds.index(kinds[process]) == process
 
 
 def takes_triton(asked: str, device_type: str) -> bool:
