@@ -58,7 +58,7 @@ def kernel_choice(
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
     that a launcher has started, every process does, with their `rendezvous`: of those with one kind
-    of GPU and one cache the first one checks, and the others wait. CUDA does not start in this process.
+    of GPU and one cache the first one checks, and the others wait. CUDA does not start here.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.
