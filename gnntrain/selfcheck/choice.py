@@ -72,7 +72,8 @@ def kernel_choice(
     kinds = {cache_file(gpu).name: gpu for gpu in kinds_of_gpus(device_type)} if has_triton else {}
     if rendezvous is not None:
         before = rendezvous.gather("kinds of GPUs", [*kinds])[: rendezvous.launched.process]
-        kinds = {kind: gpu for kind, gpu in kinds.items() if kind not in sum(before, [])}
+        checked = {kind for each in before for kind in each}
+        kinds = {kind: gpu for kind, gpu in kinds.items() if kind not in checked}
     # Evaluation computes in fp32.
     precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
     for gpu in kinds.values():
