@@ -145,7 +145,7 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
     schema = inputs if isinstance(inputs, GraphSchema) else None
     if any(map(is_lazy, model.parameters())):  # they get their shapes from a row and an edge
         was_training, edges = model.training, torch.zeros(2, 1, dtype=torch.int64)
-        widths = schema.num_features if schema is not None else {NODE: inputs}
+        widths: Mapping[str, Any] = {NODE: inputs} if schema is None else schema.num_features
         x = {t: torch.zeros(1, width or embedding_channels) for t, width in widths.items()}
         with torch.no_grad():
             if schema is None:
