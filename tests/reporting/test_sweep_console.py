@@ -11,7 +11,7 @@ import pytest
 from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.trials import SweepResults, Trial
 from tests.reporting.samples import INFO, record_with_val, step
-from tests.reporting.terminals import Clock, drawn_lines, final_lines, golden
+from tests.reporting.terminals import Clock, Terminal, drawn_lines, final_lines, golden
 
 LR, WIDTH = "trainer.lr", "model.hidden_channels"
 FACTS = [("sweep", "3 trials"), ("all", "experiment=cora_gcn"), ("search", LR), ("", WIDTH)]
@@ -35,9 +35,9 @@ def end(one: Trial, status: str, val: float | None = None, **changes: Any) -> Tr
 
 
 def shown(width: int | None = None) -> str:
-    file, clock = io.StringIO(), Clock()
+    file, clock = io.StringIO() if width is None else Terminal(width), Clock()
     first, second, third = trials()
-    with SweepConsole(file, width=width, live=width is not None, clock=clock) as console:
+    with SweepConsole(file, clock) as console:
         console.on_start(3, [], "runs/multirun/demo", FACTS)
         for one in (first, second):
             console.on_trial(one)
@@ -58,7 +58,7 @@ def shown(width: int | None = None) -> str:
 
 def finished(many: list[Trial]) -> str:
     file = io.StringIO()
-    with SweepConsole(file, clock=Clock()) as console:
+    with SweepConsole(file) as console:
         console.on_start(len(many), [], "runs/multirun/demo", [])
         console.on_finish(SweepResults.of(many), "completed", 3.0)
     return file.getvalue()
