@@ -147,7 +147,8 @@ class Display:
         self.line()
 
     def row(self, cells: Cells, style: str = "") -> None:
-        """Print a row; on a terminal below the titles of the first one, in a log with its own."""
+        """Print a row; on a terminal below the titles of the first one, in a log with its own. All
+        rows begin with the same columns."""
         if not self.is_live:
             named = [(title.strip(), text.strip()) for title, text in cells.items()]
             self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
@@ -155,8 +156,8 @@ class Display:
         if not self._widths:
             self._widths = _widths_of(cells, self.width)
             self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
-        texts = [(cells.get(title, ""), width) for title, width in self._widths.items()]
-        shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in texts]
+        fitting = zip(cells.values(), self._widths.values(), strict=False)
+        shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
         self.line((_GAP.join(shown), style))
 
     def note(self, text: str) -> None:
@@ -217,7 +218,6 @@ class Console(Display):
     On a terminal a run of more than 100 epochs keeps only every second, third … row.
     """
 
-    _unshown: EpochRecord | None = None
     _loss: float | None = None
 
     def on_start(self, info: RunInfo) -> None:
@@ -279,15 +279,35 @@ class Console(Display):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch's row."""
-        info, self._unshown = self._info, record
+        info, epoch = self._info, record.epoch
         self._result.add(record, info.metric)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
-        if record.epoch in (info.first_epoch, info.epochs) or record.epoch % interval == 0:
-            self._show_row()
+        if epoch in (info.first_epoch, info.epochs) or epoch % interval == 0:
+            name, is_best = shown_metric(info.metric), epoch == self._result.best_epoch
+            value = format_metric(record.metric("val", info.metric))
+            cells = {
+                "epoch": f"{epoch:{len(str(info.epochs))}}/{info.epochs}",
+                "loss": format_loss(record.train_loss),
+                f"val {name}".rjust(11): "* " * is_best + value,
+                "time": format_seconds(record.seconds),
+                "memory": format_bytes(record.memory_bytes),
+            }
+            if record.gpu_memory_bytes is not None:
+                cells["GPU"] = format_bytes(record.gpu_memory_bytes)
+            cells["edges/s"] = format_rate(record.edges_per_s)
+            cells["seeds/s"] = format_rate(record.seeds_per_s)
+            cells["eval"] = format_seconds(record.eval_seconds)
+            if record.cache_hit_rate is not None:
+                cells["cache"] = format_metric(record.cache_hit_rate)
+            cells["lr"] = f"{record.lr:.3g}"
+            for split in ("test", "train"):
+                if record.metrics.get(split):
+                    cells[f"{split} {name}"] = format_metric(record.metric(split, info.metric))
+            self.row(cells, "bold green" if is_best else "")
         # A short epoch ends before one of its steps was reported.
         steps, rates = info.steps_per_epoch, (record.seeds_per_s, record.edges_per_s)
         loss, memory = record.train_loss, record.memory_bytes
-        self.on_step(StepProgress(record.epoch, steps, steps, loss, *rates, memory))
+        self.on_step(StepProgress(epoch, steps, steps, loss, *rates, memory))
 
     def on_message(self, text: str) -> None:
         """Show a notice as one line."""
@@ -295,7 +315,6 @@ class Console(Display):
 
     def on_finish(self, summary: Summary) -> None:
         """End the bar and show metrics, curves, speed, time, memory and the next command."""
-        self._show_row()
         # A run that is resumed for fewer epochs than it has had keeps those.
         planned = counted(max(summary.epochs, self._info.epochs), "epoch")
         words = f"after {summary.epochs:,} of {planned}"
@@ -338,32 +357,6 @@ class Console(Display):
             ]
         )
 
-    def _show_row(self) -> None:
-        """Print the last epoch's row, unless it stands there."""
-        record, self._unshown = self._unshown, None
-        if record is None:
-            return
-        metric, epochs = self._info.metric, self._info.epochs
-        name, is_best = shown_metric(metric), record.epoch == self._result.best_epoch
-        cells = {
-            "epoch": f"{record.epoch:{len(str(epochs))}}/{epochs}",
-            "loss": format_loss(record.train_loss),
-            f"val {name}".rjust(11): "* " * is_best + format_metric(record.metric("val", metric)),
-            "time": format_seconds(record.seconds),
-            "memory": format_bytes(record.memory_bytes),
-        }
-        if record.gpu_memory_bytes is not None:
-            cells["GPU"] = format_bytes(record.gpu_memory_bytes)
-        cells["edges/s"] = format_rate(record.edges_per_s)
-        cells["seeds/s"] = format_rate(record.seeds_per_s)
-        cells["eval"] = format_seconds(record.eval_seconds)
-        if record.cache_hit_rate is not None:
-            cells["cache"] = format_metric(record.cache_hit_rate)
-        for split in ("test", "train"):
-            if record.metrics.get(split):
-                cells[f"{split} {name}"] = format_metric(record.metric(split, metric))
-        self.row(cells | {"lr": f"{record.lr:.3g}"}, "bold green" if is_best else "")
-
 
 class SweepConsole(Display):
     """Shows a sweep. Use it as a context manager, so that the terminal is restored in any case."""
@@ -381,8 +374,8 @@ class SweepConsole(Display):
         self._best = SweepResults.of(self._ended).best
         self._tasks: dict[int, TaskID] = {}
         self._infos: dict[int, RunInfo] = {}
-        self._values: dict[int, float | None] = {}  # the last ones on val
-        self._head: tuple[Sequence[str], str] | None = None  # varied keys and metric of the table
+        self._values: dict[int, str] = {}  # the last ones on val
+        self._metric = ""
         self._whole = self.bars.add_task("", total=num_trials, state="")
         self._advance()
         self.start([*pairs, ("folder", folder)])
@@ -395,24 +388,23 @@ class SweepConsole(Display):
 
     def on_info(self, trial: Trial, info: RunInfo) -> None:
         """Take in the facts of a trial's run."""
-        self._infos[trial.number] = info
-        self._head = self._head or ([*trial.values], info.metric)
+        self._infos[trial.number], self._metric = info, info.metric
 
     def on_step(self, trial: Trial, progress: StepProgress) -> None:
         """Take in a trial's step."""
-        epochs, value = self._infos[trial.number].epochs, self._values.get(trial.number, math.nan)
-        known = f"{_GAP}val {format_metric(value)}" if trial.number in self._values else ""
+        epochs, value = self._infos[trial.number].epochs, self._values.get(trial.number, "")
         self.bars.update(
             self._tasks[trial.number],
             completed=progress.epoch - 1 + progress.step / max(1, progress.num_steps),
             total=epochs,
-            state=f"epoch {progress.epoch}/{epochs}{known}",
+            state=f"epoch {progress.epoch}/{epochs}{value}",
         )
         self._advance()
 
     def on_epoch(self, trial: Trial, record: EpochRecord) -> None:
         """Take in a trial's epoch."""
-        self._values[trial.number] = record.metric("val", self._infos[trial.number].metric)
+        value = record.metric("val", self._infos[trial.number].metric)
+        self._values[trial.number] = f"{_GAP}val {format_metric(value)}"
         self.on_step(trial, StepProgress(record.epoch, 1, 1, None, 0, 0, 0))
 
     def on_message(self, trial: Trial, text: str) -> None:
@@ -420,57 +412,68 @@ class SweepConsole(Display):
         self.note(f"trial {trial.number}: {text}")
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Add the trial's row."""
+        """Add the trial's row, with a column a varied key: under its last part, or under the whole
+        where two have the same."""
         if trial.number in self._tasks:
             self.bars.remove_task(self._tasks.pop(trial.number))
         if trial.has_ended:
             self._ended.append(trial)
         self._best = SweepResults.of(self._ended).best
-        styles = {"pruned": "dim"} | ({"completed": "bold green"} if trial is self._best else {})
-        self._head = self._head or ([*trial.values], trial.metric or "metric")
-        self.row(self._cells(trial, *self._head), styles.get(trial.status, ""))
+        last = [key.rpartition(".")[2] for key in trial.values]
+        values = {
+            (short if last.count(short) == 1 else key).rjust(10): short_number(value)
+            for (key, value), short in zip(trial.values.items(), last, strict=True)
+        }
+        is_best, name = trial is self._best, shown_metric(trial.metric or self._metric or "metric")
+        cells = {
+            "trial": f"{trial.number:{max(5, len(str(self._num_trials)))}}",
+            f"val {name}".rjust(11): "* " * is_best + format_metric(trial.val),
+            "status": "" if trial.status == "completed" else trial.status,
+            **values,
+            f"test {name}": format_metric(trial.test),
+            "epochs": "-" if trial.epochs is None else str(trial.epochs),
+            "time": format_seconds(trial.seconds),
+        }
+        style = "bold green" if is_best else "dim" if trial.status == "pruned" else ""
+        self.row(cells, style)
         if trial.error:
             self.line(" " * _INDENT, (" ".join(trial.error.split()), "red"))
         self._advance()
         self.refresh()
 
     def on_finish(self, results: SweepResults, status: str, seconds: float) -> None:
-        """End the bars and show the ranking, means of repetitions and the best trial."""
+        """End the bars and show the ranking of the settings and the best trial."""
         statuses = ("completed", "pruned", "failed", "interrupted")
         counts = [f"{results.count(name)} {name}" for name in statuses if results.count(name)]
         num_ended = sum(trial.has_ended for trial in results.trials)
         words = f"after {num_ended} of {counted(self._num_trials, 'trial')}"
         self.end(status, ": ".join([words, *filter(None, [", ".join(counts)])]))
-        best = self._best = results.best
-        name = shown_metric(results.metric)
-        ranking = [*results.ranked("completed"), *results.ranked("pruned")]
-        if len(ranking) > 1:
-            keys = [*dict.fromkeys(key for trial in ranking for key in trial.values)]
-            several = [self._cells(one, keys, results.metric) for one in ranking[:_MOST_RANKED]]
-            titles = [*_widths_of(several[0], self.width - _INDENT)]
-            cells = [[one[title] for title in titles] for one in several]
-            self.table([title.strip() for title in titles], cells, left=0)
-            if rest := ranking[_MOST_RANKED:]:
-                pruned = sum(trial.status == "pruned" for trial in rest)
-                more = f"and {len(rest)} more in sweep.json" + f", {pruned} pruned" * bool(pruned)
-                self.line(" " * _INDENT, more)
-                self.line()
-        has_splits = len({group.splits for group in results.groups if group.counted}) > 1
-        if results.repeated:
-            over = " and ".join(results.repeated)
-            self.line(" " * _INDENT, f"mean ± standard deviation over {over}")
-            titles = ["", *["splits"] * has_splits, "trials", f"val {name}", f"test {name}"]
+        best, groups, name = results.best, results.groups, shown_metric(results.metric)
+        has_splits = len({group.splits for group in groups if group.counted}) > 1
+        if sum(len(group.runs) for group in groups) > 1:
             cells = []
-            for group in results.groups[:_MOST_RANKED]:
-                pruned, number = len(group.runs) - len(group.counted), str(len(group.counted))
-                splits = [",".join(group.splits)] * has_splits
-                means = [str(group.spread(split)) for split in ("val", "test")]
-                number += f" + {pruned} pruned" * bool(pruned)
-                setting = shown_overrides(group.varied) or "all trials"
-                cells.append([setting, *splits, number, *means])
-            self.table(titles, cells)
+            for group in groups[:_MOST_RANKED]:
+                pruned = len(group.runs) - len(group.counted)
+                cells.append(
+                    [
+                        str(group.runs[0].number),
+                        shown_overrides(group.varied) or "all",
+                        *[",".join(group.splits)] * has_splits,
+                        f"{len(group.counted)}" + f" + {pruned} pruned" * bool(pruned),
+                        *(str(group.spread(split)) for split in ("val", "test")),
+                    ]
+                )
+            if results.repeated:
+                over = " and ".join(results.repeated)
+                self.line(" " * _INDENT, f"mean ± standard deviation over {over}")
+            splits = ["splits"] * has_splits
+            titles = ["best", "setting", *splits, "trials", f"val {name}", f"test {name}"]
+            self.table(titles, cells, left=2)
+            if len(groups) > _MOST_RANKED:
+                self.line(" " * _INDENT, f"and {len(groups) - _MOST_RANKED} more in sweep.json")
+                self.line()
         if has_splits:
-            first = ", ".join(results.groups[0].splits)
+            first = ", ".join(groups[0].splits)
             self.note(f"settings over other splits are not ranked against those over split {first}")
         times = format_seconds(seconds)
         trained = [trial.seconds for trial in results.trials if trial.seconds is not None]
@@ -497,25 +500,6 @@ class SweepConsole(Display):
             description=f"{len(self._ended)}/{self._num_trials} trials",
             state="" if best is None else f"best {format_metric(best.val)} in trial {best.number}",
         )
-
-    def _cells(self, trial: Trial, keys: Sequence[str], metric: str) -> Cells:
-        """A row of a table of trials with the varied keys, each under its last part, or under the
-        whole where two have the same."""
-        last = [key.rpartition(".")[2] for key in keys]
-        values = {
-            (short if last.count(short) == 1 else key).rjust(10): trial.values.get(key, "-")
-            for key, short in zip(keys, last, strict=True)
-        }
-        name, mark = shown_metric(metric), "* " * (trial is self._best)
-        return {
-            "trial": f"{trial.number:{max(5, len(str(self._num_trials)))}}",
-            f"val {name}".rjust(11): mark + format_metric(trial.val),
-            "status": "" if trial.status == "completed" else trial.status,
-            **{title: short_number(value) for title, value in values.items()},
-            f"test {name}": format_metric(trial.test),
-            "epochs": "-" if trial.epochs is None else str(trial.epochs),
-            "time": format_seconds(trial.seconds),
-        }
 
 
 def shown_overrides(overrides: Sequence[str]) -> str:
