@@ -48,16 +48,23 @@ def attend(
         `[num_dst, H·C]`, and `[num_dst, H]`: log Σ exp(score), −∞ for a destination without
         in-edges; with extra loops their weights, without gradients.
     """
-    scores = score, target, loop
-    dtypes = [part.dtype for part in scores if part is not None]
+    dtypes = [part.dtype for part in (score, target, loop) if part is not None]
     dtype = reduce(torch.promote_types, dtypes, torch.float32)
-    converted = [None if part is None else part.to(dtype).contiguous() for part in scores]
-    return _attend(rows, *converted, adds_loops, slope, dropout, block)
+    scores = [
+        part if part is None else part.to(dtype).contiguous() for part in (score, target, loop)
+    ]
+    return _attend(rows, *scores, adds_loops, slope, dropout, block)
 
 
 def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
-    """What turns a softmax for each relation into one over all: factors of the relations' weights,
-    `[R, num_dst, H]`, from each relation's second result of `attend` without extra loops."""
+    """What turns a softmax for each relation into one over all: factors of the relations' weights.
+
+    Args:
+        log_sums: By relation, `[num_dst, H]`, from `attend` without extra loops.
+
+    Returns:
+        `[R, num_dst, H]`; the shares of a destination sum to 1.
+    """
     sums = torch.stack([*log_sums])
     # Finite: −∞ for all relations would give not a number, and as its gradient.
     return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0)
@@ -71,10 +78,21 @@ def pair_score(
     att: Tensor | None = None,
     slope: float = 1.0,
 ) -> Tensor:
-    """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
-    right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,
-    H·C]`; or with `att`, float `[H, C]`, att · leaky_relu(left[src] + right[dst], slope) (GATv2's).
-    The backward pass computes the sums again."""
+    """left[src] · right[dst], or att · leaky_relu(left[src] + right[dst]), for every edge and head.
+
+    The backward pass computes the sums again.
+
+    Args:
+        block: The edges.
+        left: float `[num_src, H·C]`; some columns of a wider matrix are read in place.
+        right: float `[num_dst, H·C]`.
+        heads: H.
+        att: float `[H, C]` (GATv2's); None: the products (HGT's).
+        slope: Of the leaky ReLU for negative values.
+
+    Returns:
+        `[num_edges, H]` in float32 or finer.
+    """
     return _pair_score(left, right, att, heads, slope, block)
 
 
