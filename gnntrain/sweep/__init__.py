@@ -19,8 +19,7 @@ from gnntrain.distributed.processes import (
     stopping_servers,
 )
 from gnntrain.errors import RunError, UserError
-from gnntrain.reporting.console import SweepConsole, shown_overrides
-from gnntrain.reporting.display import DOT
+from gnntrain.reporting.console import DOT, SweepConsole, shown_overrides
 from gnntrain.reporting.run_lookup import planned_sweep
 from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
