@@ -11,8 +11,9 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,11 +112,11 @@ def train(
         GnntrainError: The run failed; its results so far are in the run directory.
     """
     refuse_other_arguments(config, overrides)
+    shown = listener or progress
     # Of a command, or a sweep's worker, the process is gnntrain's own.
     with _joined(is_own_process=place is not None or listener is not None) as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        started = time.time()
         jobs = job_names(None if rendezvous is None else rendezvous.job_name(), next(_numbers))
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
@@ -124,29 +125,35 @@ def train(
         place = place or _place(config)
         named, launched = None if place.is_made_up else place.path, rendezvous is not None
         begun = begun_run(config.run.if_exists, overrides, named, jobs, is_launched=launched)
-        if begun is not None:
-            return _take_up(begun, config, listener or progress, data, rendezvous)
-        _refuse_mistakes(config)
-        plan = plan_together(config, rendezvous)
-        if plan.world_size == 1 and not plan.use_gpus:
-            from gnntrain.compute.compiling import compile_kernels_beside
-
-            compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-        opened = open_graph(config, plan=plan, data=data)
-        refuse_untrainable(config, opened.store, plan.num_trainers)
-        if config.trainer.init_from is not None:
-            from gnntrain.init_from import resolved_source  # imports all models
-
-            config = resolved_source(config, opened.store)
-        for text in idle_keys(config, overrides):
-            _log.warning("%s", text)
-        compare_stores(opened, rendezvous)
-        kernels = kernel_choice(config, plan.device, rendezvous)
-        plain, seed = config.to_dict(), config.trainer.seed
-        run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
-        graph = opened.store.path, opened.reason, opened.seconds
-        job = Job(config, *graph, run.path, started, kernels, None, listener or progress)
-        return _train(run, job, opened.store, plan, rendezvous)
+        if begun is None:
+            return _run(config, place, overrides, shown, rendezvous, data, jobs)
+        # The same command goes on with the run that it has begun; a completed one stays as it is.
+        saved = from_dict(begun.config(), saved=True)
+        config = config.model_copy(update={"run": saved.run})
+        source, begun_from = config.trainer.init_from, saved.trainer.init_from
+        if source and begun_from and Path(source).name in (LATEST, Path(begun_from).name):
+            trainer = config.trainer.model_copy(update={"init_from": begun_from})
+            config = config.model_copy(update={"trainer": trainer})
+        if changed := changed_meaning(saved, config):
+            raise ConfigError(changed)
+        is_files = isinstance(config.dataset, FilesConfig) and not is_object(config.dataset)
+        if is_files and config.distributed.graph != "partitioned":
+            with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
+                if has_changed(begun, config.dataset):
+                    _log.warning(
+                        "The files of %s hold other data today (or an older version read them); "
+                        "the run %s stays with those that it was begun with. A run of another name "
+                        "(run.name=NAME) trains on today's.",
+                        *(config.dataset.name, begun.shown),
+                    )
+        summary = begun.summary() or {}
+        if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
+            _log.warning("The run %s has completed: nothing is left to train.", begun.shown)
+            summary = {"run": str(begun.path), **summary}
+            tell(rendezvous, config=None, summary=summary)
+            return summary
+        _log.warning("The run %s is there, and goes on.", begun.shown)
+        return _run(config, begun, (), shown, rendezvous, data)
 
 
 @contextlib.contextmanager
@@ -155,55 +162,6 @@ def _joined(*, is_own_process: bool) -> Iterator[Rendezvous | None]:
     servers = contextlib.nullcontext() if is_own_process else stopping_servers()
     with joined_run() as rendezvous, servers:
         yield rendezvous
-
-
-def _take_up(
-    run: RunDirectory,
-    config: Config,
-    listener: Connection | bool,
-    data: object,
-    rendezvous: Rendezvous | None,
-) -> dict[str, Any]:
-    """Go on with the run that the same command has begun; one that completed stays as it is.
-
-    Raises:
-        ConfigError: It was begun with other keys.
-    """
-    saved = from_dict(run.config(), saved=True)
-    config = config.model_copy(update={"run": saved.run})
-    source, begun_from = config.trainer.init_from, saved.trainer.init_from
-    if source and begun_from and Path(source).name in (LATEST, Path(begun_from).name):
-        trainer = config.trainer.model_copy(update={"init_from": begun_from})
-        config = config.model_copy(update={"trainer": trainer})
-    if changed := changed_meaning(saved, config):
-        raise ConfigError(changed)
-    dataset = config.dataset
-    is_files = isinstance(dataset, FilesConfig) and not is_object(dataset)
-    if is_files and config.distributed.graph != "partitioned":
-        with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
-            if has_changed(run, dataset):
-                _log.warning(
-                    "The files of %s hold other data today (or an older version read them); the "
-                    "run %s stays with those that it was begun with. A run of another name "
-                    "(run.name=NAME) trains on today's.",
-                    *(dataset.name, run.shown),
-                )
-    summary = run.summary() or {}
-    if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
-        _log.warning("The run %s has completed: nothing is left to train.", run.shown)
-        summary = {"run": str(run.path), **summary}
-        tell(rendezvous, config=None, summary=summary)
-        return summary
-    _log.warning("The run %s is there, and goes on.", run.shown)
-    return _go_on(run.path, config, (), listener, rendezvous, data)
-
-
-def _refuse_mistakes(config: Config) -> None:
-    """Raise a ConfigError for contradictory keys in a configuration made in Python."""
-    found = gpus_here() if needs_gpu_count(config) else {}
-    contradicting = [problem for _, problem in contradictions(config, plugins=True)]
-    if problems := [*contradicting, *machine_problems(config, found)]:
-        raise ConfigError(problems)
 
 
 def saved_config(run_dir: str | Path) -> dict[str, Any]:
@@ -240,63 +198,92 @@ def resume(
     with _joined(is_own_process=listener is not None) as rendezvous:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
-        return _go_on(run_dir, config, overrides, listener or progress, rendezvous)
+        run = RunDirectory.open(run_dir)
+        saved = from_dict(run.config(), saved=True)
+        if config is None:
+            config = saved
+        else:  # the run keeps its place and its graph where `config` names no other
+            dataset, keys = config.dataset, config.run
+            if dataset == Config(task=config.task).dataset:
+                dataset = saved.dataset
+            elif is_object(dataset) and is_object(saved.dataset):
+                dataset = object_dataset(dataset)
+            keys = saved.run if keys.dir is None and keys.name is None else keys
+            config = config.model_copy(update={"dataset": dataset, "run": keys})
+            if changed := changed_meaning(saved, config):
+                raise ConfigError(changed)
+        return _run(config, run, overrides, listener or progress, rendezvous)
 
 
-def _go_on(
-    run_dir: str | Path,
-    config: Config | None,
+def _run(
+    config: Config,
+    place: RunPlace | RunDirectory,
     overrides: Sequence[str],
     listener: Connection | bool,
     rendezvous: Rendezvous | None,
     data: object = None,
+    jobs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
+    """Train a new run at a place; or go on with a run, in another directory where its keys name
+    one."""
     started = time.time()
-    run = RunDirectory.open(run_dir)
-    saved = from_dict(run.config(), saved=True)
-    if config is None:
-        config = saved
-    else:  # the run keeps its place and its graph where `config` names no other
-        dataset, keys = config.dataset, config.run
-        if dataset == Config(task=config.task).dataset:
-            dataset = saved.dataset
-        elif is_object(dataset) and is_object(saved.dataset):
-            dataset = object_dataset(dataset)
-        if keys.dir is None and keys.name is None:
-            keys = saved.run
-        config = config.model_copy(update={"dataset": dataset, "run": keys})
-        if changed := changed_meaning(saved, config):
-            raise ConfigError(changed)
-    _refuse_mistakes(config)
-    record = run.store_record()
+    found = gpus_here() if needs_gpu_count(config) else {}
+    # Of a configuration made in Python nothing was refused yet.
+    contradicting = [problem for _, problem in contradictions(config, plugins=True)]
+    if problems := [*contradicting, *machine_problems(config, found)]:
+        raise ConfigError(problems)
+    begun = place if isinstance(place, RunDirectory) else None
+    record = None if begun is None else begun.store_record()
     plan = plan_together(config, rendezvous, record)
-    with run.held():
-        state, checkpoint = _last(run)
-        # Another global batch would be another training.
-        batch_size, ranks = config.trainer.batch_size, plan.num_trainers
-        begun, now = state.get("global_batch_size"), batch_size * ranks
-        if config.sampler.name != "full" and isinstance(begun, int) and begun != now:
-            expects = (
-                f"{begun} seeds a step over all ranks, as the run was begun; "
-                f"{counted(ranks, 'rank')} take {now}"
-            )
-            hint = None if begun % ranks else f"write trainer.batch_size={begun // ranks}"
-            raise ConfigError([Problem("trainer.batch_size", str(batch_size), expects, hint)])
+    with contextlib.nullcontext() if begun is None else begun.held():
+        if begun is not None:
+            state, checkpoint = _last(begun)
+            # Another global batch would be another training.
+            batch_size, ranks = config.trainer.batch_size, plan.num_trainers
+            size, now = state.get("global_batch_size"), batch_size * ranks
+            if config.sampler.name != "full" and isinstance(size, int) and size != now:
+                expects = (
+                    f"{size} seeds a step over all ranks, as the run was begun; "
+                    f"{counted(ranks, 'rank')} take {now}"
+                )
+                hint = None if size % ranks else f"write trainer.batch_size={size // ranks}"
+                raise ConfigError([Problem("trainer.batch_size", str(batch_size), expects, hint)])
+        elif plan.world_size == 1 and not plan.use_gpus:
+            from gnntrain.compute.compiling import compile_kernels_beside
+
+            compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
         opened = open_graph(config, record, plan=plan, data=data)
+        if begun is None:
+            refuse_untrainable(config, opened.store, plan.num_trainers)
+            if config.trainer.init_from is not None:
+                from gnntrain.init_from import resolved_source  # imports all models
+
+                config = resolved_source(config, opened.store)
+            for text in idle_keys(config, overrides):
+                _log.warning("%s", text)
         compare_stores(opened, rendezvous)
-        kernels, plain = kernel_choice(config, plan.device, rendezvous), config.to_dict()
-        if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
-            seed, source = config.trainer.seed, run
-            run = RunDirectory.create(_place(config), plain, overrides=overrides, seed=seed)
-            try:  # checkpoints and metrics go with it
-                for path in (*source.checkpoints.glob("*.pt"), *source.path.glob("metrics.*")):
-                    shutil.copyfile(path, run.path / path.relative_to(source.path))
-            except OSError as error:
-                reason = error.strerror or error
-                raise RunError(f"{run.shown} cannot be written: {reason}") from error
-            checkpoint = checkpoint and run.checkpoints / checkpoint.name
-        elif config != saved:
-            run.note_changes(plain, overrides)
+        kernels = kernel_choice(config, plan.device, rendezvous)
+        create = partial(
+            RunDirectory.create,
+            config=config.to_dict(),
+            overrides=overrides,
+            seed=config.trainer.seed,
+        )
+        if not isinstance(place, RunDirectory):
+            run, checkpoint = create(place, jobs=jobs), None
+        else:
+            run, saved = place, from_dict(place.config(), saved=True)
+            if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
+                run = create(_place(config))
+                try:  # checkpoints and metrics go with it
+                    for path in (*place.checkpoints.glob("*.pt"), *place.path.glob("metrics.*")):
+                        shutil.copyfile(path, run.path / path.relative_to(place.path))
+                except OSError as error:
+                    reason = error.strerror or error
+                    raise RunError(f"{run.shown} cannot be written: {reason}") from error
+                checkpoint = checkpoint and run.checkpoints / checkpoint.name
+            elif config != saved:
+                run.note_changes(config.to_dict(), overrides)
     run.forget_summary()
     graph = opened.store.path, opened.reason, opened.seconds
     job = Job(config, *graph, run.path, started, kernels, checkpoint, listener)
