@@ -25,8 +25,8 @@ _in_use = threading.RLock()
 
 @contextmanager
 def alone_in_process() -> Iterator[None]:
-    """One thread at a time trains or computes; the generators of torch and Python, and torch's
-    number of threads, are left as they were.
+    """One thread at a time trains or computes; the generators of torch and Python, torch's number
+    of threads and its precision of products are left as they were.
 
     These, the selected kernels and the handlers of signals are the process's: two trainings at once
     would draw from one generator.
@@ -35,10 +35,13 @@ def alone_in_process() -> Iterator[None]:
         _log.warning("Another thread of this process trains or predicts; this one begins after it.")
         _in_use.acquire()
     num_threads, drawn = torch.get_num_threads(), random.getstate()
+    precision = torch.get_float32_matmul_precision()
     try:
         with torch.random.fork_rng(devices=()):
             yield
     finally:
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
         torch.set_num_threads(num_threads)
         random.setstate(drawn)  # to import Rich draws a number
         _in_use.release()
@@ -54,7 +57,7 @@ def accelerator() -> str | None:
     if not torch.accelerator.is_available():
         return None
     found = torch.accelerator.current_accelerator()
-    return found.type if found is not None and num_gpus(found.type) > 0 else None
+    return found.type if found is not None and num_gpus(found.type) else None
 
 
 def gpus_here() -> dict[str, int]:
@@ -88,20 +91,13 @@ def is_gpu(device: torch.device) -> bool:
 
 def has_started() -> bool:
     """Whether this process has begun to use a GPU: it must not be forked any more."""
-    modules = [_module(kind) for kind in ("cuda", "xpu")]
-    return any(module.is_initialized() for module in modules)
+    return any(_module(kind).is_initialized() for kind in ("cuda", "xpu"))
 
 
 def set_current(device: torch.device) -> None:
     """Make the device the one of this thread where "cuda" stands without a number."""
-    if device.type in ("cpu", "mps"):
-        return
-    _module(device.type).set_device(device)
-
-
-def has_streams(device: torch.device) -> bool:
-    """Whether a second queue of work can run beside the first one."""
-    return hasattr(_module(device.type), "Stream") and device.type not in ("cpu", "mps")
+    if pins_memory(device):
+        _module(device.type).set_device(device)
 
 
 def pins_memory(device: torch.device) -> bool:
@@ -109,18 +105,17 @@ def pins_memory(device: torch.device) -> bool:
     return device.type not in ("cpu", "mps")
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done its work."""
-    if is_gpu(device):
-        _module(device.type).synchronize(*_numbered(device))
+def has_streams(device: torch.device) -> bool:
+    """Whether a second queue of work can run beside the first one."""
+    return pins_memory(device) and hasattr(_module(device.type), "Stream")
 
 
-def synchronize_stream(device: torch.device) -> None:
-    """Wait until the device has done the work of this thread's stream; others may go on."""
-    if has_streams(device):
+def synchronize(device: torch.device, *, stream_only: bool = False) -> None:
+    """Wait until the device has done its work, or that of this thread's stream alone."""
+    if stream_only and has_streams(device):
         _module(device.type).current_stream(device).synchronize()
-    else:
-        synchronize(device)
+    elif is_gpu(device):
+        _module(device.type).synchronize(*_numbered(device))
 
 
 def free_memory(device: torch.device) -> int:
@@ -138,23 +133,18 @@ def free_memory(device: torch.device) -> int:
 
 def peak_memory(device: torch.device) -> int:
     """The most bytes that tensors have taken on the device; 0 where torch does not count them."""
-    module = _module(device.type)
-    counts = hasattr(module, "max_memory_allocated") and is_gpu(device)
-    return int(module.max_memory_allocated(device)) if counts else 0
+    count = getattr(_module(device.type), "max_memory_allocated", None)
+    return int(count(device)) if count is not None else 0
 
 
 def release_memory() -> None:
     """Give back what torch's allocator holds and no tensor uses, and begin a new peak; on a GPU
     that this process has used."""
     kind = accelerator()
-    if kind is None:
-        return
-    module = _module(kind)
-    if hasattr(module, "is_initialized") and not module.is_initialized():
-        return
-    module.empty_cache()
-    if hasattr(module, "reset_peak_memory_stats"):
-        module.reset_peak_memory_stats()
+    module = None if kind is None else _module(kind)
+    if module is not None and getattr(module, "is_initialized", lambda: True)():
+        module.empty_cache()
+        getattr(module, "reset_peak_memory_stats", lambda: None)()
 
 
 def describe(device: torch.device) -> tuple[str, int]:
@@ -163,11 +153,11 @@ def describe(device: torch.device) -> tuple[str, int]:
         name = getattr(torch.backends.mps, "get_name", lambda: "Apple GPU")()  # torch 2.6 has none
         return name, torch.mps.recommended_max_memory()
     properties = _module(device.type).get_device_properties(device)
-    architecture = ""
-    if device.type == "cuda":
-        by_number = f"sm_{properties.major}{properties.minor}"
-        architecture = getattr(properties, "gcnArchName", "") if torch.version.hip else by_number
-    name = ", ".join(text for text in (properties.name, architecture) if text)
+    name = properties.name
+    if torch.version.hip:
+        name += f", {properties.gcnArchName}"
+    elif device.type == "cuda":
+        name += f", sm_{properties.major}{properties.minor}"
     return name, int(properties.total_memory)
 
 
@@ -198,8 +188,7 @@ def is_recording(device: torch.device) -> bool:
 
 def rng_state(device: torch.device) -> Tensor:
     """The state of a GPU's random-number generator: uint8, on the CPU."""
-    state: Tensor = _module(device.type).get_rng_state(*_numbered(device))
-    return state
+    return _module(device.type).get_rng_state(*_numbered(device))  # type: ignore[no-any-return]
 
 
 def set_rng_state(state: Tensor, device: torch.device) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
-from gnntrain.config import Config, DatasetConfig, from_dict, refuse_other_arguments
+from gnntrain.config import Config, DatasetConfig, FilesConfig, from_dict, refuse_other_arguments
 from gnntrain.data.dataset_warnings import edge_warnings
 from gnntrain.data.graph import NODE, Graph
 from gnntrain.data.preprocessing import AnyPreprocessing, FeatureColumn, Preprocessing
@@ -28,10 +28,10 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import (
     ModelSignature,
     has_changed,
+    is_object,
     model_signature,
     open_run_store,
     prepare_store,
-    prepared_alike,
     refuse_other_types,
 )
 from gnntrain.selfcheck import kernel_choice
@@ -135,7 +135,10 @@ def load_best(
     state = load_checkpoint(checkpoint)
     weights = weights_of(state, checkpoint)
     if data is not None:
-        config = config.model_copy(update={"dataset": prepared_alike(config.dataset)})
+        keys = set(DatasetConfig.model_fields) - {"name", "root"}
+        keys |= {"weight_column"} if is_object(config.dataset) else set()
+        alike = FilesConfig(name="data", **{key: getattr(config.dataset, key) for key in keys})
+        config = config.model_copy(update={"dataset": alike})
     is_runs = data is None and config.dataset == saved.dataset
     is_other = not is_runs or (reread and has_changed(run, saved.dataset))
     if is_other:

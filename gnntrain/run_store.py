@@ -238,13 +238,6 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
     return dataset if is_named else dataset.model_copy(update={"name": "data"})
 
 
-def prepared_alike(dataset: DatasetConfig) -> FilesConfig:
-    """The configuration of another graph, given as an object, with the preparation of `dataset`."""
-    keys = set(DatasetConfig.model_fields) - {"name", "root"}
-    keys |= {"weight_column"} if is_object(dataset) else set()
-    return FilesConfig(name="data", **{key: getattr(dataset, key) for key in keys})
-
-
 def is_object(dataset: DatasetConfig) -> bool:
     """Whether the graph was given as an object in Python."""
     return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)

@@ -89,17 +89,6 @@ def test_what_a_killed_writer_left_is_swept_by_the_next_and_nothing_else(tmp_pat
         tmp_path.mkdir()
 
 
-def test_of_two_writers_at_a_time_both_write_and_the_last_one_wins(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    with atomic_write(path) as first:
-        first.write(b"first")
-        with atomic_write(path) as second:
-            second.write(b"second")
-        assert path.read_text() == "second"
-    assert path.read_text() == "first"
-    assert names(tmp_path) == ["out"]
-
-
 def test_many_writers_of_one_file_never_lose_a_draft(tmp_path: Path) -> None:
     path, texts = tmp_path / "out", [str(number) * 100 for number in range(8)]
 

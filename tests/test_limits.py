@@ -49,13 +49,6 @@ def test_pages_of_files_that_nobody_reads_are_available(job: Path) -> None:
     assert limits.available_memory() == 0
 
 
-def test_without_a_limit_the_machines_memory_counts(job: Path) -> None:
-    assert job.is_dir()
-    assert limits.total_memory() == psutil.virtual_memory().total
-    available = psutil.virtual_memory().available
-    assert 0.5 * available < limits.available_memory() < 2 * available
-
-
 def test_without_control_groups_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_OWN_CGROUP", Path("/nonexistent"))
     assert container() == Container(None, None, None, 0)

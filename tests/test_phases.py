@@ -57,16 +57,6 @@ def test_backward_ends_at_its_last_gradient(clock: Clock) -> None:
     assert phases.drain() == {"backward": 3, "all_reduce": 4}
 
 
-def test_without_a_mark_all_of_it_is_backward(clock: Clock) -> None:
-    phases = Phases()
-    for marked in (True, False):
-        with phases.split("backward", "all_reduce"):
-            clock.time += 1
-            if marked:
-                phases.mark()
-    assert phases.drain() == {"backward": 2, "all_reduce": 0}
-
-
 def test_what_the_loader_did_in_the_step_was_waited_for_there() -> None:
     step = {"wait": 5.0, "forward": 1.0}
     assert combined(step, {"sample": 3.0, "gather": 1.0}) == {

@@ -102,12 +102,6 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(gnntrain: Com
     assert first["train_loss"] != other["train_loss"]
 
 
-def test_a_second_run_opens_the_store_that_the_first_built(gnntrain: Command) -> None:
-    arguments = [*TINY, "trainer.epochs=1", "dataset.seed=77"]
-    assert "built: none was there" in gnntrain(*arguments)
-    assert "opened" in gnntrain(*arguments)
-
-
 @pytest.mark.parametrize(
     ("model", "sampler"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -10,39 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.startup import collection_paused, resume_collection
-
 
 def test_ranks_train_where_the_shell_has_closed_their_output(tmp_path: Path) -> None:
     keys = "distributed.num_processes=2 trainer.gpus=0 trainer.epochs=1 dataset.num_nodes=200"
     command = f'exec "{sys.executable}" -m gnntrain run.dir=run {keys} <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "completed"
-
-
-def test_garbage_is_collected_again_whatever_happens() -> None:
-    def fail() -> None:
-        with collection_paused():
-            assert not gc.isenabled()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert gc.isenabled()
-    with collection_paused():
-        resume_collection()
-        assert gc.isenabled()
-    gc.unfreeze()
-
-
-def test_collection_that_a_user_has_disabled_stays_so() -> None:
-    gc.disable()
-    try:
-        with collection_paused():
-            resume_collection()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 IMPORTS = """

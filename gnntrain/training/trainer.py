@@ -285,7 +285,7 @@ class Trainer:
                 callback.after_step(self, totals)
             if looks_for_signals:
                 if self._signal_steps > 1:
-                    devices.synchronize_stream(context.device)
+                    devices.synchronize(context.device, stream_only=True)
                 self._obey(control.agreed(self.step))
         control.enter(Phase.EVALUATING, self.step)
         self._refuse_loss(totals)
