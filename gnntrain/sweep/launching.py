@@ -23,7 +23,7 @@ from gnntrain.sweep.workers import Outcome, left_behind, outcome_of
 
 @dataclass(frozen=True)
 class TrialJob:
-    """The function that a launcher calls for each trial, in another process or on another machine."""
+    """What a launcher calls for each trial, in another process or on another machine."""
 
     train: TrainTask
     log: Path | None  # where its output goes, where jobs share the terminal
