@@ -15,8 +15,14 @@ from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
 from gnntrain.paths import is_file
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.run_lookup import RUNS, find_run, is_running, known_runs, run_directories
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import (
+    RUNS,
+    RunDirectory,
+    find_run,
+    is_running,
+    known_runs,
+    run_directories,
+)
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import REPEATED, SPLIT, Group, Scored, rank
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.colors import hsv_to_rgb, to_hex
+from matplotlib.colors import to_hex
 
 from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import SPLITS, Graph
@@ -47,8 +47,7 @@ def class_color(number: int) -> str:
     """The colour of a class or a group of runs: ten distinct ones, then hues around the circle."""
     if number < 10:
         return to_hex(matplotlib.colormaps["tab10"](number))
-    hue = number * 0.381966 % 1  # by the golden angle
-    return to_hex(tuple(hsv_to_rgb((hue, 0.55, 0.8))))
+    return to_hex(matplotlib.colormaps["hsv"](number * 0.381966 % 1))  # by the golden angle
 
 
 @dataclass(frozen=True)
