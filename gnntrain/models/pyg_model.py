@@ -17,33 +17,25 @@ _WIDTH = 80
 
 @dataclass
 class PyGModel:
-    """A plain PyG model with the same outputs as a `GNN`.
+    """A plain PyG model with the same outputs as a model of ours.
 
     Attributes:
         name: The class or function of `module` that it is known as.
         weights: Its state dict.
-        code: Python that makes `model`.
-        imports: The names of `module` that the code needs.
-        copied: The classes of `plain` that it needs.
-        module: Where `imports` come from.
+        code: Python that makes `model`; PyG's layers are `pyg.NAME`.
+        copied: The classes of `plain` that the code needs.
         arguments: Of the class or function; for people to read.
         inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
+        module: A plug-in's, from which the code needs `name`.
     """
 
     name: str
     weights: dict[str, Tensor]
     code: str
-    imports: Sequence[str] = ()
     copied: Sequence[Any] = ()
-    module: str = "torch_geometric.nn"
     arguments: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = ("x", "edge_index")
-
-    @property
-    def own_package(self) -> str | None:
-        """The package that the model is imported from; None for PyG."""
-        package = self.module.partition(".")[0]
-        return None if package == "torch_geometric" else package
+    module: str = "torch_geometric.nn"
 
 
 def call(name: str, *arguments: str, **keywords: Any) -> str:
