@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
-from gnntrain.config.types import AnyFanOuts, fan_outs_text
+from gnntrain.config.problems import shown
+from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
@@ -264,7 +265,7 @@ def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
     """Description of the sampler for the console."""
     if config.sampler.name == "full":
         return "full graph"
-    return f"neighbor {fan_outs_text(config.sampler.fan_outs)} ({loaders.backend})"
+    return f"neighbor {shown(config.sampler.fan_outs)} ({loaders.backend})"
 
 
 def _evaluation_plans(

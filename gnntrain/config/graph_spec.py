@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gnntrain.config.mistakes import UNKNOWN, choices, in_words
 from gnntrain.config.problems import Problem, did_you_mean, shown, told
+from gnntrain.config.section import UNKNOWN, choices, in_words
 from gnntrain.config.types import JSON, Names, Text, described
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
-    from gnntrain.config.datasets import FilesConfig
+    from gnntrain.config.schema import FilesConfig
 
 EdgeType = tuple[str, str, str]
 NO_ID = "none"
@@ -353,8 +353,8 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         for name, raw_keys in by_name.items():
             key = f"{place}.{name}"
             keys = keys_of(key, raw_keys, kinds)
-            own = {w: columns(f"{key}.{w}", keys[w]) for w in ("label", "split") if w in keys}
-            found[name] = replace(node_spec(name, key, config), **{**keys, **own})
+            keys |= {w: columns(f"{key}.{w}", keys[w]) for w in ("label", "split") if w in keys}
+            found[name] = replace(node_spec(name, key, config), **keys)
         return found
 
     def tables(word: str) -> tuple[JSON, JSON]:
