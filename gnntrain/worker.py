@@ -142,7 +142,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             ]
             sampler = "full graph"
             if config.sampler.name != "full":
-                sampler = f"neighbor {shown(config.sampler.fan_outs)} ({loaders.backend})"
+                sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
             plan, result = trainer.loader.plan, trainer.result
             info = RunInfo(
                 dataset=graph.dataset,
