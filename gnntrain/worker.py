@@ -19,6 +19,7 @@ from gnntrain.build import (
 )
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS, select
+from gnntrain.config.problems import as_typed
 from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.devices import is_gpu, peak_memory
