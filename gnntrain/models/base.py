@@ -63,10 +63,8 @@ class HeteroGNN(Layers):
     calls `start` for all nodes, by chunks, then for each layer and type `HeteroConv.on_blocks`
     stage by stage, `finish`, `update`, and of the target's rows `jk_update`, and `readout`.
 
-    Args:
-        make_conv: Makes a layer's convolution.
-        schema, out_channels: The types of the graph, and the width of the outputs (logits).
-        **options: See `Layers`, and `gnntrain.config.models`.
+    `make_conv` makes a layer's convolution; `out_channels` is the width of the outputs (logits);
+    for the options see `Layers`, and `gnntrain.config.models`.
 
     Attributes:
         config_defaults: Shared options with another default for this model.
@@ -127,10 +125,8 @@ class HeteroGNN(Layers):
 
     @property
     def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads.
-
-        Of one type, the first layer takes lazy features only if `start` would not change them.
-        """
+        """The fields of a mini-batch that the model reads. Of one type, the first layer takes lazy
+        features only if `start` would not change them."""
         needs = self.conv(0).needs
         return replace(needs, rows=needs.rows and (self.is_hetero or self._is_unchanged(NODE)))
 
@@ -155,13 +151,11 @@ class HeteroGNN(Layers):
         return conv
 
     def pyg_model(self) -> PyGModel:
-        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`.
+        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`. Gradients
+        flow from the weights. UserError: PyG has no such model.
 
         A plug-in does not inherit it, since its additions would be missing: it defines its own,
-        which may call this one, or of one type `GNN.basic_gnn`. Gradients flow from the weights.
-
-        Raises:
-            UserError: PyG has no such model with these options.
+        which may call this one, or of one type `GNN.basic_gnn`.
         """
         state = self.state_dict(keep_vars=True)
         weights = {name: w for name, w in state.items() if not name.startswith("convs.")}
@@ -224,11 +218,8 @@ class GNN(HeteroGNN):
     (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
     the same architecture, see `pyg_model`.
 
-    Args:
-        make_conv: (width in, width out, whether it gives the model's outputs) → convolution, a
-            `BlockConv` or `LinearConv`.
-        in_channels, out_channels: Widths of the input rows and of the outputs (logits).
-        **scaffold: See `Layers`.
+    `make_conv` makes a `BlockConv` or `LinearConv` of width in, width out, and whether it gives the
+    model's outputs (logits).
     """
 
     is_hetero = False

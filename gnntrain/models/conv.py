@@ -25,6 +25,10 @@ from gnntrain.sampling.block import Block, BlockNeeds, Hop
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""
 
+Blocks = Mapping[EdgeType, Block]
+Sources = Mapping[EdgeType, Rows]
+"""Of the edge types of a stage: their blocks, and the rows that they aggregate."""
+
 InputRows = Rows | LearntRows
 """The rows that a layer of a mini-batch reads."""
 
@@ -77,9 +81,7 @@ class HeteroConv:
         rows have its `columns`."""
         raise NotImplementedError
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         """The rows of one stage for some destinations, `[num_dst, …]`: from the blocks of its edge
         types, the rows that each aggregates (see `source`), and the destinations' own rows."""
         raise NotImplementedError
@@ -144,9 +146,7 @@ class BlockConv(HeteroConv):
         lazy), and `x_dst`, `[num_dst, …]`, the layer's input for the destinations."""
         raise NotImplementedError
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         (block,), (z,) = blocks.values(), sources.values()
         return self.propagate_block(block, z, h_dst)
 
@@ -230,11 +230,7 @@ class LinearConv(HeteroConv):
         return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
 
     def _part(
-        self,
-        node_type: NodeType,
-        blocks: Mapping[EdgeType, Block],
-        inputs: Sequence[NodeType],
-        num_dst: int,
+        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
     ) -> LinearSum:
         terms = []
         for edge, block in blocks.items():
@@ -252,12 +248,7 @@ class LinearConv(HeteroConv):
         assert isinstance(key, tuple)  # from `source`
         return F.linear(x, self.relation_weight(key))
 
-    def on_blocks(
-        self,
-        blocks: Mapping[EdgeType, Block],
-        sources: Mapping[EdgeType, Rows],
-        h_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         ((edge_type, block),) = blocks.items()
         if self.gives_layer:
             node_type = edge_type[2]

@@ -15,13 +15,9 @@ from torch_geometric.nn.resolver import activation_resolver, normalization_resol
 
 
 class LayerTypes(NamedTuple):
-    """The types and widths of one layer.
+    """The widths of one layer's input, by node type, and output; the node types that it computes,
+    and the edge types into these, in the graph's order; and whether it gives the model's outputs.
 
-    in_channels: width of the layer's input, by the node types that it reads.
-    out_channels: width of its output.
-    node_types: the node types whose rows it computes.
-    edge_types: the edge types into these, in the graph's order.
-    is_output: whether it gives the model's outputs.
     one_hot: the node types whose input is one-hot. Such an input times a matrix is a row of the
         matrix: the node's row in the table holds, side by side, those of all the matrices.
     """
