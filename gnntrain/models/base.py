@@ -77,6 +77,7 @@ class HeteroGNN(Layers):
     config_defaults: ClassVar[dict[str, Any]] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
+    make_dropout, make_table = Dropout, EmbeddingTable  # of `Layers`
 
     def __init__(
         self,
@@ -88,14 +89,6 @@ class HeteroGNN(Layers):
         self.options = options | {"is_typed": self.is_hetero}
         super().__init__(make_conv, schema, out_channels, **self.options)
         self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
-
-    def make_dropout(self, p: float) -> Dropout:
-        """As torch's, faster on a CPU."""
-        return Dropout(p)
-
-    def make_table(self, num_nodes: int, width: int, parts: int) -> EmbeddingTable:
-        """Learnt rows; those of one-hot input are drawn as the matrices whose rows they are."""
-        return EmbeddingTable(num_nodes, width, parts)
 
     def forward(  # type: ignore[override]  # on blocks
         self,

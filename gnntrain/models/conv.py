@@ -49,6 +49,7 @@ class HeteroConv:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
         is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
             then hold the destinations'.
+        has_transform: Whether each edge type aggregates rows of its own, see `source`.
         is_joint: Whether all edge types into a node type are one stage.
         is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
             also where `source` names transformed rows, and multiplies after the aggregation.
@@ -57,6 +58,7 @@ class HeteroConv:
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     is_one_relation: ClassVar[bool] = False
+    has_transform: ClassVar[bool] = False
     is_joint: bool = False
     is_linear: bool = False
     gives_layer: bool = False
@@ -72,9 +74,10 @@ class HeteroConv:
             return [edge_types]
         return [(edge_type,) for edge_type in edge_types]
 
-    def source(self, edge_type: EdgeType) -> SourceKey | None:  # noqa: ARG002
-        """Which transformed rows the edge type aggregates; None: `columns` of the input."""
-        return None
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        """Which transformed rows the edge type aggregates: those of its source type (shared with
+        others), its own, or None: the layer's input, see `columns`."""
+        return edge_type if self.has_transform else None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
@@ -134,11 +137,7 @@ class BlockConv(HeteroConv):
     """
 
     needs = BlockNeeds()
-    has_transform: ClassVar[bool] = False
     is_one_relation = True
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        return edge_type if self.has_transform else None
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         """Aggregate over a block's edges, and add the destination's own term: `[num_dst, width of

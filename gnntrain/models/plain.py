@@ -49,6 +49,9 @@ class Layers(torch.nn.Module):
     None: all nodes of the graph of training, in order.
     """
 
+    make_dropout: Any = torch.nn.Dropout
+    make_table: Any = staticmethod(lambda nodes, width, _: torch.nn.Embedding(nodes, width))
+
     def __init__(
         self,
         make_conv: Any,
@@ -132,12 +135,6 @@ class Layers(torch.nn.Module):
         if jk != "none":
             self.embedding_channels = (num_layers if jk == "cat" else 1) * hidden_channels
             self.lin = torch.nn.Linear(self.embedding_channels, out_channels)
-
-    def make_dropout(self, p: float) -> Any:
-        return torch.nn.Dropout(p)
-
-    def make_table(self, num_nodes: int, width: int, parts: int) -> Any:  # noqa: ARG002
-        return torch.nn.Embedding(num_nodes, width)
 
     def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
         target, h, state = self.schema.target, {}, None

@@ -84,7 +84,7 @@ def typed(kind: Any, num_features: int, **options: Any) -> Callable[[dict[str, T
     schema = GraphSchema({"node": NUM_NODES}, {"node": num_features}, EDGE_TYPES, "node")
     model = kind(schema, WIDTH, hidden_channels=WIDTH, **options)
     hop = Hop(dict.fromkeys(EDGE_TYPES, dense_block()), schema.num_nodes, schema.num_nodes)
-    return lambda x: model(x, {}, [hop] * 2)  # type: ignore[no-any-return]
+    return lambda x: model(x, {}, [hop] * 2)
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
