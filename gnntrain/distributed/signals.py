@@ -164,6 +164,7 @@ class _Handler:
                 return
             number = signal.SIGUSR2
         is_rank = control is not None and control.rank is not None
+        is_again = now - self._first_at > _ONE_SIGNAL_SECONDS and not self._is_at_once
         is_ending = control is not None and control.is_abandoned and not control.is_closing
         if number == signal.SIGUSR1:
             if control is not None:
@@ -188,10 +189,9 @@ class _Handler:
                     return
             self.raised = number
             raise Interrupted(number)
-        elif number == signal.SIGINT and now - self._first_at > _ONE_SIGNAL_SECONDS:
-            if not self._is_at_once:
-                self._is_at_once, self._ends_by = True, now + _LAST_SECONDS_AT_ONCE
-                raise Interrupted(self._first)
+        elif number == signal.SIGINT and is_again:
+            self._is_at_once, self._ends_by = True, now + _LAST_SECONDS_AT_ONCE
+            raise Interrupted(self._first)
 
     def _enforce_end(self) -> None:
         """End a process that does not end by itself. A thread can do so while it computes."""
