@@ -21,7 +21,7 @@ from gnntrain.config.types import fan_outs_text
 from gnntrain.limits import available_cores
 from gnntrain.paths import free_bytes, nearest_folder
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
-from gnntrain.reporting.run_lookup import RUNS
+from gnntrain.reporting.rundir import RUNS
 from gnntrain.reporting.tables import Check
 from gnntrain.reporting.text import counted, format_bytes, shown_path
 

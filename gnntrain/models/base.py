@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pprint import pformat
 from typing import Any, ClassVar
 
@@ -17,8 +17,43 @@ from gnntrain.models.conv import HeteroConv, InputRows, LinearConv, Rows, first_
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.plain import Layers, LayerTypes, TypedConv
-from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
+
+_WIDTH = 80
+
+
+@dataclass
+class PyGModel:
+    """A plain PyG model with the same outputs as a model of ours.
+
+    Attributes:
+        name: The class or function of `module` that it is known as.
+        weights: Its state dict.
+        code: Python that makes `model`; PyG's layers are `pyg.NAME`.
+        copied: The classes of `plain` that the code needs.
+        arguments: Of the class or function; for people to read.
+        inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
+        module: A plug-in's, from which the code needs `name`.
+    """
+
+    name: str
+    weights: dict[str, Tensor]
+    code: str
+    copied: Sequence[Any] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ("x", "edge_index")
+    module: str = "torch_geometric.nn"
+
+
+def call(name: str, *arguments: str, **keywords: Any) -> str:
+    """A call as Python, of arguments as Python and of keywords, with short ones side by side."""
+    values = (f"{key}={pformat(value, sort_dicts=False)}" for key, value in keywords.items())
+    lines = [f"{name}("]
+    for argument in (*arguments, *values):
+        if len(lines) == 1 or len(lines[-1]) + len(argument) > _WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {argument},"
+    return "\n".join([*lines, ")"])
 
 
 class HeteroGNN(Layers):

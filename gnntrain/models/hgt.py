@@ -18,9 +18,8 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, pair_score, relation_shares
 from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import HeteroConv, Rows, SourceKey
+from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, pyg_layer
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 

@@ -15,10 +15,9 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import HeteroConv, Rows, SourceKey, glorot_linear
+from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, glorot_linear, pyg_layer
 from gnntrain.models.gat import BlockGATConv, head_options
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 

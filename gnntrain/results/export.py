@@ -25,8 +25,8 @@ from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model, plain
+from gnntrain.models.base import PyGModel, call
 from gnntrain.models.embedding import num_parameters
-from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
