@@ -28,9 +28,9 @@ class PlainModel(nn.Module):
         module: The model: `module(x, edge_index)`; of typed graphs `module(x_dict,
             edge_index_dict)`, which returns the outputs of the target type, or those of each type.
         name: Its name in messages.
-        out_channels: Width of its outputs.
+        out_channels, embedding_channels: Widths of its outputs, and of the embedding tables, of
+            types without features.
         schema: The types of the graph; None: a model of one type.
-        embedding_channels: Width of the embedding tables, of types without features.
     """
 
     needs = BlockNeeds(edge_index=True)
