@@ -60,13 +60,6 @@ def test_a_spread_is_over_the_values_that_are_numbers() -> None:
     ]
 
 
-def test_without_a_completed_trial_there_is_no_best() -> None:
-    standings = SweepResults.of([trial(0, None, "trainer.seed=0", status="failed")])
-    assert standings.best is None
-    assert standings.groups == ()
-    assert SweepResults.of([]).metric == "metric"
-
-
 def test_equal_trials_count_once_and_pruned_ones_are_told() -> None:
     trials = [
         trial(0, 0.8, "trainer.lr=1", "trainer.seed=0"),
