@@ -255,10 +255,8 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    rows = rows.astype(np.float64)
-    rows -= rows.mean(axis=0)
-    scale = rows.std()
-    if scale == 0:
+    rows = rows - rows.mean(axis=0, dtype=np.float64)
+    if (scale := rows.std()) == 0:
         return None
     num_columns = min(_PCA_COLUMNS, *rows.shape)
     # Several threads wait for each other more than they compute with so few points.
