@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.config.yaml_files import read_yaml
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.paths import expanded, is_file, is_folder
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.text import shown_path
@@ -250,12 +250,8 @@ class RunDirectory:
         return None
 
     def _write(self, name: str, text: str) -> None:
-        path = self.path / name
-        try:
-            write_atomically(path, text)
-        except OSError as error:
-            words = f"{path} cannot be written: {error.strerror or error}"
-            raise RunError(words, _PLACE_HINT) from error
+        with explained(self.path / name, RunError):
+            write_atomically(self.path / name, text)
 
 
 def _claimed(path: Path, config: str, besides: Sequence[str]) -> bool:
@@ -431,14 +427,13 @@ def occupied(path: Path) -> UserError:
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, kind: type[GnntrainError] = UserError) -> Iterator[None]:
     """Turn an error of the file system into a sentence; a full disk is no mistake of the user."""
     try:
         yield
     except OSError as error:
-        kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
-        words = f"the run directory {path} cannot be written: {error.strerror or error}"
-        raise kind(words, _PLACE_HINT) from error
+        kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else kind
+        raise kind(f"{path} cannot be written: {error.strerror or error}", _PLACE_HINT) from error
 
 
 def _lines(overrides: Sequence[str]) -> str:
