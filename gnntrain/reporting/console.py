@@ -130,8 +130,8 @@ class Display:
                 self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
             tasks = [
-                _GAP.join([task.description, task.fields["state"], "ETA "])
-                + str(self._time_left.render(task))
+                f"{task.description}{_GAP}{task.fields['state']}{_GAP}"
+                f"ETA {self._time_left.render(task)}"
                 for task in self.bars.tasks
             ]
             self.line(_GAP.join(filter(None, ("; ".join(tasks), self.bars.facts))))
@@ -153,8 +153,12 @@ class Display:
             named = [(title.strip(), text.strip()) for title, text in cells.items()]
             self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
             return
-        if not self._widths:
-            self._widths = _widths_of(cells, self.width)
+        if not self._widths:  # the first columns that fit; the first cells are equally long
+            for title, text in cells.items():
+                width = max(len(title), _NARROWEST if self._widths else len(text))
+                if sum(self._widths.values()) + len(_GAP) * len(self._widths) + width > self.width:
+                    break
+                self._widths[title] = width
             self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
         fitting = zip(cells.values(), self._widths.values(), strict=False)
         shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
@@ -494,20 +498,6 @@ def shown_overrides(overrides: Sequence[str]) -> str:
     """Overrides with their numbers in four digits."""
     pairs = (text.partition("=") for text in overrides)
     return " ".join(f"{key}{sign}{short_number(value)}" for key, sign, value in pairs)
-
-
-def _widths_of(cells: Cells, limit: int) -> dict[str, int]:
-    """The widths of the first columns of a table, as many as fit a line; from its first row.
-
-    The first cell of all rows is as long as in this one.
-    """
-    widths: dict[str, int] = {}
-    for title, text in cells.items():
-        width = max(len(title), _NARROWEST if widths else len(text))
-        if sum(widths.values()) + len(_GAP) * len(widths) + width > limit:
-            break
-        widths[title] = width
-    return widths
 
 
 def _speeds(of: StepProgress | Summary) -> list[str]:
