@@ -202,17 +202,12 @@ def groups_table(groups: Sequence[Group[ReportedRun]]) -> Table:
     rows = []
     for group in groups:
         counted, runs = len(group.counted), len(group.runs)
-        seconds = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
-        rows.append(
-            [
-                group.varied[0],
-                *[", ".join(group.splits)] * has_splits,
-                shown_metric(group.runs[0].metric or "-"),
-                str(runs) if counted == runs else f"{counted} of {runs}",
-                *(str(group.spread(split)) for split in ("val", "test")),
-                format_seconds(Spread.of(seconds).mean),
-            ]
-        )
+        number = str(runs) if counted == runs else f"{counted} of {runs}"
+        each = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
+        head = [group.varied[0], *[", ".join(group.splits)] * has_splits]
+        means = [str(group.spread(split)) for split in SCORED_SPLITS]
+        metric = shown_metric(group.runs[0].metric or "-")
+        rows.append([*head, metric, number, *means, format_seconds(Spread.of(each).mean)])
     leader = rank(groups)[0]
     best = groups.index(leader) if leader.cost < math.inf else None
     heads = ["setting", *["split"] * has_splits, "metric", "runs", "val", "test", "an epoch"]
