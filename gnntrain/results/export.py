@@ -25,8 +25,8 @@ from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model, plain
+from gnntrain.models.base import PyGModel, call
 from gnntrain.models.embedding import num_parameters
-from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
@@ -92,7 +92,8 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     model = build_model(config.model, signature.schema, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
-    made_with = f"{made.module}.{made.name}"
+    made_with, package = f"{made.module}.{made.name}", made.module.partition(".")[0]
+    own_package = None if package == "torch_geometric" else package
     summary, plain = run.summary() or {}, _without_places(config.to_dict())
     preparation = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
     about = {
@@ -100,9 +101,9 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "model": config.model.name,
         "made_with": made_with,
         "arguments": made.arguments,
-        "own_package": made.own_package,
+        "own_package": own_package,
         "takes": ", ".join(
-            name for name in made.inputs if signature.has_edge_weight or name != "edge_weight"
+            n for n in made.inputs if signature.has_edge_weight or n != "edge_weight"
         ),
         "num_parameters": num_parameters(model),
         **signature.to_dict(),
@@ -143,39 +144,40 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 
 
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
-    if isinstance(model, PlainModel):  # as its package makes it
-        assert isinstance(config, PluginConfig)
-        point, schema = find_plugin(MODELS, config.name), model.schema
-        options, name, more = dict(config.options), point.attr, dict[str, Any]()
-        code, inputs = [], repr(signature.num_features)
-        if schema is not None:
-            tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
-            code = [f"model = WithTables(model, {schema.target!r}, {tables})"]
-            fields = {**vars(schema), "node_types": schema.node_types}
-            inputs = f"types.SimpleNamespace(**{fields})"
-            more = {"copied": [plain.WithTables], "inputs": ("x_dict", "edge_index_dict")}
-        code.insert(0, f"model = {call(name, inputs, repr(signature.num_outputs), **options)}")
-        weights = (model.module if schema is None else model).state_dict()
-        more |= {"imports": [name], "module": point.module, "arguments": options}
-        return PyGModel(name, weights, "\n".join(code), **more)
-    # Not what a base class says: the subclass of a plug-in computes something else.
-    made_by = type(model)
-    if not made_by.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(made_by):
-        raise UserError(
-            f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
-            "`gnntrain predict` uses it as it is.",
-        )
-    return model.pyg_model()
+    if not isinstance(model, PlainModel):
+        # Not what a base class says: the subclass of a plug-in computes something else.
+        cls = type(model)
+        if not cls.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(cls):
+            raise UserError(
+                f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
+                "`gnntrain predict` uses it as it is.",
+            )
+        return model.pyg_model()
+    assert isinstance(config, PluginConfig)  # as its package makes it
+    point, schema, options = find_plugin(MODELS, config.name), model.schema, dict(config.options)
+    name, module, num_outputs = point.attr, point.module, repr(signature.num_outputs)
+    if schema is None:
+        code = f"model = {call(name, repr(signature.num_features), num_outputs, **options)}"
+        weights = model.module.state_dict()
+        return PyGModel(name, weights, code, arguments=options, module=module)
+    fields = {**vars(schema), "node_types": schema.node_types}
+    code = f"model = {call(name, f'types.SimpleNamespace(**{fields})', num_outputs, **options)}"
+    tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+    code += f"\nmodel = WithTables(model, {schema.target!r}, {tables})"
+    inputs = "x_dict", "edge_index_dict"
+    return PyGModel(name, model.state_dict(), code, [plain.WithTables], options, inputs, module)
 
 
 def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
     """A Python file whose `load()` returns the model with its weights. Where features are more than
     a table's columns in order, its `prepare` makes them."""
-    imports = {"from pathlib import Path", "import torch"}
-    if model.imports:
-        imports.add(f"from {model.module} import {', '.join(sorted({*model.imports}))}")
-    sources, hook = [*map(inspect.getsource, model.copied)], ""
-    scale = signature.target_scale
+    package, hook = model.module.partition(".")[0], ""
+    is_pyg = package == "torch_geometric"
+    source = (
+        "import torch_geometric.nn as pyg" if is_pyg else f"from {model.module} import {model.name}"
+    )
+    imports = {"from pathlib import Path", "import torch", source}
+    sources, scale = [*map(inspect.getsource, model.copied)], signature.target_scale
     if scale is not None:
         sources.append(inspect.getsource(plain.in_units))
         units = f"in_units(mean={scale.mean}, std={scale.std})"
@@ -189,11 +191,10 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
         for line in head.split("\n\n\n", 1)[0].splitlines():
             if line.startswith(("from ", "import ")) and " gnntrain" not in line:
                 imports.add(line)
-    own = model.own_package
     title = f"{name} trained on {signature.dataset} with gnntrain {__version__}."
     return _MODEL_PY.format(
         title=title[0].upper() + title[1:],
-        needs="torch and torch_geometric only" if own is None else f"torch and {own}",
+        needs="torch and torch_geometric only" if is_pyg else f"torch and {package}",
         imports="\n".join(sorted(imports, key=lambda line: ("__future__" not in line, line))),
         copied="".join(f"\n\n{source}" for source in sources),
         make=textwrap.indent(model.code, " " * 4),

@@ -242,7 +242,7 @@ def _conduct(
 
 def graph_metric(config: Config, data: object) -> str:
     """The metric that a search improves: that of its graph, which is prepared for it."""
-    from gnntrain.run_graph import open_graph  # a grid does without it
+    from gnntrain.run_store import open_graph  # a grid does without it
 
     return open_graph(config, data=data).store.metric
 
