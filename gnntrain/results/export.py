@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import FilesConfig, ModelConfig, PluginConfig, from_dict
-from gnntrain.config.graph_spec import NodeColumns
+from gnntrain.config.graph_spec import NODE_KEYS
 from gnntrain.data.preprocessing import by_node_type
 from gnntrain.data.summary import from_plain
 from gnntrain.data.values import MISSING_MARKS
@@ -238,7 +238,7 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     }
     if dataset.get("schema") is not None:  # defaults, which it replaces by type: see `data`
         defaults = FilesConfig().model_dump(mode="json")
-        by_type = [key for key in NodeColumns.model_fields if key in defaults]
+        by_type = [key for key in NODE_KEYS if key in defaults]
         unsaid = [key for key in by_type if dataset[key] == defaults[key]]
         dataset = {key: value for key, value in dataset.items() if key not in unsaid}
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
