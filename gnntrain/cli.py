@@ -25,9 +25,9 @@ from gnntrain.errors import GnntrainError, UserError, exit_code, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 
 _ENDED = {
-    signal.SIGTERM: "terminated (SIGTERM)",
-    signal.SIGHUP: "the terminal was closed (SIGHUP)",
-    signal.SIGUSR2: "ended to be requeued",
+    128 + signal.SIGTERM: "terminated (SIGTERM)",
+    128 + signal.SIGHUP: "the terminal was closed (SIGHUP)",
+    128 + signal.SIGUSR2: "ended to be requeued",
 }
 
 
@@ -38,19 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     mend it. 128 + the signal's number: interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP,
     140 by SIGUSR2).
     """
-    _accept_any_locale()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a character that the terminal lacks is printed as `?`
+            stream.reconfigure(errors="replace")
     startup.install()
     try:
         with install_handlers(_requeue, _tell_forced_end):
             return _main(sys.argv[1:] if argv is None else list(argv))
-    except KeyboardInterrupt as error:
-        number = signal_of(error)
-        if getattr(error, "is_told", False):
-            return 128 + number
-        _complain(_ENDED.get(number, "interrupted"))
-        _tell_way_on(error)
-        return 128 + number
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         return _fail(error)
 
 
@@ -62,7 +57,21 @@ def _main(argv: Sequence[str]) -> int:
     if arguments.help:
         say(help_text(arguments.command))
         return 0
-    _check_surroundings(argv)
+    # All else builds on both: what was typed is text, and the current directory there.
+    try:
+        for given in argv:
+            given.encode()
+        Path.cwd()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{error.object!a} is no text in this locale ({sys.getfilesystemencoding()})",
+            "Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, or choose a name without such characters.",
+        ) from None
+    except FileNotFoundError:
+        raise UserError(
+            "the current directory does not exist any more",
+            "Change to one that does; run directories and relative paths start there.",
+        ) from None
     name = arguments.command or "train"
     refuse_several(name, arguments, is_sweep=arguments.multirun)
     if arguments.hydra == ["--cfg=job"] and not arguments.multirun:
@@ -77,44 +86,25 @@ def _main(argv: Sequence[str]) -> int:
     return COMMANDS[name].run(arguments)
 
 
-def _check_surroundings(argv: Sequence[str]) -> None:
-    """Whether what was typed is text, and the current directory there: all else builds on both."""
-    for given in argv:
-        try:
-            given.encode()
-        except UnicodeEncodeError:
-            raise UserError(
-                f"{given!a} is no text in this locale ({sys.getfilesystemencoding()})",
-                "Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, or choose a name without such characters.",
-            ) from None
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UserError(
-            "the current directory does not exist any more",
-            "Change to one that does; run directories and relative paths start there.",
-        ) from None
-
-
-def _fail(error: Exception) -> int:
+def _fail(error: Exception | KeyboardInterrupt) -> int:
     """Tell a failure on stderr and return its exit code."""
-    debug = os.environ.get("GNNTRAIN_DEBUG") == "1"
-    code = exit_code(error)
+    is_interrupted = isinstance(error, KeyboardInterrupt)
+    code = 128 + signal_of(error) if isinstance(error, KeyboardInterrupt) else exit_code(error)
     if getattr(error, "is_told", False):
         return code
-    _complain(sentence(error))
+    _complain(f"gnntrain: {_ENDED.get(code, 'interrupted') if is_interrupted else sentence(error)}")
     if isinstance(error, GnntrainError) and error.hint:
-        _complain(error.hint, prefix="")
-    if debug:
+        _complain(error.hint)
+    if not is_interrupted and os.environ.get("GNNTRAIN_DEBUG") == "1":
         traceback.print_exception(error)
-    elif code != UserError.exit_code:
+    elif not is_interrupted and code != UserError.exit_code:
         kept = keep_traceback(error, getattr(error, "run_dir", None))
         if kept is not None:
-            _complain(f"Traceback: in {kept}.", prefix="")
+            _complain(f"Traceback: in {kept}.")
         elif not isinstance(error, GnntrainError):
-            _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.", prefix="")
-    if code != UserError.exit_code:
-        _tell_way_on(error)
+            _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.")
+    if code != UserError.exit_code and (command := way_on(error)) is not None:
+        _complain(f"Go on with `{command}`.")
     return code
 
 
@@ -129,19 +119,6 @@ def _requeue() -> None:
         requeue(is_main=started is None or started.is_main)
 
 
-def _tell_way_on(error: BaseException) -> None:
-    command = way_on(error)
-    if command is not None:
-        _complain(f"Go on with `{command}`.", prefix="")
-
-
-def _complain(text: str, prefix: str = "gnntrain: ") -> None:
+def _complain(text: str) -> None:
     with contextlib.suppress(OSError):  # a terminal that was closed reads nothing any more
-        print(f"{prefix}{text}", file=sys.stderr, flush=True)
-
-
-def _accept_any_locale() -> None:
-    """Print a character that the terminal does not know as `?` rather than fail."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+        print(text, file=sys.stderr, flush=True)

@@ -26,10 +26,7 @@ KEEP_SMALL = ("trainer.gpus=0", "dataset.num_nodes=300", "run.dir=run")
 
 NEW_MODEL = '''"""Gain network (Nobody, 2030): an MLP with a gain."""
 
-from typing import Unpack
-
 from gnntrain.config.types import NonNegative
-from gnntrain.models.base import Scaffold
 from gnntrain.models.mlp import MLP
 
 
@@ -49,7 +46,7 @@ class GainNet(MLP):
         out_channels: int,
         *,
         gain: NonNegative = 1.5,
-        **scaffold: Unpack[Scaffold],
+        **scaffold,
     ) -> None:
         super().__init__(in_channels, out_channels, **scaffold)
         self.gain = gain

@@ -31,7 +31,7 @@ from gnntrain.build import build_exchange, build_loaders, build_model, build_tas
 from gnntrain.config import from_dict
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading import read_counts
-from gnntrain.run_graph import rank_graph
+from gnntrain.run_store import rank_graph
 from gnntrain.training.forward import OnBatch
 
 read_counts._NODES_AT_ONCE = 1 << 16

@@ -19,8 +19,7 @@ from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.joint_run import compare_stores
 from gnntrain.run import prepare_store, train
-from gnntrain.run_graph import open_graph
-from gnntrain.run_store import ModelSignature, record_of
+from gnntrain.run_store import ModelSignature, open_graph, record_of
 from gnntrain.tasks import NodeClassification, NodeRegression
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.graphs import random_graph, stored

@@ -191,21 +191,9 @@ def test_a_killed_rank_is_named_with_what_was_reached_and_the_way_on(
     assert not any(child.is_running() for child in ranks)
 
 
-def test_a_run_goes_on_after_an_error_inside_an_epoch(
-    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        fail_at(patch, 21, ValueError("boom"))
-        with pytest.raises(ValueError, match="boom"):
-            begin(run, cache)
-    assert "boom" in (RunDirectory(run).summary() or {})["error"]
-    summary = go_on(run)
-    assert "error" not in summary
-    assert_same_run(run, whole)
-
-
+@pytest.mark.parametrize("call", [1, 21], ids=["before the first checkpoint", "in an epoch"])
 def test_a_run_that_may_starts_again_by_itself(
+    call: int,
     cache: Path,
     whole: Path,
     tmp_path: Path,
@@ -213,20 +201,11 @@ def test_a_run_that_may_starts_again_by_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     in_this_process(monkeypatch)
-    fail_at(monkeypatch, 21, OSError("boom"))
+    fail_at(monkeypatch, call, OSError("boom"))
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         begin(tmp_path / "run", cache, "trainer.max_restarts=1")
     assert "boom" in caplog.text
     assert "Starting again" in caplog.text
-    assert_same_run(tmp_path / "run", whole)
-
-
-def test_a_run_that_fails_before_its_first_checkpoint_starts_again_from_the_beginning(
-    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_this_process(monkeypatch)
-    fail_at(monkeypatch, 1, OSError("boom"))
-    begin(tmp_path / "run", cache, "trainer.max_restarts=1")
     assert_same_run(tmp_path / "run", whole)
 
 
@@ -269,15 +248,21 @@ def test_harmless_keys_may_change_and_the_run_remembers_them(
     assert (run / "tensorboard").is_dir()
 
 
-def test_a_run_can_go_on_in_a_new_directory(
+def test_a_run_goes_on_after_an_error_in_its_own_directory_and_in_a_new_one(
     cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    interrupted(run, cache, monkeypatch)
+    with monkeypatch.context() as patch:
+        fail_at(patch, 21, ValueError("boom"))
+        with pytest.raises(ValueError, match="boom"):
+            begin(run, cache)
+    assert "boom" in (RunDirectory(run).summary() or {})["error"]
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
     go_on(run, f"run.dir={tmp_path / 'branch'}")
     assert_same_run(tmp_path / "branch", whole)
     assert {p: p.read_bytes() for p in before} == before
+    assert "error" not in go_on(run)
+    assert_same_run(run, whole)
 
 
 def test_epochs_that_are_in_no_checkpoint_are_told(
@@ -365,24 +350,6 @@ def test_the_same_command_leaves_its_completed_run_as_it_is(
     assert begin(run, cache, *keys, "trainer.epochs=2")["epochs"] == 2
 
 
-def test_the_same_command_tells_that_its_files_hold_other_data(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    files = write(tmp_path)
-    paths = [f"dataset.{key}={path}" for key, path in files.items()]
-    keys = [*paths, "trainer.epochs=1", "trainer.gpus=0", "run.if_exists=resume"]
-    config = compose_config(
-        ["dataset=files", *keys, f"dataset.store_dir={tmp_path}/stores", f"run.dir={tmp_path}/run"]
-    ).config
-    train(config)
-    train(config)
-    assert "other data" not in caplog.text
-    edges = Path(files["edges"])
-    edges.write_text(edges.read_text().replace("10,20", "10,30"))
-    train(config)
-    assert "other data" in caplog.text
-
-
 @pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/last.prev.pt", ".lock"])
 def test_a_link_in_a_strangers_run_is_not_written_through(
     name: str, whole: Path, tmp_path: Path
@@ -426,28 +393,22 @@ def test_evaluate_refuses_the_weights_of_another_model(whole: Path, tmp_path: Pa
         evaluate(tmp_path / "run")
 
 
-@pytest.fixture
-def own_graph(tmp_path: Path) -> list[str]:
-    """Keys of a graph from files of the user's."""
-    num_nodes = 40
-    edges = [f"{v},{(v * 7 + k) % num_nodes}" for v in range(num_nodes) for k in range(3)]
-    (tmp_path / "edges.csv").write_text("source,target\n" + "\n".join(edges) + "\n")
-    nodes = [f"{v},{v % 5},{v % 3},{v % 2}" for v in range(num_nodes)]
-    (tmp_path / "nodes.csv").write_text("id,a,b,label\n" + "\n".join(nodes) + "\n")
-    return [
-        *("dataset=files", f"dataset.edges={tmp_path}/edges.csv"),
-        *(f"dataset.features={tmp_path}/nodes.csv", f"dataset.store_dir={tmp_path}/stores"),
-        *("trainer.epochs=2", "trainer.gpus=0", f"run.dir={tmp_path}/run"),
-    ]
-
-
-def test_evaluate_stays_on_the_runs_graph_whatever_becomes_of_its_files(
-    tmp_path: Path, own_graph: list[str]
+def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    summary = train(compose_config(own_graph).config)
-    edges = tmp_path / "edges.csv"
+    files = write(tmp_path)
+    keys = [*(f"dataset.{key}={path}" for key, path in files.items()), "run.if_exists=resume"]
+    keys += ["dataset.task=multiclass", f"dataset.store_dir={tmp_path}/stores"]
+    keys += ["trainer.epochs=1", "trainer.gpus=0"]
+    config = compose_config(["dataset=files", *keys, f"run.dir={tmp_path}/run"]).config
+    summary = train(config)
+    train(config)  # the same command
+    assert "other data" not in caplog.text
+    edges = Path(files["edges"])
     whole = edges.read_text()
-    edges.write_text("source,target\n0,1\n")
+    edges.write_text(whole.replace("10,20", "10,30"))
+    train(config)
+    assert "other data" in caplog.text
     changed = evaluate(tmp_path / "run")
     edges.unlink()
     gone = evaluate(tmp_path / "run")
@@ -459,12 +420,11 @@ def test_evaluate_stays_on_the_runs_graph_whatever_becomes_of_its_files(
     shutil.rmtree(tmp_path / "stores")
     with pytest.raises(UserError, match="cannot be built again"):
         evaluate(tmp_path / "run")
-    edges.write_text("source,target\n0,1\n")
+    edges.write_text("source,target\n10,20\n")
     with pytest.raises(UserError, match="gives another graph today"):
         evaluate(tmp_path / "run")
     edges.write_text(whole)
-    again = evaluate(tmp_path / "run")
-    assert dict(again["metrics"]["test"]) == summary["test"]
+    assert dict(evaluate(tmp_path / "run")["metrics"]["test"]) == summary["test"]
 
 
 def test_a_store_that_has_gone_is_built_again_to_go_on(
@@ -492,24 +452,18 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
-def test_steps_whose_gradient_is_not_finite_may_be_skipped(
+def test_steps_whose_gradient_is_not_finite_may_be_skipped_but_not_all_of_an_epoch(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    spoil_steps(monkeypatch, {20, 22})
-    with caplog.at_level(logging.WARNING, logger="gnntrain"):
-        summary = begin(run, cache, "trainer.on_nonfinite=skip")
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="gnntrain"):
+        spoil_steps(patch, {20, 22})
+        summary = begin(tmp_path / "run", cache, "trainer.on_nonfinite=skip")
     assert summary["status"] == "completed"
     assert "2 of 8 steps of epoch 3" in caplog.text
     assert all(isinstance(loss, float) for loss in summary["train_loss"])
-
-
-def test_an_epoch_of_skipped_steps_ends_the_run(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     spoil_steps(monkeypatch, set(range(9, 17)))
     with pytest.raises(RunError, match="8 of 8 steps of epoch 2"):
-        begin(tmp_path / "run", cache, "trainer.on_nonfinite=skip")
+        begin(tmp_path / "another", cache, "trainer.on_nonfinite=skip")
 
 
 def spoil_steps(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:

@@ -15,7 +15,7 @@ from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.run import prepare_store
-from gnntrain.run_graph import rank_graph
+from gnntrain.run_store import rank_graph
 from scripts.soak.faults import rank_processes
 from tests.distributed.exchanges import exchanges
 from tests.test_resume import (

@@ -4,6 +4,6 @@ What each needs is imported when it runs: help must answer at once, and workers 
 """
 
 from gnntrain.commands import training, results, graphs, looking, completion  # noqa: F401, I001
-from gnntrain.commands.base import COMMANDS, say
+from gnntrain.commands.parsing import COMMANDS, say
 
 __all__ = ["COMMANDS", "say"]

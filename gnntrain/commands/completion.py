@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import shlex
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gnntrain.commands.base import COMMANDS, command, option, say
+from gnntrain.commands.parsing import COMMANDS, command, option, say
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
 
@@ -87,73 +88,64 @@ def completion(arguments: Namespace) -> int:
       gnntrain completion bash
       gnntrain completion zsh
     """
-    shell = arguments.words[0]
+    shell, line = arguments.words[0], arguments.line
     if shell not in _SCRIPTS:
         hint = f"There are {', '.join(_SCRIPTS)}."
         raise UserError(f"completion for {shell!r} is not known", hint)
-    if arguments.line is None:
+    if line is None:
         say(_SCRIPTS[shell].rstrip())
         return 0
-    found = candidates(arguments.line).items()
-    lines = [f"{word}\t{meaning}".rstrip() if shell == "fish" else word for word, meaning in found]
-    if lines:
-        say("\n".join(lines))
+    for word, meaning in candidates(line).items():
+        say(f"{word}\t{meaning}".rstrip() if shell == "fish" else word)
     return 0
 
 
 def candidates(line: str) -> dict[str, str]:
-    """The words that the last word of `line` may become, and what they mean; none where a file may
-    stand.
-
-    Args:
-        line: What was typed up to the cursor, the command first.
-    """
-    from gnntrain.commands.parsing import options_of
-
+    """The words that the last word of `line`, typed up to the cursor, may become, and what they
+    mean; none where a file may stand."""
     try:
         words = shlex.split(line)
     except ValueError:  # an open quotation mark
         words = line.replace("'", "").replace('"', "").split()
     *before, current = [*words, ""][1:] if line[-1:].isspace() else words[1:] or [""]
     has_command = bool(before) and before[0] in COMMANDS
-    name = before[0] if has_command else "train"
-    command, options = COMMANDS[name], {flags[0]: one for flags, one in options_of(name)}
+    command = COMMANDS[before[0] if has_command else "train"]
+    options = {flags[0]: settings for flags, settings in command.options}
+    groups, found = config_groups(), dict[str, str]()
     last = options.get(before[-1] if before else "")
     if last is not None and last.get("action") != "store_true":  # its value
         found = dict.fromkeys(last.get("choices", ()), "")
     elif current.startswith("-"):
         found = {flag: str(settings["help"]) for flag, settings in options.items()}
-    else:
-        typed = [
-            word for word in before[has_command:] if "=" not in word and not word.startswith("-")
-        ]
-        found = {one: COMMANDS[one].summary for one in COMMANDS if not before}
-        if command.most and not typed and "=" not in current:
-            found |= dict.fromkeys(_first_words(command.usage.split()[0].strip("[]")), "")
-        elif command.takes_keys:
-            flag = "--config-dir"
-            given = " ".join(before).replace(f"{flag} ", f"{flag}=").split()
-            folders = [word.partition("=")[2] for word in given if word.startswith(f"{flag}=")]
-            found |= _keys(current, [Path(folder).expanduser() for folder in folders])
+    elif (
+        command.most
+        and "=" not in current
+        and not any("=" not in word and not word.startswith("-") for word in before[1:])
+    ):
+        # What may stand where the usage says `RUN`, `EXPERIMENT` or `one|two`.
+        first = command.usage.split()[0].strip("[]")
+        if first == "RUN":
+            runs = sorted(file.parent.name for file in Path("runs").glob("*/config.yaml"))
+            found = dict.fromkeys(["latest"] * bool(runs) + runs, "")
+        elif first == "EXPERIMENT":
+            found = dict.fromkeys((one for one in groups["experiment"] if one != "none"), "")
+        elif "|" in first:
+            found = dict.fromkeys(first.split("|"), "")
+    elif command.takes_keys:
+        flag = "--config-dir"
+        given = " ".join(before).replace(f"{flag} ", f"{flag}=").split()
+        folders = [word.partition("=")[2] for word in given if word.startswith(f"{flag}=")]
+        found = {} if before else {one: COMMANDS[one].summary for one in COMMANDS}
+        found |= _keys(current, config_groups([Path(one).expanduser() for one in folders]))
     return {word: meaning for word, meaning in found.items() if word.startswith(current)}
 
 
-def _first_words(usage: str) -> list[str]:
-    """What may stand where a command's usage says `RUN`, `EXPERIMENT` or `one|two`."""
-    if usage == "RUN":
-        runs = sorted(file.parent.name for file in Path("runs").glob("*/config.yaml"))
-        return ["latest"] * bool(runs) + runs
-    if usage == "EXPERIMENT":
-        return [option for option in config_groups()["experiment"] if option != "none"]
-    return usage.split("|") if "|" in usage else []
-
-
-def _keys(current: str, config_dirs: list[Path]) -> dict[str, str]:
+def _keys(current: str, groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Groups and sections; of a section its keys; of a key its values, those of the next one in a
     list or in a sweep."""
     # By key its meaning, and the values that can be listed; `python -m scripts.config_reference`
     # writes it: the schema itself takes a sixth of a second to import, too long for the Tab key.
-    file, groups = Path(__file__).with_name("keys.json"), config_groups(config_dirs)
+    file = Path(__file__).with_name("keys.json")
     keys: dict[str, tuple[str, list[str]]] = json.loads(file.read_text(encoding="utf-8"))
     key, equals, value = current.partition("=")
     if equals:

@@ -7,11 +7,11 @@ import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.base import command, option, say, switch
+from gnntrain.commands.parsing import command, option, say, switch
 from gnntrain.errors import RunError, UserError
 from gnntrain.groups import conf_dir, config_groups
 from gnntrain.paths import expanded, is_folder
@@ -46,12 +46,11 @@ def prepare(arguments: Namespace) -> int:
     result = prepare(config)
     read = from_plain(result.pop("data"))
     width = max(map(len, result))
-    for key, value in result.items():
+    lines = [*result.items(), *(read.lines() if read is not None else ())]
+    for key, value in lines:
         text = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
         if isinstance(value, Mapping):
             text = ", ".join(f"{name} {number}" for name, number in value.items())
-        say(f"{key:{width}}  {text}")
-    for key, text in read.lines() if read is not None else ():
         say(f"{key:{width}}  {text}")
     return 0
 
@@ -102,27 +101,24 @@ def _partition(
     about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
     yield Section("partition", [pairs(about)])
     parts = partition(store, num_parts, out, method)
-    meta = parts.meta
-    share = meta.cut_edges / max(parts.num_edges, 1)
-    sizes = {
-        "nodes": [part.num_nodes for part in meta.parts],
-        "edges": [part.num_edges for part in meta.parts],
-        "training nodes": [part.num_train for part in meta.parts],
-    }
+    cut, each = parts.meta.cut_edges, parts.meta.parts
+    header = ("part", "nodes", "edges", "training nodes", "size")
+    sizes = [(part.num_nodes, part.num_edges, part.num_train) for part in each]
     balance = ", ".join(
-        f"{name} {max(found) * len(found) / sum(found):.2f}"
-        for name, found in sizes.items()
-        if any(found)
+        f"{name} {max(column) * num_parts / sum(column):.2f}"
+        for name, column in zip(header[1:4], zip(*sizes, strict=True), strict=True)
+        if any(column)
     )
     result = [
-        ("cut", f"{meta.cut_edges:,} edges between parts ({share:.1%})"),
+        ("cut", f"{cut:,} edges between parts ({cut / max(parts.num_edges, 1):.1%})"),
         ("balance", f"{balance} (largest part over the mean)"),
     ]
     yield Section("result", [pairs(result)])
-    bytes_ = (format_bytes(part.num_bytes) for part in meta.parts)
-    numbers = ((f"{number:,}" for number in found) for found in sizes.values())
-    cells = zip(map(str, range(num_parts)), *numbers, bytes_, strict=True)
-    yield Section("parts", [rows(("part", *sizes, "size"), [*cells])])
+    cells = [
+        (str(number), *(f"{size:,}" for size in sizes[number]), format_bytes(part.num_bytes))
+        for number, part in enumerate(each)
+    ]
+    yield Section("parts", [rows(header, cells)])
     seconds = format_seconds(time.perf_counter() - began)
     yield Section(f"written to {shown_path(parts.path)} in {seconds}", [])
 
@@ -148,14 +144,17 @@ def ls(arguments: Namespace) -> int:
         hint = meant_or(kind, _KINDS, f"There are {', '.join(_KINDS)}.")
         raise UserError(f"{kind!r} cannot be listed", hint)
     if folder is not None and kind == "models":
-        hint = "As in `gnntrain ls runs FOLDER` or `gnntrain ls datasets FOLDER`."
-        raise UserError(f"{kind} lie in no folder", hint)
-    if folder is not None and not is_folder(expanded(folder)):
-        raise UserError(f"there is no folder {folder}", "Give one that is there.")
+        raise UserError("models lie in no folder", "As in `gnntrain ls runs FOLDER`.")
     from gnntrain.reporting.tables import print_sections
 
-    print_sections(_listed(kind, None if folder is None else expanded(folder)))
+    print_sections(_listed(kind, None if folder is None else _existing(folder)))
     return 0
+
+
+def _existing(folder: str) -> Path:
+    if not is_folder(expanded(folder)):
+        raise UserError(f"there is no folder {folder}", "Give one that is there.")
+    return expanded(folder)
 
 
 def _listed(kind: str | None, folder: Path | None) -> Iterator[Section]:
@@ -167,17 +166,14 @@ def _listed(kind: str | None, folder: Path | None) -> Iterator[Section]:
     from gnntrain.reporting.tables import Section, rows
     from gnntrain.reporting.text import shown_path
 
-    def section(
-        title: str,
-        header: Sequence[str],
-        cells: Sequence[Sequence[str]],
-        notes: Sequence[str],
-        left: int,
-        more: str = "",
-    ) -> Section:
-        kept = cells[:_BRIEF] if kind is None and more else cells
-        rest = [f"{len(cells) - len(kept)} more: `{more}`."] if len(kept) < len(cells) else []
-        return Section(title, [*([rows(header, kept, left=left)] if kept else []), *notes, *rest])
+    def brief(what: str, place: Path, cells: list[list[str]], notes: list[str]) -> Section:
+        kept, (header, left) = cells[: _BRIEF if kind is None else None], columns[what]
+        content = [rows(header, kept, left=left)] if kept else []
+        rest = len(cells) - len(kept)
+        more = [f"{rest} more: `gnntrain ls {what}`."] if rest else []
+        return Section(f"{what} in {shown_path(place)}", [*content, *notes, *more])
+
+    columns = {"stores": (stores.HEADER, 2), "runs": (runs.HEADER, 3)}
 
     if kind in ("datasets", "stores", None):
         place = folder or stores_folder(DatasetConfig())
@@ -186,18 +182,16 @@ def _listed(kind: str | None, folder: Path | None) -> Iterator[Section]:
             names = ", ".join(datasets.dataset_names())
             yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
         elif kind == "datasets":
-            sizes = datasets.dataset_rows(found)
-            yield section("data sets", datasets.HEADER, sizes, [datasets.NOTE], 1)
+            table = rows(datasets.HEADER, datasets.dataset_rows(found))
+            yield Section("data sets", [table, datasets.NOTE])
         note = f"{stores.total(found)}; `gnntrain clean` removes stores."
-        title, cells = f"stores in {shown_path(place)}", stores.store_rows(found)
-        notes = [note if found else stores.NONE_YET]
-        yield section(title, stores.HEADER, cells, notes, 2, "gnntrain ls stores")
+        yield brief("stores", place, stores.store_rows(found), [note if found else stores.NONE_YET])
     if kind in ("models", None):
-        yield section("models", models.HEADER, models.model_rows(), [models.NOTE], 2)
+        yield Section("models", [rows(models.HEADER, models.model_rows(), left=2), models.NOTE])
     if kind in ("runs", None):
         root = folder or RUNS
-        cells, title = runs.run_rows(root), f"runs in {shown_path(root)}"
-        yield section(title, runs.HEADER, cells, runs.run_notes(cells), 3, "gnntrain ls runs")
+        cells = runs.run_rows(root)
+        yield brief("runs", root, cells, runs.run_notes(cells))
 
 
 def _seconds(age: str) -> float:
@@ -235,17 +229,12 @@ def clean(arguments: Namespace) -> int:
     from gnntrain.reporting.tables import Section, print_sections, rows
     from gnntrain.reporting.text import shown_path
 
-    given = arguments.words[0] if arguments.words else None
-    folder = stores_folder(DatasetConfig()) if given is None else expanded(given)
-    if given is not None and not folder.is_dir():
-        raise UserError(f"there is no folder {given}", "Give one that is there.")
+    words = arguments.words
+    folder = _existing(words[0]) if words else stores_folder(DatasetConfig())
     begin = time.time() - (arguments.older_than or 0.0)
     found = [store for store in find_stores(folder) if store.last_used <= begin]
     for store in [] if arguments.all else [one for one in found if one.is_of_object]:
-        say(
-            f"kept {store.path.name}: its graph was given in Python and cannot be built again "
-            "without it; --all removes it, too"
-        )
+        say(f"kept {store.path.name}: its graph was given in Python; --all removes it, too")
         found.remove(store)
     if not found:
         say(f"no store to remove in {shown_path(folder)}")
@@ -257,10 +246,7 @@ def clean(arguments: Namespace) -> int:
                 "Add --yes, perhaps with --older-than 30d; `gnntrain ls stores` shows them.",
             )
         table = rows(HEADER, store_rows(found), left=2)
-        note = (
-            "A run whose store is gone builds it again when it is needed, where the raw files are "
-            "still there."
-        )
+        note = "A run builds its store again, where the raw files are still there."
         print_sections([Section(f"stores in {shown_path(folder)}", [table, note])])
         try:
             answer = input(f"Remove {total(found)}? [y/N] ")
@@ -300,36 +286,27 @@ def cp(arguments: Namespace) -> int:
     from gnntrain.config.problems import meant_or
 
     named, target = arguments.words[0], Path(arguments.words[1]).expanduser()
-    group, slash, option = named.partition("/")
-    if not slash:
-        group, option = "experiment", named
+    group, option = named.split("/", 1) if "/" in named else ("experiment", named)
     groups = config_groups()
-    if option not in groups.get(group, ()):
-        known, word = groups.get(group, groups), option if group in groups else group
-        what = f"{group} {option!r}" if group in groups else f"group {group!r}"
-        raise UserError(
-            f"there is no {what}", meant_or(word, known, f"There are {', '.join(known)}.")
-        )
+    for what, word, known in (("group", group, [*groups]), (group, option, groups.get(group, []))):
+        if word not in known:
+            hint = meant_or(word, known, f"There are {', '.join(known)}.")
+            raise UserError(f"there is no {what} {word!r}", hint)
     stem = target.name.removesuffix(".yaml")
     name = f"my_{stem}.yaml" if stem in groups[group] else f"{stem}.yaml"
     is_in_folder = target.absolute().parent.name == group
     fitting = target.with_name(name) if is_in_folder else target.parent / group / name
     if target != fitting:
-        raise UserError(
-            f"{target} would not be found: --config-dir looks for FOLDER/{group}/NAME.yaml, with "
-            "a name that is not shipped already",
-            f"Type `gnntrain cp {named} {shlex.quote(str(fitting))}`.",
-        )
+        what = f"--config-dir looks for FOLDER/{group}/NAME.yaml, with a NAME not shipped already"
+        hint = f"Type `gnntrain cp {named} {shlex.quote(str(fitting))}`."
+        raise UserError(f"{target} would not be found: {what}", hint)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
             file.write((conf_dir() / group / f"{option}.yaml").read_text(encoding="utf-8"))
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(
-            f"{target} cannot be written, nothing was overwritten: {reason}",
-            "Choose another place.",
-        ) from error
+        what = f"{target} cannot be written, nothing was overwritten: {error.strerror or error}"
+        raise UserError(what, "Choose another place.") from error
     say(f"copied {group}={option} to {target}; edit it, then type")
     folder = shlex.quote(str(target.parent.parent))
     say(f"  gnntrain --config-dir {folder} {group}={target.stem}")

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.commands.base import command, option, switch, write_json
+from gnntrain.atomic_io import atomic_write
+from gnntrain.commands.parsing import command, option, say, switch
+from gnntrain.errors import UserError
+from gnntrain.paths import expanded
 
 if TYPE_CHECKING:
     from gnntrain.reporting.tables import Section
+
+
+def _write_json(out: str, content: object) -> None:
+    """Plain data to the file `out`, or to the standard output where it is `-`."""
+    text = json.dumps(content, indent=2)
+    if out == "-":
+        say(text)
+        return
+    try:
+        with atomic_write(expanded(out)) as file:
+            file.write(f"{text}\n".encode())
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{out} cannot be written: {reason}", "Choose another file.") from error
 
 
 @command(
@@ -42,34 +60,32 @@ def doctor(arguments: Namespace) -> int:
     def number_of(judgement: str) -> int:
         return sum(one.judgement == judgement for _, results in found for one in results)
 
-    def machine() -> Iterator[Section]:
+    def sections() -> Iterator[Section]:
+        if arguments.gpu:
+            from gnntrain.doctor.gpu import HEADER, check_kernels
+
+            for title, kernels in check_kernels(config):
+                found.append((title, kernels))
+                reasons = [f"{row.kernel}: {row.why_not}" for row in kernels if row.why_not]
+                table = rows(HEADER, [row.cells() for row in kernels], left=2)
+                yield Section(title, [table, *reasons])
+            yield Section(f"{counted(number_of('problem'), 'kernel')} wrong", [])
+            return
         from gnntrain.doctor.checks import check_machine
 
         for title, results in check_machine(config):
             found.append((title, results))
             yield Section(title, [checks(results)])
-        told = [counted(number_of(kind), kind) for kind in ("problem", "note")]
-        ready = "" if number_of("problem") else "ready: "
-        yield Section(f"{ready}{', '.join(told)}", [])
+        told = ", ".join(counted(number_of(kind), kind) for kind in ("problem", "note"))
+        yield Section(told if number_of("problem") else f"ready: {told}", [])
 
-    def kernels() -> Iterator[Section]:
-        from gnntrain.doctor.gpu import HEADER, check_kernels
-
-        for title, results in check_kernels(config):
-            found.append((title, results))
-            reasons = [f"{row.kernel}: {row.why_not}" for row in results if row.why_not]
-            table = rows(HEADER, [row.cells() for row in results], left=2)
-            yield Section(title, [table, *reasons])
-        yield Section(f"{counted(number_of('problem'), 'kernel')} wrong", [])
-
-    sections = kernels() if arguments.gpu else machine()
     if arguments.json == "-":
-        list(sections)
+        list(sections())
     else:
-        print_sections(sections)
+        print_sections(sections())
     if arguments.json is not None:
         plain = [{"title": title, "findings": [*map(asdict, one)]} for title, one in found]
-        write_json(arguments.json, plain)
+        _write_json(arguments.json, plain)
     return int(number_of("problem") > 0)
 
 
@@ -100,5 +116,5 @@ def plan(arguments: Namespace) -> int:
     if arguments.json != "-":
         print_sections(plan_sections(planned))
     if arguments.json is not None:
-        write_json(arguments.json, planned.to_dict())
+        _write_json(arguments.json, planned.to_dict())
     return 0 if planned.fits else 1

@@ -1,4 +1,4 @@
-"""The command line's arguments, sorted, and what is wrong with them before anything is composed.
+"""What a command is, and the command line's arguments, sorted and judged by form.
 
 argparse, as in Hydra itself: its flags are read alike, and it is imported in a hundredth of a
 second.
@@ -8,37 +8,45 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
+import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from gnntrain.commands import COMMANDS
-from gnntrain.commands.base import Option, option, switch
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
+
+Option = tuple[tuple[str, ...], dict[str, Any]]
+"""The arguments of `ArgumentParser.add_argument`."""
+
+Run = Callable[[argparse.Namespace], int]
+"""Does what a command is for, and returns the exit code."""
+
+
+def option(flags: str, metavar: str, meaning: str, **settings: Any) -> Option:
+    """An option with a value, `--cfg -c`; as for `ArgumentParser.add_argument`."""
+    return tuple(flags.split()), {"metavar": metavar, "help": meaning, **settings}
+
+
+def switch(flags: str, meaning: str) -> Option:
+    """An option without a value."""
+    return tuple(flags.split()), {"action": "store_true", "help": meaning}
 
 
 def _folder(text: str) -> Path:
     return expanded(text).absolute()  # a job may run elsewhere
 
 
-_SHOWN = ("job", "hydra", "all")
 _TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _DIRS = {"dest": "config_dirs", "action": "append", "type": expanded}
-_GENERAL = (
-    switch("--help -h", "print this; after a command, more about it"),
-    switch("--version", "print the version"),
-)
-_CONFIG = (
-    option("--config-dir -cd", "DIR", "your own YAML files too: DIR/model/mine.yaml", **_DIRS),
-    option("--cfg -c", "job", "print the whole configuration and stop", choices=_SHOWN),
-)
-_HYDRA = (
-    switch("--multirun -m", "sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna"),
-    option("--config-name -cn", "NAME", "begin with your own composition"),
-    option("--config-path -cp", "DIR", "compose from your own folder alone", type=_folder),
+_SHOWN = ("job", "hydra", "all")
+_CFG = option("--cfg -c", "job", "print the whole configuration and stop", choices=_SHOWN)
+_PASSED_ON = (
     option("--info -i", "TOPIC", "how Hydra composes", nargs="?", const="all", choices=_TOPICS),
     option("--package -p", "PACKAGE", "with --cfg: a part of it"),
     switch("--resolve", "with --cfg: without interpolations"),
@@ -47,36 +55,99 @@ _HYDRA = (
     switch("--shell-completion -sc", "Hydra's own completion"),
     option("--experimental-rerun", "FILE", "run a pickled configuration of Hydra's again"),
 )
-_PASSED_ON = [flags[0] for flags, _ in (_CONFIG[1], *_HYDRA[3:])]
+_HYDRA = (
+    switch("--multirun -m", "sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna"),
+    option("--config-name -cn", "NAME", "begin with your own composition"),
+    option("--config-path -cp", "DIR", "compose from your own folder alone", type=_folder),
+    *_PASSED_ON,
+)
 
 
-def options_of(name: str) -> list[Option]:
-    """The options that a command takes."""
-    command = COMMANDS[name]
-    shared = () if command.most else _CONFIG
-    return [*command.options, *shared, *(_HYDRA if name == "train" else ()), *_GENERAL]
+@dataclass(frozen=True)
+class Command:
+    """A command: `run`, whose docstring is its help; what follows it, its own options, and how many
+    words it takes that are no keys (`most` is 0 where it is about a configuration)."""
+
+    run: Run
+    usage: str
+    own: Sequence[Option]
+    least: int
+    most: int
+
+    @property
+    def help(self) -> str:
+        """What it does in a line, more about it, and examples."""
+        return cleandoc(self.run.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a line."""
+        return self.help.partition("\n")[0]
+
+    @property
+    def examples(self) -> list[str]:
+        """Command lines that run as they are."""
+        lines = (line.strip() for line in self.help.splitlines())
+        found = [line for line in lines if line.startswith("gnntrain ")]
+        return found or [f"gnntrain {self.run.__name__} {self.usage}"]  # by `python -OO`
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether it takes keys of the configuration."""
+        return "group.key=value" in self.usage
+
+    @property
+    def options(self) -> list[Option]:
+        """All the options that it takes."""
+        found = [*self.own]
+        if not self.most:
+            about = "your own YAML files too: DIR/model/mine.yaml"
+            found += [option("--config-dir -cd", "DIR", about, **_DIRS), _CFG]
+        found += _HYDRA if self.run.__name__ == "train" else ()
+        found.append(switch("--help -h", "print this; after a command, more about it"))
+        return [*found, switch("--version", "print the version")]
+
+    def parser(self) -> _Parser:
+        """Its parser, which raises what is wrong, with an example."""
+        name = self.run.__name__
+        parser = _Parser(
+            self.examples[-1 if name == "train" else 0],
+            f"gnntrain {name} {self.usage}",
+            self.help,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        for flags, settings in self.options:
+            parser.add_argument(*flags, **settings)
+        return parser
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises what is wrong, with an example of the command."""
-
     def error(self, message: str) -> NoReturn:
         raise UserError(message.removeprefix("argument "), f"As in `{self.prog}`.")
 
 
-def _parser(name: str) -> _Parser:
-    command = COMMANDS[name]
-    parser = _Parser(
-        command.examples[-1 if name == "train" else 0],
-        f"gnntrain {name} {command.usage}",
-        command.help,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-        allow_abbrev=False,
-    )
-    for flags, settings in options_of(name):
-        parser.add_argument(*flags, **settings)
-    return parser
+COMMANDS: dict[str, Command] = {}
+
+
+def command(usage: str, *own: Option, least: int = 0, most: int = 0) -> Callable[[Run], Run]:
+    """Makes a function a command; see `Command`. `most` is `least` where it is not given."""
+
+    def register(run: Run) -> Run:
+        COMMANDS[run.__name__] = Command(run, usage, own, least, most or least)
+        return run
+
+    return register
+
+
+def say(text: str) -> None:
+    """Print; a reader that has gone away (`gnntrain --help | head -1`) is no failure."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -93,37 +164,37 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UserError: For an unknown command or option, an option without its value, or other words
             than the command takes.
     """
-    rest, typed = list(argv), _parser("train").parse_known_args(argv)[1]
-    name = typed[0] if typed and typed[0] in COMMANDS else None
-    if name is not None:
-        rest.remove(name)
-    arguments = argparse.Namespace(command=name, version=False, multirun=False)
-    arguments.config_dirs, arguments.config_path, arguments.config_name = [], None, "config"
+    rest, typed = list(argv), COMMANDS["train"].parser().parse_known_args(argv)[1]
+    arguments = argparse.Namespace(command=None, version=False, multirun=False, config_dirs=[])
+    arguments.config_path, arguments.config_name = None, "config"
+    if typed and typed[0] in COMMANDS:
+        arguments.command = typed[0]
+        rest.remove(typed[0])
     arguments.help = not {"-h", "--help"}.isdisjoint(rest)
-    name, command = name or "train", COMMANDS[name or "train"]
+    name = arguments.command or "train"
+    command = COMMANDS[name]
     words: list[str] = []
     keys: list[str] = []
-    others = [] if arguments.help else _parser(name).parse_known_args(rest, arguments)[1]
-    for word in others:
-        flag = word.partition("=")[0]
-        if word.startswith("-") and any(flag in flags for flags, _ in options_of("train")):
-            hint = "Leave it out, or use `gnntrain` without a command."
-            raise UserError(f"{flag} goes with training, not with {name}", hint)
+    for word in [] if arguments.help else command.parser().parse_known_args(rest, arguments)[1]:
         if word.startswith("-"):
-            error = _unknown(f"option {word}", flag, [flags[0] for flags, _ in options_of(name)])
+            flag = word.partition("=")[0]
+            if any(flag in flags for flags, _ in COMMANDS["train"].options):
+                hint = "Leave it out, or use `gnntrain` without a command."
+                raise UserError(f"{flag} goes with training, not with {name}", hint)
+            error = _unknown(f"option {word}", flag, [flags[0] for flags, _ in command.options])
             error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
             raise error
         # A sweep's folders hold `=` too.
         may_be_key = command.takes_keys and not (command.most and is_folder(expanded(word)))
-        is_key = may_be_key and ("=" in word or word.startswith("~"))
-        is_first = arguments.command is None and not (words or keys)
+        if may_be_key and ("=" in word or word.startswith("~")):
+            keys.append(word)
+            continue
         # A group, an option, or a key whose value was forgotten, is judged with the keys.
-        known = "." in word or any(
-            word in (group, *names) for group, names in config_groups().items()
-        )
-        if is_first and not is_key and not known:
+        is_first = arguments.command is None and not (words or keys)
+        groups = config_groups() if is_first else {}
+        if is_first and "." not in word and not any(word in (g, *groups[g]) for g in groups):
             raise _unknown(f"command {word!r}", word, [*COMMANDS, "--help"])
-        (keys if is_key else words).append(word)
+        words.append(word)
     if not (arguments.help or arguments.version) and command.most:
         if not command.least <= len(words) <= command.most:
             told = f", not {' '.join(words)}" if words else ""
@@ -133,8 +204,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     else:  # bare words among the keys are judged with them
         arguments.overrides = words + keys
     arguments.multirun |= "hydra.mode=MULTIRUN" in keys
-    values = {flag: getattr(arguments, flag[2:].replace("-", "_"), None) for flag in _PASSED_ON}
-    arguments.hydra = [f if v is True else f"{f}={v}" for f, v in values.items() if v]
+    arguments.hydra = []
+    for (flag, *_), _ in (_CFG, *_PASSED_ON):
+        if value := getattr(arguments, flag[2:].replace("-", "_"), None):
+            arguments.hydra.append(flag if value is True else f"{flag}={value}")
     return arguments
 
 
@@ -146,22 +219,19 @@ def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:
 
 def help_text(name: str | None) -> str:
     """What `gnntrain --help` prints, or `gnntrain NAME --help`."""
-    parser = _parser(name or "train")
+    parser = COMMANDS[name or "train"].parser()
     if name is None:
-        width = max(map(len, COMMANDS))
+        parser.usage = "gnntrain [command] [options] [group=option] [group.key=value] ..."
+        width, commands = max(map(len, COMMANDS)), COMMANDS.values()
         parts = ["Train graph neural networks on graphs of any size, on any number of GPUs."]
         parts.append("\ncommands:")
-        for one, command in COMMANDS.items():
-            parts.append(f"  {one:{width}}  {command.summary}")
-        parser.usage = "gnntrain [command] [options] [group=option] [group.key=value] ..."
+        parts += [f"  {one:{width}}  {COMMANDS[one].summary}" for one in COMMANDS]
         parser.description = "\n".join(parts)
-        parts = ["examples:"]
-        parts += [f"  {line}" for command in COMMANDS.values() for line in command.examples]
+        parts = ["examples:", *(f"  {line}" for one in commands for line in one.examples)]
         parts.append("\ngroups and their options:")
         for group, options in config_groups().items():
             text, later = f"  {group:12}{', '.join(options)}", " " * 14
-            wrapped = textwrap.wrap(text, 98, subsequent_indent=later, break_on_hyphens=False)
-            parts.append("\n".join(wrapped))
+            parts += textwrap.wrap(text, 98, subsequent_indent=later, break_on_hyphens=False)
         parts.append("\n`gnntrain --cfg job` prints every key with its value.")
         parser.epilog = "\n".join(parts)
     return parser.format_help().rstrip()

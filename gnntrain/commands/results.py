@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.commands.base import command, option, say, switch
+from gnntrain.commands.parsing import command, option, say, switch
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -49,7 +49,9 @@ def evaluate(arguments: Namespace) -> int:
     "RUN --out FILE [--what WHAT] [--nodes NODES] [--strict] [group.key=value] ...",
     option("--out", "FILE", "the new .csv, .parquet, .npz or .npy", required=True),
     option("--what", "WHAT", "class (default), probabilities, logits, value or embeddings"),
-    option("--nodes", "NODES", "all (default), train, val, test, or a file of node ids"),
+    option(
+        "--nodes", "NODES", "all (default), train, val, test, or a file of node ids", default="all"
+    ),
     switch("--spreadsheet-safe", "an apostrophe before texts of a csv that begin with = + - @"),
     switch("--strict", "refuse another graph that is unlike the run's: no mere warning"),
     least=1,
@@ -70,20 +72,19 @@ def predict(arguments: Namespace) -> int:
     """
     from gnntrain.run import saved_config
 
-    run, config = arguments.words[0], None
-    if arguments.overrides:
-        config = predicting_config(saved_config(run), arguments.overrides)
+    run, overrides = arguments.words[0], arguments.overrides
+    config = predicting_config(saved_config(run), overrides) if overrides else None
     from gnntrain.results.prediction import predict
 
-    given = {"what": arguments.what, "nodes": arguments.nodes}
     done = predict(
         run,
         arguments.out,
+        what=arguments.what,
+        nodes=arguments.nodes,
         config=config,
-        reread=any(map(_is_about_graph, arguments.overrides)),
+        reread=any(map(_is_about_graph, overrides)),
         strict=arguments.strict,
         spreadsheet_safe=arguments.spreadsheet_safe,
-        **{key: value for key, value in given.items() if value is not None},
     )
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")
@@ -105,13 +106,11 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     """
     from gnntrain.app import compose_config, recompose_config
     from gnntrain.app.overrides import written
-    from gnntrain.config import FilesConfig, from_dict
+    from gnntrain.config import FilesConfig
 
     about_graph = list(filter(_is_about_graph, overrides))
     others = [o for o in overrides if o not in about_graph]
-    config = from_dict(saved, saved=True)
-    if others:  # one process predicts, on what is here
-        config = recompose_config(saved, others, for_here=False)
+    config = recompose_config(saved, others, for_here=False)  # one process predicts
     if not about_graph:
         return config
     begun = config.dataset
@@ -123,8 +122,8 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     source = "edges" if source == "features" else source
     has_same_files = source is None or getattr(begun, source, None) is not None
     is_same_kind = choice == f"dataset={begun.option}" and has_same_files
-    kept = set(type(begun).model_fields) - {*_UNREAD} if is_same_kind else _PREPARATION
-    values = {key: getattr(begun, key) for key in sorted(kept)}
+    kept = [key for key in type(begun).model_fields if is_same_kind or key in _PREPARATION]
+    values = {key: getattr(begun, key) for key in kept if key not in _UNREAD}
     if is_same_kind and isinstance(begun, FilesConfig):
         # The paths are absolute; where another root is given, files of the same names lie there.
         root = values.pop("root")
@@ -167,9 +166,9 @@ def export(arguments: Namespace) -> int:
 
 @command(
     "RUN [RUN ...]",
-    option("--out", "FILE", "the report; its suffix is the format"),
+    option("--out", "FILE", "the report; its suffix is the format", type=expanded),
     option("--format", "FORMAT", "html (default) or csv (a row a run)"),
-    option("--figures", "DIR", "a folder for the page's figures, a PNG file each"),
+    option("--figures", "DIR", "a folder for the page's figures, a PNG file each", type=expanded),
     least=1,
     most=sys.maxsize,
 )
@@ -189,15 +188,9 @@ def report(arguments: Namespace) -> int:
     from gnntrain.report.writing import write_report
     from gnntrain.reporting.text import shown_path
 
-    out, figures = arguments.out, arguments.figures
-    if out == "-":
+    out = arguments.out
+    if out == Path("-"):
         raise UserError("a report is a file, and --out=- names none", "As in `--out report.csv`.")
-    path = write_report(
-        arguments.words,
-        expanded(out) if out is not None else None,
-        arguments.format,
-        say,
-        expanded(figures) if figures is not None else None,
-    )
+    path = write_report(arguments.words, out, arguments.format, say, arguments.figures)
     say(shown_path(path))
     return 0

@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gnntrain.commands.base import command
+from gnntrain.commands.parsing import command
 from gnntrain.distributed.launchers import launched
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.paths import expanded, is_folder
@@ -32,14 +32,11 @@ def refuse_several(name: str, arguments: Namespace, *, is_sweep: bool) -> None:
     trains = name in ("train", "resume") and not arguments.hydra and not is_sweep
     if started is None or started.num_processes == 1 or trains:
         return
-    what = (
-        "A sweep"
-        if is_sweep
-        else f"`gnntrain {name}`{' with --cfg or --info' * bool(arguments.hydra)}"
-    )
+    what = f"`gnntrain {name}`{' with --cfg or --info' * bool(arguments.hydra)}"
     slurm = "; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a cluster"
     error = UserError(
-        f"{what} needs one process, and {started.launcher} has started {started.num_processes}.",
+        f"{'A sweep' if is_sweep else what} needs one process, and {started.launcher} has started "
+        f"{started.num_processes}.",
         f"Start it alone{slurm * is_sweep}.",
     )
     error.is_told = not started.is_main  # type: ignore[attr-defined]
@@ -57,15 +54,14 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
         from gnntrain.distributed.processes import run_ranks
         from gnntrain.run import saved_config
 
+        overrides = arguments.overrides
         try:
             if arguments.command == "resume":
-                config = recompose_config(saved_config(arguments.words[0]), arguments.overrides)
+                config = recompose_config(saved_config(arguments.words[0]), overrides)
             else:
+                path, beginning = arguments.config_path, arguments.config_name
                 config = compose_config(
-                    arguments.overrides,
-                    arguments.config_dirs,
-                    config_path=arguments.config_path,
-                    config_name=arguments.config_name,
+                    overrides, arguments.config_dirs, config_path=path, config_name=beginning
                 ).config
         except GnntrainError:
             if not found.is_main:  # such as for a file that is on another machine alone

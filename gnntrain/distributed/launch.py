@@ -32,10 +32,10 @@ from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
     StoreAddress,
-    check_loopback,
+    listen,
     serve_store,
 )
-from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
+from gnntrain.errors import Interrupted, RankLost, RunError, UserError, signal_of
 from gnntrain.limits import available_cores
 from gnntrain.startup import resume_collection
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
+_CHECK_SECONDS = 10.0
 _CONNECT_SECONDS = 20.0
 _DECISIONS = "decisions"
 
@@ -187,7 +188,16 @@ def launch(
         return _run_here(worker, payload, plan, rendezvous.control, rendezvous)
     if plan.world_size == 1 and in_process:
         return _run_here(worker, payload, plan, RunControl())
-    check_loopback()
+    try:
+        with listen(LOOPBACK) as listener:
+            socket.create_connection(listener.getsockname(), _CHECK_SECONDS).close()
+    except OSError as error:  # ranks would retry for minutes
+        raise RunError(
+            "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "
+            f"{error.strerror or error}.",
+            "Bring it up (`ip link set lo up`; containers often leave it down), or train with one "
+            "rank.",
+        ) from error
     # Served by this process, so that the error of a failed rank outlives the rank.
     served = serve_store(plan.world_size, plan.timeout)
     control = RunControl(served, rank=None)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from gnntrain.distributed.launchers import STARTED_BY
 from gnntrain.distributed.run_control import (
     SYNC_SECONDS,
     CollectiveTimeout,
@@ -165,9 +166,10 @@ class Watch:
     def _run(self) -> None:
         control, over = self._control, self._over
         parent, pid = multiprocessing.parent_process(), os.getppid()
-        is_torchruns = "TORCHELASTIC_RUN_ID" in os.environ  # other launchers may leave it alone
+        # Other launchers than torchrun may leave a process alone.
+        has_parent = not {"TORCHELASTIC_RUN_ID", STARTED_BY}.isdisjoint(os.environ)
         while not over.wait(SYNC_SECONDS) and not control.is_abandoned:
-            if not parent.is_alive() if parent else is_torchruns and os.getppid() != pid:
+            if not parent.is_alive() if parent else has_parent and os.getppid() != pid:
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
                     over.wait(step_seconds(control.grace, signal.SIGTERM))

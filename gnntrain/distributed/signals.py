@@ -33,6 +33,15 @@ _LAST_SECONDS_AT_ONCE = 2.0
 _ONE_SIGNAL_SECONDS = 0.2
 
 
+def handled() -> list[signal.Signals]:
+    """Of `HANDLED` those that are not ignored, as under nohup, nor submitit's SIGTERM: its handler
+    lets that pass, since SLURM sends it beside SIGUSR2."""
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
+    if by_submitit() and callable(handlers[signal.SIGTERM]):
+        del handlers[signal.SIGTERM]
+    return [number for number, handler in handlers.items() if handler != signal.SIG_IGN]
+
+
 @contextmanager
 def install_handlers(
     requeue: Callable[[], None] = lambda: None,
@@ -44,13 +53,11 @@ def install_handlers(
     to the run. A second SIGINT is raised at once; further SIGTERM and SIGHUP are ignored, since a
     scheduler may send many. The process ends 28 s after the first signal in any case, and 2 s
     after a second SIGINT; a run ends by `RunControl.grace`, and not while it writes a checkpoint.
-    Signals that were ignored before (as under nohup) stay ignored.
     Some libraries swallow an exception that is raised while they are imported: the error that
     follows is raised as the `Interrupted` that caused it.
 
     SIGUSR2 ends the run as SIGTERM does, and then has the batch job requeued: by a handler that was
     installed before, as submitit's, or by `requeue`. In a SLURM job SIGUSR1 does the same.
-    submitit's handler of SIGTERM, which SLURM sends beside SIGUSR2, stays.
 
     Args:
         requeue: Has the job of this process requeued, if it is one.
@@ -63,11 +70,8 @@ def install_handlers(
     _active = _Handler()
     _active.tell = tell
     previous = {}
-    for number in HANDLED:
-        handler = signal.getsignal(number)
-        is_submitits = by_submitit() and callable(handler) and number == signal.SIGTERM
-        if handler != signal.SIG_IGN and not is_submitits:
-            previous[number] = signal.signal(number, _active.handle)
+    for number in handled():
+        previous[number] = signal.signal(number, _active.handle)
     submitits = previous.get(signal.SIGUSR2)
     _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
     try:
@@ -258,7 +262,6 @@ def install_rank_handlers(control: RunControl) -> None:
                 signal.signal(ending, signal.SIG_IGN)
             raise Interrupted(number)
 
-    for number in HANDLED:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handle)
+    for number in handled():
+        signal.signal(number, handle)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -4,51 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pprint import pformat
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EDGE, NODE, GraphSchema, NodeType
-from gnntrain.models.conv import (
-    HeteroConv,
-    InputRows,
-    LinearConv,
-    Rows,
-    first_rows,
-    in_memory,
-)
+from gnntrain.models.conv import HeteroConv, InputRows, LinearConv, Rows, first_rows, in_memory
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.plain import Layers, LayerTypes, TypedConv
-from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
-
-class _Options(TypedDict, total=False):
-    hidden_channels: int
-    num_layers: int
-    dropout: float
-    input_dropout: float
-    norm: Literal["none", "batch", "layer"]
-    activation: Literal["relu", "elu", "gelu", "leaky_relu", "none"]
-    residual: bool
+_WIDTH = 80
 
 
-class Scaffold(_Options, total=False):
-    """The options that every model of one type of nodes and edges takes, see `Layers`."""
+@dataclass
+class PyGModel:
+    """A plain PyG model with the same outputs as a model of ours.
 
-    jk: Literal["none", "cat", "max"]
+    Attributes:
+        name: The class or function of `module` that it is known as.
+        weights: Its state dict.
+        code: Python that makes `model`; PyG's layers are `pyg.NAME`.
+        copied: The classes of `plain` that the code needs.
+        arguments: Of the class or function; for people to read.
+        inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
+        module: A plug-in's, from which the code needs `name`.
+    """
+
+    name: str
+    weights: dict[str, Tensor]
+    code: str
+    copied: Sequence[Any] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ("x", "edge_index")
+    module: str = "torch_geometric.nn"
 
 
-class HeteroScaffold(_Options, total=False):
-    """The options that every model of typed graphs takes, see `Layers`."""
-
-    project_inputs: bool
-    embedding_channels: int | None
+def call(name: str, *arguments: str, **keywords: Any) -> str:
+    """A call as Python, of arguments as Python and of keywords, with short ones side by side."""
+    values = (f"{key}={pformat(value, sort_dicts=False)}" for key, value in keywords.items())
+    lines = [f"{name}("]
+    for argument in (*arguments, *values):
+        if len(lines) == 1 or len(lines[-1]) + len(argument) > _WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {argument},"
+    return "\n".join([*lines, ")"])
 
 
 class HeteroGNN(Layers):
@@ -71,24 +76,20 @@ class HeteroGNN(Layers):
         jk_channels: Width of the state of `jk_update`; 0: no state.
     """
 
-    config_defaults: ClassVar[Any] = {}
+    config_defaults: ClassVar[dict[str, Any]] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
 
     def __init__(
         self,
-        make_conv: Callable[[LayerTypes], Any],
+        make_conv: Callable[[LayerTypes], nn.Module],
         schema: GraphSchema,
         out_channels: int,
         **options: Any,
     ) -> None:
         self.options = options | {"is_typed": self.is_hetero}
         super().__init__(make_conv, schema, out_channels, **self.options)
-        widths = {"none": 0, "cat": out_channels, "max": self.hidden_channels}
-        self.jk_channels = widths[self.jk]
-        # ReLU and dropout alone follow a convolution, which may compute them, too.
-        is_relu = self.act_and_norm == {"act": "relu", "norm": None}
-        self._is_plain = is_relu and not self.residuals
+        self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
 
     def make_dropout(self, p: float) -> Dropout:
         """As torch's, faster on a CPU."""
@@ -115,11 +116,9 @@ class HeteroGNN(Layers):
         """
         if len(blocks) != self.num_layers:
             raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
-        target = self.schema.target
-        h: Mapping[NodeType, InputRows] = {
-            t: self._input(t, x, n_id.get(t)) for t in self.node_types_after(-1)
-        }
-        state: Tensor | None = None
+        target, state = self.schema.target, None
+        h: Mapping[NodeType, InputRows]
+        h = {t: self._input(t, x, n_id.get(t)) for t in self.num_inputs}
         for i, block in enumerate(blocks):
             h = out = self.layer(i, h, block)
             state = self.jk_update(i, state, out[target][: blocks[-1].num_dst[target]])
@@ -133,8 +132,7 @@ class HeteroGNN(Layers):
         Of one type, the first layer takes lazy features only if `start` would not change them.
         """
         needs = self.conv(0).needs
-        rows = needs.rows and (self.is_hetero or self._is_unchanged(NODE))
-        return replace(needs, rows=rows)
+        return replace(needs, rows=needs.rows and (self.is_hetero or self._is_unchanged(NODE)))
 
     def node_types_after(self, i: int) -> tuple[NodeType, ...]:
         """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
@@ -149,20 +147,6 @@ class HeteroGNN(Layers):
         if not torch.is_autocast_enabled(rows.device.type):
             rows = rows.to(next(self.parameters()).dtype)
         return super().start(node_type, rows)
-
-    def layer(self, i: int, h: Mapping[NodeType, InputRows], block: Hop) -> dict[NodeType, Tensor]:
-        """Layer `i`'s output for the destinations of `block`, from the rows of its sources, by the
-        node types that the layer reads."""
-        conv, node_types = self.conv(i), self.node_types_after(i)
-        if self._is_plain and isinstance(conv, LinearConv) and not self.is_output(i):
-            return conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
-        outputs = {}
-        for t, out in conv.on_hop(h, block, node_types).items():
-            own = h[t]
-            if self.residuals and not isinstance(own, LearntRows):
-                own = first_rows(own, len(out))
-            outputs[t] = self.update(i, t, out, own)
-        return outputs
 
     def conv(self, i: int) -> HeteroConv:
         """Layer `i`'s convolution."""
@@ -188,8 +172,7 @@ class HeteroGNN(Layers):
             convs.append(call("TypedConv", **arguments))
         name = "HeteroConv" if "aggr" in arguments else arguments["conv"]
         code, copied = self._layers_of(f"[{', '.join(convs)}]"), [LayerTypes, Layers, TypedConv]
-        inputs = "x_dict", "edge_index_dict"
-        return PyGModel(name, weights, code, copied=copied, inputs=inputs)
+        return PyGModel(name, weights, code, copied=copied, inputs=("x_dict", "edge_index_dict"))
 
     def _layers_of(self, convs: str) -> str:
         """Python that makes a model of `Layers` of such convolutions."""
@@ -218,6 +201,21 @@ class HeteroGNN(Layers):
             return rows
         return self.start(node_type, in_memory(rows))
 
+    def layer(self, i: int, h: Mapping[NodeType, InputRows], block: Hop) -> dict[NodeType, Tensor]:
+        """Layer `i`'s output for the destinations of `block`, from the rows of its sources."""
+        conv, node_types = self.conv(i), self.computed[i]
+        is_relu = self.act_and_norm == {"act": "relu", "norm": None} and not self.residuals
+        if is_relu and isinstance(conv, LinearConv) and not self.is_output(i):
+            # ReLU and dropout alone follow: the convolution's operator computes them, too.
+            return conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
+        outputs = {}
+        for t, out in conv.on_hop(h, block, node_types).items():
+            own = h[t]
+            if self.residuals and not isinstance(own, LearntRows):
+                own = first_rows(own, len(out))
+            outputs[t] = self.update(i, t, out, own)
+        return outputs
+
 
 class GNN(HeteroGNN):
     """A `HeteroGNN` of one type of nodes and edges.
@@ -240,7 +238,7 @@ class GNN(HeteroGNN):
         make_conv: Callable[[int, int, bool], nn.Module],
         in_channels: int,
         out_channels: int,
-        **scaffold: Unpack[Scaffold],
+        **scaffold: Any,
     ) -> None:
         def make(types: LayerTypes) -> nn.Module:
             return make_conv(types.in_channels[NODE], types.out_channels, types.is_output)
@@ -260,9 +258,7 @@ class GNN(HeteroGNN):
         """The outputs of the last block's destinations, float `[num_dst, out_channels]`, from
         `x`, float `[blocks[0].num_src, in_channels]`, or lazy features; a block a layer, the
         innermost first: the destinations of each are the sources of the next (`dst_offset` 0)."""
-        hops = [
-            Hop({EDGE: block}, {NODE: block.num_dst}, {NODE: block.num_src}) for block in blocks
-        ]
+        hops = [Hop({EDGE: b}, {NODE: b.num_dst}, {NODE: b.num_src}) for b in blocks]
         return super().forward({NODE: x}, {}, hops)
 
     def basic_gnn(
@@ -270,12 +266,11 @@ class GNN(HeteroGNN):
         name: str,
         *,
         changes: Sequence[str] = (),
-        imports: Sequence[str] = (),
         inputs: tuple[str, ...] = ("x", "edge_index"),
         **arguments: Any,
     ) -> PyGModel:
-        """PyG's `BasicGNN` of this name, with the options of this class and further arguments; see
-        `PyGModel`."""
+        """PyG's `BasicGNN` of this name, with the options of this class and further arguments;
+        `changes`: Python that changes `model`, made of `pyg`'s classes. See `PyGModel`."""
         arguments = {
             "in_channels": self.in_channels,
             "hidden_channels": self.hidden_channels,
@@ -286,10 +281,9 @@ class GNN(HeteroGNN):
             **({} if self.jk == "none" else {"jk": self.jk}),
             **arguments,
         }
-        lines, copied = [f"model = {call(name, **arguments)}", *changes], list[Any]()
+        lines, copied = [f"model = {call(f'pyg.{name}', **arguments)}", *changes], list[Any]()
         if self.residuals:
             lines.append(self._layers_of("model.convs"))
             copied = [LayerTypes, Layers]
         weights = self.state_dict(keep_vars=True)
-        made = PyGModel(name, weights, "\n".join(lines), [name, *imports], copied)
-        return replace(made, arguments=arguments, inputs=inputs)
+        return PyGModel(name, weights, "\n".join(lines), copied, arguments, inputs)

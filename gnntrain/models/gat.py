@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.models.attention import attend
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import BlockConv, Rows, SourceKey
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -74,7 +73,7 @@ class GAT(GNN):
         negative_slope: Slope of the attention's leaky ReLU below zero.
     """
 
-    config_defaults: ClassVar[Scaffold] = {"activation": "elu"}
+    config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
     conv_class: ClassVar[type[Any]] = BlockGATConv
     pyg_conv: ClassVar[str] = "GATConv"
 
@@ -87,7 +86,7 @@ class GAT(GNN):
         output_heads: OneOrMore = 1,
         attention_dropout: Share = 0.0,
         negative_slope: NonNegative = 0.2,
-        **scaffold: Unpack[Scaffold],
+        **scaffold: Any,
     ) -> None:
         def make_conv(before: int, after: int, is_output: bool) -> nn.Module:
             options = head_options(after, is_output, heads, output_heads)
@@ -104,13 +103,13 @@ class GAT(GNN):
         changes = []
         if last.heads != conv.heads:  # PyG's GAT has as many heads in its last layer as elsewhere
             changes.append(
-                f"model.convs[-1] = {self.pyg_conv}({last.in_channels}, {last.out_channels}, "
+                f"model.convs[-1] = pyg.{self.pyg_conv}({last.in_channels}, {last.out_channels}, "
                 f"heads={last.heads}, concat=False, negative_slope={slope})"
             )
         if changes or conv.dropout != self.dropout.p:
             changes += ["for conv in model.convs:", f"    conv.dropout = {conv.dropout}"]
         more = {**v2, "heads": conv.heads, "negative_slope": slope}
-        return self.basic_gnn("GAT", changes=changes, imports=[self.pyg_conv], **more)
+        return self.basic_gnn("GAT", changes=changes, **more)
 
 
 def head_options(width: int, is_output: bool, heads: int, output_heads: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
@@ -11,9 +11,8 @@ from torch import Tensor
 from gnntrain.compute.ops import Sum
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models.aggregate import sampling_scale
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import LinearConv, Root
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -52,11 +51,8 @@ class GCN(GNN):
     weight l_v; else one of weight 1.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> BlockGCNConv:
-            return BlockGCNConv(before, after)
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
+    def __init__(self, in_channels: int, out_channels: int, **scaffold: Any) -> None:
+        super().__init__(lambda *of: BlockGCNConv(*of[:2]), in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
         return self.basic_gnn("GCN", inputs=("x", "edge_index", "edge_weight"))

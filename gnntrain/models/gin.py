@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import torch_geometric.nn as pyg
 from torch import Tensor
@@ -10,9 +10,8 @@ from torch import Tensor
 from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
 from gnntrain.models.aggregate import aggregate, sampling_scale
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import BlockConv, Rows
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -38,7 +37,7 @@ class GIN(GNN):
         mlp_layers: Linear layers of each convolution's MLP.
     """
 
-    config_defaults: ClassVar[Scaffold] = {"norm": "layer"}
+    config_defaults: ClassVar[dict[str, Any]] = {"norm": "layer"}
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class GIN(GNN):
         *,
         train_eps: bool = False,
         mlp_layers: OneOrMore = 2,
-        **scaffold: Unpack[Scaffold],
+        **scaffold: Any,
     ) -> None:
         def make_conv(before: int, after: int, _is_output: bool) -> BlockGINConv:
             widths = [before, *[self.hidden_channels] * (mlp_layers - 1), after]
@@ -58,12 +57,9 @@ class GIN(GNN):
 
     def pyg_model(self) -> PyGModel:
         options = ", ".join(f"{key}={value!r}" for key, value in self.act_and_norm.items())
-        changes = []
-        for i in range(self.num_layers):
-            conv: Any = self.convs[i]
-            widths = conv.nn.channel_list
+        changes, convs = [], list[Any](self.convs)
+        for i, widths in enumerate(conv.nn.channel_list for conv in convs):
             if widths != [widths[0], widths[-1], widths[-1]]:  # as in PyG's GIN
-                mlp = f"MLP({widths}, {options})"
-                changes.append(f"model.convs[{i}] = GINConv({mlp}, train_eps={self.train_eps})")
-        imports = "GINConv", "MLP"
-        return self.basic_gnn("GIN", changes=changes, imports=imports, train_eps=self.train_eps)
+                conv = f"pyg.GINConv(pyg.MLP({widths}, {options}), train_eps={self.train_eps})"
+                changes.append(f"model.convs[{i}] = {conv}")
+        return self.basic_gnn("GIN", changes=changes, train_eps=self.train_eps)

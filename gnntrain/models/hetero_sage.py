@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from functools import partial
+from typing import Any, Literal
 
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
@@ -10,10 +11,9 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
-from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.base import HeteroGNN
 from gnntrain.models.conv import LinearConv, Root
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 
 
 class BlockHeteroSAGEConv(LinearConv, nn.Module):
@@ -25,25 +25,23 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
 
     def __init__(self, types: LayerTypes, aggregator: Reduce, is_mean: bool) -> None:
         super().__init__()
-        self.types, self.reduce = types, aggregator
-        widths, after, self.is_mean = types.in_channels, types.out_channels, is_mean
-        self.convs, self.lins = ModuleDict(), ModuleDict()
+        self.types, self.reduce, self.is_mean = types, aggregator, is_mean
+        widths, after, self.convs = types.in_channels, types.out_channels, ModuleDict()
         for edge in types.edge_types:
             both = widths[edge[0]], widths[edge[2]]
             self.convs[edge] = pyg.SAGEConv(both, after, aggr=aggregator)
-        for t in types.node_types:
-            if not types.into(t):
-                self.lins[t] = nn.Linear(widths[t], after)
+        alone = [t for t in types.node_types if not types.into(t)]
+        self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
 
     def root(self, node_type: NodeType) -> Root:
-        convs: list[Any] = [self.convs[edge_type] for edge_type in self.types.into(node_type)]
-        if not convs:
+        if node_type in self.lins:
             linear: Any = self.lins[node_type]
             return linear.weight, linear.bias
         # The maps of all relations multiply the same row: one product with their sum.
+        convs: list[Any] = [self.convs[edge_type] for edge_type in self.types.into(node_type)]
         parts = [conv.lin_r.weight for conv in convs], [conv.lin_l.bias for conv in convs]
         weight, bias = (self._shared(node_type, sum(part)) for part in parts)
         return weight, bias
@@ -52,14 +50,6 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
         """Divided by the number of relations, if they are averaged."""
         shared: Tensor = weight / (len(self.types.into(node_type)) if self.is_mean else 1)
         return shared
-
-    def pyg_layer(self) -> PyGLayer:
-        names = ("in_channels", "out_channels", "aggr")
-        options = {e: {n: getattr(conv, n) for n in names} for e, conv in self.convs.items()}
-        weights = self.convs.state_dict(prefix="convs.", keep_vars=True)
-        own = {t: self.root(t) for t, _ in self.lins.items()}
-        aggr = "mean" if self.is_mean else "sum"
-        return pyg_layer("SAGEConv", options, weights, own, aggr=aggr)
 
 
 class HeteroSAGE(HeteroGNN):
@@ -81,9 +71,8 @@ class HeteroSAGE(HeteroGNN):
         *,
         aggregator: Literal["mean", "max", "sum"] = "mean",
         relation_aggregator: Literal["sum", "mean"] = "sum",
-        **scaffold: Unpack[HeteroScaffold],
+        **scaffold: Any,
     ) -> None:
-        def make_conv(types: LayerTypes) -> BlockHeteroSAGEConv:
-            return BlockHeteroSAGEConv(types, aggregator, relation_aggregator == "mean")
-
-        super().__init__(make_conv, schema, out_channels, **scaffold)
+        is_mean = relation_aggregator == "mean"
+        make = partial(BlockHeteroSAGEConv, aggregator=aggregator, is_mean=is_mean)
+        super().__init__(make, schema, out_channels, **scaffold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Unpack
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,29 +17,24 @@ from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, pair_score, relation_shares
-from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import HeteroConv, Rows, SourceKey
+from gnntrain.models.base import HeteroGNN
+from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, pyg_layer
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
 class BlockHGTConv(HeteroConv, nn.Module):
-    """PyG's `HGTConv` on blocks; in the output layer a linear map to the outputs follows.
+    """PyG's `HGTConv` on blocks; in the output layer a linear map `lin` to the outputs follows.
 
     By head, for an edge of relation r from u to v, with keys k_u, values v_u and queries q_v:
     α is the softmax over all in-edges of v of p_r · (k_u K_r) · q_v / √D, and the aggregate is
     Σ α · (v_u V_r). As (k_u K_r) · q_v = k_u · (q_v K_rᵀ), both matrices of a relation multiply a
     row for each destination, and sources have one row of keys and values for all relations.
 
-    Attributes:
-        kv_lin, q_lin: By node type, to keys and values side by side, and to queries.
-        k_rel, v_rel, p_rel: By edge type, K_r and V_r, `[H, D, D]`, and p_r, `[H]`.
-        out_lin: By node type, of the aggregate after gelu; where no edge leads to, `own_lin` of the
-            rows themselves.
-        skip: By node type whose input is `hidden_channels` wide, the `[1]` that gates it:
-            σ(skip) · out_lin(gelu(aggregate)) + (1 − σ(skip)) · input.
-        lin: To the outputs, in the output layer.
+    By node type, `kv_lin` gives keys and values side by side, `q_lin` queries, `out_lin` maps the
+    aggregate after gelu; where no edge leads to, `own_lin` maps the rows themselves. `skip`, of
+    types whose input is `hidden_channels` wide, gates it: σ(skip) · out + (1 − σ(skip)) · input.
+    By edge type, `k_rel` and `v_rel` are K_r and V_r, `[H, D, D]`, and `p_rel` is p_r, `[H]`.
     """
 
     is_joint = True
@@ -80,11 +75,13 @@ class BlockHGTConv(HeteroConv, nn.Module):
     def on_blocks(
         self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
     ) -> Tensor:
+        k_rel, v_rel, priors = (
+            torch.stack([matrices[edge_type] for edge_type in blocks])
+            for matrices in (self.k_rel, self.v_rel, self.p_rel)
+        )
         # p_r / √D · q_v K_rᵀ for each relation, `[R, num_dst, H·D]`.
         query = by_head(self.q_lin[next(iter(blocks))[2]](h_dst), self.heads)
-        priors = torch.stack([self.p_rel[edge_type] for edge_type in blocks])
-        scale = priors[:, :, None, None] / query.shape[-1] ** 0.5
-        k_rel = torch.stack([self.k_rel[edge_type] for edge_type in blocks]) * scale
+        k_rel = k_rel * (priors[:, :, None, None] / query.shape[-1] ** 0.5)
         queries = torch.einsum("nhe,rhde->rnhd", query, k_rel).flatten(2)
         rows, sums = [], []
         for own, (edge_type, block) in zip(queries, blocks.items(), strict=True):
@@ -96,7 +93,6 @@ class BlockHGTConv(HeteroConv, nn.Module):
             rows.append(by_head(part, self.heads))
             sums.append(log_sum)
         weighted = torch.stack(rows) * relation_shares(sums).unsqueeze(-1)
-        v_rel = torch.stack([self.v_rel[edge_type] for edge_type in blocks])
         return torch.einsum("rnhd,rhde->nhe", weighted, v_rel).flatten(1)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
@@ -172,7 +168,7 @@ class HGT(HeteroGNN):
         out_channels: int,
         *,
         heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4,
-        **scaffold: Unpack[HeteroScaffold],
+        **scaffold: Any,
     ) -> None:
         def make_conv(types: LayerTypes) -> BlockHGTConv:
             return BlockHGTConv(types, self.hidden_channels, heads)

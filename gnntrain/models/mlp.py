@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import BlockConv, Rows, first_rows
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 
@@ -32,11 +31,8 @@ class MLP(GNN):
 
     uses_graph = False
 
-    def __init__(self, in_channels: int, out_channels: int, **scaffold: Unpack[Scaffold]) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> BlockLinear:
-            return BlockLinear(before, after)
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
+    def __init__(self, in_channels: int, out_channels: int, **scaffold: Any) -> None:
+        super().__init__(lambda *of: BlockLinear(*of[:2]), in_channels, out_channels, **scaffold)
 
     def forward(self, x: Rows, blocks: Sequence[Block] = ()) -> Tensor:  # type: ignore[override]
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
@@ -50,6 +46,6 @@ class MLP(GNN):
             key = "residual=true" if self.residuals else f"jk={self.jk}"
             hint = "Train it without this key; `gnntrain predict` uses it as it is."
             raise UserError(f"PyG has no MLP with model.{key}.", hint)
-        made = self.basic_gnn("MLP")
+        made = self.basic_gnn("MLP", inputs=("x",))
         weights = {name.replace("convs.", "lins."): rows for name, rows in made.weights.items()}
-        return replace(made, weights=weights, inputs=("x",))
+        return replace(made, weights=weights)

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.config.models import model_names, model_source
-from gnntrain.data.graph import GraphSchema, NodeType
+from gnntrain.data.graph import NODE, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN
 from gnntrain.models.embedding import EmbeddingTable
@@ -55,15 +55,8 @@ class PlainModel(nn.Module):
         self, x: Any, edge_index: Any, n_id: Mapping[NodeType, Tensor] | None = None
     ) -> Tensor:
         """Outputs of all nodes of the target type, float `[num_nodes, out_channels]`, from features
-        and edges as PyG has them (`x` of the types that have features), and `n_id` as of
-        `HeteroGNN.forward`."""
-        if self.schema is not None:
-            learnt = {t: table((n_id or {}).get(t)) for t, table in self.tables.items()}
-            x = {t: learnt[t] if t in learnt else x[t] for t in self.schema.node_types}
-        return self.on_rows(x, edge_index)
-
-    def on_rows(self, x: Any, edge_index: Any) -> Tensor:
-        """As `forward`, with the rows of all types.
+        and edges as PyG has them, and `n_id` as of `HeteroGNN.forward`: of which nodes the learnt
+        rows are taken, unless `x` has rows of such a type.
 
         Raises:
             UserError: The module's outputs are no tensor, or one of another shape.
@@ -71,8 +64,10 @@ class PlainModel(nn.Module):
         if self.schema is None:
             num_rows, out = len(x), self.module(x, edge_index)
         else:
-            num_rows, out = len(x[self.schema.target]), self.module(x, dict(edge_index))
-            out = out.get(self.schema.target) if isinstance(out, Mapping) else out
+            types, target = self.schema.node_types, self.schema.target
+            x = {t: x[t] if t in x else self.tables[t]((n_id or {}).get(t)) for t in types}
+            num_rows, out = len(x[target]), self.module(x, dict(edge_index))
+            out = out.get(target) if isinstance(out, Mapping) else out
         expected = num_rows, self.out_channels
         if isinstance(out, Tensor) and out.shape == expected:
             return out
@@ -113,9 +108,9 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
             inputs = inputs.num_features[inputs.target]
         built_in: HeteroGNN = found(inputs, out_channels, **options)
         return built_in
-    options = dict(getattr(config, "options", {}))
-    point, make = find_plugin(MODELS, name), load_plugin(MODELS, name)
-    signature, told = inspect.signature(make), f"model {name!r} ({point.value})"
+    options, point = dict(getattr(config, "options", {})), find_plugin(MODELS, name)
+    make = load_plugin(MODELS, name)
+    told = f"model {name!r} ({point.value})"
     if isinstance(inputs, GraphSchema) and not takes_schema(make):
         if len(inputs.node_types) > 1 or len(inputs.edge_types) > 1:
             raise UserError(
@@ -126,18 +121,13 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
             )
         inputs = inputs.num_features[inputs.target]
     try:
-        signature.bind(inputs, out_channels, **options)
+        inspect.signature(make).bind(inputs, out_channels, **options)
     except TypeError as error:
         raise UserError(
             f"{told} does not take model.options={options}: {error}",
-            f"its signature is {point.attr}{signature}",
+            f"its signature is {point.attr}{inspect.signature(make)}",
         ) from error
     model = make(inputs, out_channels, **options)
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"{told} returned a {type(model).__name__}, not a model",
-            "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
-        )
     if isinstance(model, HeteroGNN):
         asked = getattr(config, "num_layers", model.num_layers)
         if model.uses_graph and asked != model.num_layers:
@@ -146,17 +136,21 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
                 f"Write model.num_layers={model.num_layers}, and as many sampler.fan_outs.",
             )
         return model
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"{told} returned a {type(model).__name__}, not a model",
+            "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
+        )
     embedding_channels = getattr(config, "embedding_channels", 128)
     schema = inputs if isinstance(inputs, GraphSchema) else None
-    if any(is_lazy(parameter) for parameter in model.parameters()):
-        was_training = model.training
-        edges: Any = torch.zeros(2, 1, dtype=torch.int64)
-        x: Any = torch.zeros(1, inputs) if isinstance(inputs, int) else {}
-        if schema is not None:
-            edges = dict.fromkeys(schema.edge_types, edges)
-            for t, width in schema.num_features.items():
-                x[t] = torch.zeros(1, width or embedding_channels)
+    if any(map(is_lazy, model.parameters())):  # they get their shapes from a row and an edge
+        was_training, edges = model.training, torch.zeros(2, 1, dtype=torch.int64)
+        widths: Mapping[str, Any] = {NODE: inputs} if schema is None else schema.num_features
+        x = {t: torch.zeros(1, width or embedding_channels) for t, width in widths.items()}
         with torch.no_grad():
-            model.eval()(x, edges)
+            if schema is None:
+                model.eval()(x[NODE], edges)
+            else:
+                model.eval()(x, dict.fromkeys(schema.edge_types, edges))
         model.train(was_training)
     return PlainModel(model, name, out_channels, schema, embedding_channels)

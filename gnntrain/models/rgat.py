@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,10 @@ from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
-from gnntrain.models.base import HeteroGNN, HeteroScaffold
-from gnntrain.models.conv import HeteroConv, Rows, SourceKey, glorot_linear
+from gnntrain.models.base import HeteroGNN
+from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, glorot_linear, pyg_layer
 from gnntrain.models.gat import BlockGATConv, head_options
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
@@ -33,12 +32,13 @@ class BlockRGATConv(HeteroConv, nn.Module):
     def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
         super().__init__()
         self.types, self.is_joint, self.concat = types, is_joint, options["concat"]
-        self.options = {**options, "add_self_loops": False, "bias": False}
-        before, self.relations = types.in_channels, ModuleDict()
-        for edge_type in types.edge_types:
-            source, target = before[edge_type[0]], before[edge_type[2]]
+        before, self.options = types.in_channels, dict[EdgeType, dict[str, Any]]()
+        for edge in types.edge_types:
+            source, target = before[edge[0]], before[edge[2]]
             width = source if source == target else (source, target)
-            self.relations[edge_type] = BlockGATConv(width, **self.options)
+            fixed = {"add_self_loops": False, "bias": False}
+            self.options[edge] = {"in_channels": width, **options, **fixed}
+        self.relations = ModuleDict({e: BlockGATConv(**of) for e, of in self.options.items()})
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
@@ -74,13 +74,9 @@ class BlockRGATConv(HeteroConv, nn.Module):
                 "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
                 "Train with model.across_relations=false; `gnntrain predict` uses it as it is.",
             )
-        options = {
-            edge_type: {"in_channels": conv.in_channels, **self.options}
-            for edge_type, conv in self.relations.items()
-        }
         weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
         own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
-        return pyg_layer("GATConv", options, weights, own, aggr="sum")
+        return pyg_layer("GATConv", self.options, weights, own, aggr="sum")
 
 
 class RGAT(HeteroGNN):
@@ -112,7 +108,7 @@ class RGAT(HeteroGNN):
         across_relations: bool = False,
         attention_dropout: Share = 0.0,
         negative_slope: NonNegative = 0.2,
-        **scaffold: Unpack[HeteroScaffold],
+        **scaffold: Any,
     ) -> None:
         def make_conv(types: LayerTypes) -> BlockRGATConv:
             options = head_options(types.out_channels, types.is_output, heads, output_heads)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Unpack
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn.inits import glorot
 from torch_geometric.nn.module_dict import ModuleDict
@@ -15,10 +15,9 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import HeteroGNN, HeteroScaffold
+from gnntrain.models.base import HeteroGNN
 from gnntrain.models.conv import LinearConv, Root, SourceKey, glorot_linear
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 
 
 class BlockRGCNConv(LinearConv, nn.Module):
@@ -39,38 +38,35 @@ class BlockRGCNConv(LinearConv, nn.Module):
     ) -> None:
         super().__init__()
         self.types, self.reduce = types, "mean"
-        widths, after = types.in_channels, types.out_channels
+        widths, after, self._names = types.in_channels, types.out_channels, sorted(types.edge_types)
         self.weight, self.blocks = ParameterDict(), ParameterDict()
         self.roots, self.biases = ModuleDict(), ParameterDict()
-        self.has_bases = num_bases is not None and len(types.edge_types) > 0
-        self._comp_rows = {name: row for row, name in enumerate(sorted(types.edge_types))}
+        self.comp: nn.Parameter | None = None
         dense = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
-        if num_bases is not None and self.has_bases:
+        if num_bases is not None and types.edge_types:
+            by_type = {edge[0]: widths[edge[0]] for edge in dense}
+            if len({*by_type.values()}) > 1:
+                raise UserError(
+                    "model.num_bases shares matrices among all relations, but the widths "
+                    f"differ: {', '.join(f'{t}: {width}' for t, width in by_type.items())}.",
+                    "Set model.project_inputs=true: it maps all types to hidden_channels.",
+                )
             if dense:
-                all_widths = {edge[0]: widths[edge[0]] for edge in dense}
-                before, *others = set(all_widths.values())
-                if others:
-                    raise UserError(
-                        "model.num_bases shares matrices among all relations, but the widths "
-                        f"differ: {', '.join(f'{t}: {width}' for t, width in all_widths.items())}.",
-                        "Set model.project_inputs=true: it maps all types to hidden_channels.",
-                    )
-                self.bases = nn.Parameter(torch.empty(num_bases, after, before))
-            self.comp = nn.Parameter(torch.empty(len(types.edge_types), num_bases))
-        else:
-            for edge_type in dense:
-                before = widths[edge_type[0]]
-                if num_blocks is not None and before % num_blocks == after % num_blocks == 0:
-                    shape = num_blocks, after // num_blocks, before // num_blocks
-                    self.blocks[edge_type] = nn.Parameter(torch.empty(shape))
-                else:
-                    self.weight[edge_type] = nn.Parameter(torch.empty(after, before))
+                self.bases = nn.Parameter(torch.empty(num_bases, after, widths[dense[0][0]]))
+            self.comp, dense = nn.Parameter(torch.empty(len(self._names), num_bases)), []
+        for edge in dense:
+            before = widths[edge[0]]
+            if num_blocks is not None and before % num_blocks == after % num_blocks == 0:
+                shape = num_blocks, after // num_blocks, before // num_blocks
+                self.blocks[edge] = nn.Parameter(torch.empty(shape))
+            else:
+                self.weight[edge] = nn.Parameter(torch.empty(after, before))
         for weight in self.parameters():
             glorot(weight)  # as in PyG's `RGCNConv`
         self._columns: dict[SourceKey, slice] = {}
         for t in types.one_hot:  # the columns of its rows by who reads them
-            for i, edge in enumerate(sorted(e for e in types.edge_types if e[0] == t)):
-                first, number = (0, self.comp.shape[1]) if self.has_bases else (i, 1)
+            for i, edge in enumerate(edge for edge in self._names if edge[0] == t):
+                first, number = (i, 1) if self.comp is None else (0, self.comp.shape[1])
                 self._columns[edge] = slice(first * after, (first + number) * after)
             self._columns[t] = slice(widths[t] - after, None)
         self.one: Tensor
@@ -86,7 +82,7 @@ class BlockRGCNConv(LinearConv, nn.Module):
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         """See `LinearConv`; of a one-hot input, what combines the blocks of columns."""
-        comp = self.comp[self._comp_rows[edge_type]] if self.has_bases else None
+        comp = None if self.comp is None else self.comp[self._names.index(edge_type)]
         if edge_type[0] in self.types.one_hot:
             return self.one if comp is None else torch.kron(comp[None], self.one)
         if comp is not None:
@@ -107,26 +103,6 @@ class BlockRGCNConv(LinearConv, nn.Module):
             return self.one, self.biases[node_type]
         linear: Any = self.roots[node_type]
         return linear.weight, linear.bias
-
-    def pyg_layer(self) -> PyGLayer:
-        widths, after = self.types.in_channels, self.types.out_channels
-        fixed = {"out_channels": after, "root_weight": False, "bias": False}
-        options, weights, roots = {}, {}, {}
-        for edge_type in self.types.edge_types:
-            before = widths[edge_type[0]], widths[edge_type[2]]
-            options[edge_type] = {"in_channels": before, **fixed}
-            name = f"convs.{ModuleDict.to_internal_key(edge_type)}.lin_l.weight"
-            weights[name] = self._whole(edge_type, self.relation_weight(edge_type))
-        for t in self.types.node_types:
-            weight, bias = self.root(t)
-            roots[t] = self._whole(t, weight), bias
-        return pyg_layer("SAGEConv", options, weights, roots, aggr="sum")
-
-    def _whole(self, key: SourceKey, weight: Tensor) -> Tensor:
-        """The weight for all columns of the input: 0 for those that are not read."""
-        width = self.types.in_channels[key if isinstance(key, str) else key[0]]
-        start, stop, _ = self.columns(key).indices(width)
-        return F.pad(weight, (start, width - stop))
 
 
 class RGCN(HeteroGNN):
@@ -157,7 +133,7 @@ class RGCN(HeteroGNN):
         num_bases: OneOrMore | None = None,
         num_blocks: Annotated[OneOrMore | None, Divides("hidden_channels")] = None,
         featureless: Literal["one_hot", "embedding"] = "one_hot",
-        **scaffold: Unpack[HeteroScaffold],
+        **scaffold: Any,
     ) -> None:
         if num_bases is not None and num_blocks is not None:
             raise UserError(
@@ -165,8 +141,6 @@ class RGCN(HeteroGNN):
                 "Set one of them to null.",
             )
 
-        def make_conv(types: LayerTypes) -> BlockRGCNConv:
-            return BlockRGCNConv(types, num_bases, num_blocks)
-
-        one_hot = (num_bases or 0) if featureless == "one_hot" else None
-        super().__init__(make_conv, schema, out_channels, one_hot=one_hot, **scaffold)
+        scaffold["one_hot"] = (num_bases or 0) if featureless == "one_hot" else None
+        make = partial(BlockRGCNConv, num_bases=num_bases, num_blocks=num_blocks)
+        super().__init__(make, schema, out_channels, **scaffold)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.models.base import GNN, Scaffold
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import LinearConv, Root
-from gnntrain.models.pyg_model import PyGModel
 
 
 class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
@@ -54,15 +53,12 @@ class SAGE(GNN):
         aggregator: Literal["mean", "max", "sum"] = "mean",
         root_weight: bool = True,
         normalize: bool = False,
-        **scaffold: Unpack[Scaffold],
+        **scaffold: Any,
     ) -> None:
         def make_conv(before: int, after: int, is_output: bool) -> BlockSAGEConv:
-            return BlockSAGEConv(
-                *(before, after),
-                aggr=aggregator,
-                root_weight=root_weight,
-                normalize=normalize and not is_output,  # a single output would be its sign
-            )
+            normalizes = normalize and not is_output  # a single output would be its sign
+            shared = {"aggr": aggregator, "root_weight": root_weight}
+            return BlockSAGEConv(before, after, normalize=normalizes, **shared)
 
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
@@ -70,10 +66,6 @@ class SAGE(GNN):
         first: Any = self.convs[0]
         last: Any = self.convs[-1]
         is_other = last.normalize != first.normalize
-        return self.basic_gnn(
-            "GraphSAGE",
-            changes=["model.convs[-1].normalize = False"] if is_other else [],
-            aggr=first.aggr,
-            root_weight=first.root_weight,
-            normalize=first.normalize,
-        )
+        changes = ["model.convs[-1].normalize = False"] if is_other else []
+        options = {name: getattr(first, name) for name in ("aggr", "root_weight", "normalize")}
+        return self.basic_gnn("GraphSAGE", changes=changes, **options)

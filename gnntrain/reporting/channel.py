@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -24,43 +23,40 @@ class Channel:
 
     Args:
         connection: To the parent, which answers each epoch with (epoch, whether to prune).
-        clock: A monotonic clock, seconds.
     """
 
-    def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
-        self._connection, self._clock, self._sent = connection, clock, clock()
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._sent = connection, time.monotonic()
 
     def on_start(self, info: RunInfo) -> None:
         """Send."""
-        self._send(("start", info))
+        self._send("start", info)
 
     def on_step(self, progress: StepProgress) -> None:
         """Send, five times a second at most."""
-        if self._clock() - self._sent >= _STEP_SECONDS:
-            self._sent = self._clock()
-            self._send(("step", progress))
+        if time.monotonic() - self._sent >= _STEP_SECONDS:
+            self._sent = time.monotonic()
+            self._send("step", progress)
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Send and wait for the answer; raises `Pruned` if it says so."""
-        self._send(("epoch", record))
-        answered, is_hopeless = 0, False
-        while answered != record.epoch:  # answers to a rank that was killed are skipped
-            answered, is_hopeless = self._with_parent(self._connection.recv)
-        if is_hopeless:
+        if self._send("epoch", record, answered=record.epoch):
             raise Pruned
 
     def on_message(self, text: str) -> None:
         """Send."""
-        self._send(("message", text))
+        self._send("message", text)
 
     def on_finish(self, summary: Summary) -> None:
         """Nothing: the process that waits for the end of the run sends it."""
 
-    def _send(self, event: Event) -> None:
-        self._with_parent(self._connection.send, event)
-
-    def _with_parent(self, call: Callable[..., Any], *arguments: Event) -> Any:
+    def _send(self, kind: str, content: Any, answered: int = 0) -> bool:
+        """Send an event; the answer to it, if it is that of an epoch."""
         try:
-            return call(*arguments)
+            self._connection.send((kind, content))
+            epoch, is_hopeless = 0, False
+            while epoch != answered:  # answers to a rank that was killed are skipped
+                epoch, is_hopeless = self._connection.recv()
         except (EOFError, OSError) as error:
             raise Interrupted(signal.SIGTERM) from error
+        return is_hopeless

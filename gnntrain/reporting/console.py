@@ -1,27 +1,27 @@
 """A run, or a sweep, on a terminal or in a log: facts at the start, a line an epoch or a trial,
-results at the end."""
+results at the end. rich prints."""
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.progress import TaskID
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
+from gnntrain import __version__
 from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.reporting.display import (
-    BEST,
-    DOT,
-    GAP,
-    INDENT,
-    LABEL,
-    Cells,
-    Display,
-    Pairs,
-    widths_of,
-)
-from gnntrain.reporting.tables import rows
+from gnntrain.reporting.stream import TolerantStream
+from gnntrain.reporting.tables import WHOLE, plain_console, rows
 from gnntrain.reporting.text import (
     counted,
     counted_inputs,
@@ -39,9 +39,177 @@ from gnntrain.reporting.text import (
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.training.records import EpochRecord, FitResult, RunInfo, StepProgress, Summary
 
-_CURVE, _TRIALS_CURVE = 60, 16
-_MOST_ROWS = 100
-_MOST_RANKED = 10
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
+DOT = " · "
+_GAP = "  "
+_INDENT, _LABEL = 2, 10
+_REFRESH_SECONDS, _QUIET_SECONDS = 0.2, 60.0
+_BAR, _CURVE, _NARROWEST, _NOTEBOOK_WIDTH = 40, 60, 8, 100
+_MOST_ROWS, _MOST_RANKED = 100, 10
+_STYLES = {"completed": "bold green", "failed": "bold red"}
+
+Pairs = Sequence[tuple[str, str]]
+Cells = Mapping[str, str]
+"""The cells of a row by the titles of their columns, the most important first."""
+
+
+class _Bars(Progress):
+    """rich's bars, a task a row, with a line of facts below them."""
+
+    facts = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from ("", self.make_tasks_table(self.tasks))
+        if self.facts:
+            yield Text(self.facts, "dim", no_wrap=True, overflow="ellipsis")
+
+
+class Display:
+    """Lines that stay, above progress bars. A context manager that restores the terminal.
+
+    On a terminal the bars are drawn when there is news, five times a second at most; no thread
+    draws them. In a log they are a line a minute, where no other line was printed. In a notebook,
+    all of it is one output of the cell, which is replaced.
+
+    Args:
+        stream: The output; standard output where ``None``.
+        clock: A monotonic clock, seconds.
+
+    Attributes:
+        is_live: Whether the bars are drawn.
+        bars: The bars; each task has a field ``state``, shown behind its bar.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        in_notebook = stream is None and hasattr(shell, "kernel")
+        self._page = io.StringIO() if in_notebook else None
+        self._cell: DisplayHandle | None = None
+        output = TolerantStream(self._page or stream or sys.stdout)
+        self._rich = plain_console(output)
+        self.is_live = in_notebook or (output.isatty() and not self._rich.is_dumb_terminal)
+        if in_notebook or not self.is_live:  # a log keeps its lines whole
+            self._rich.width = _NOTEBOOK_WIDTH if in_notebook else WHOLE
+        self.width = self._rich.width
+        self._widths: dict[str, int] = {}  # of the table's columns
+        self._clock, self._printed, self._drawn = clock, clock(), -math.inf
+        self._time_left = TimeRemainingColumn(compact=True)
+        self.bars = _Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(None, table_column=Column(max_width=_BAR)),
+            TextColumn("{task.fields[state]}", markup=False),
+            TextColumn("ETA"),
+            self._time_left,
+            console=self._rich,
+            auto_refresh=False,
+            transient=True,
+            get_time=clock,
+            speed_estimate_period=math.inf,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bars.live.is_started:
+            self.bars.stop()
+
+    def refresh(self) -> None:
+        """Draw the bars again, unless they were drawn just before; in a log, a line a minute."""
+        now = self._clock()
+        if self.is_live and now - self._drawn >= _REFRESH_SECONDS:
+            self._drawn = now
+            if self._page is not None:
+                self._show(self.bars.get_renderable())
+            else:
+                self.bars.start()
+                self.bars.refresh()
+        elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
+            tasks = [
+                _GAP.join([task.description, task.fields["state"], "ETA "])
+                + str(self._time_left.render(task))
+                for task in self.bars.tasks
+            ]
+            self.line(_GAP.join(filter(None, ("; ".join(tasks), self.bars.facts))))
+
+    def line(self, *parts: str | tuple[str, str], soft_wrap: bool = True) -> None:
+        """Print one line, of texts and texts with a style of rich. Only the terminal itself breaks
+        it, if soft_wrap: a path can be copied."""
+        self._print(Text.assemble(*parts), soft_wrap=soft_wrap)
+
+    def table(self, titles: Sequence[str], cells: Iterable[Sequence[str]], left: int = 1) -> None:
+        """Print rows below titles, the first columns to the left, and an empty line."""
+        self._print(Padding.indent(rows(titles, cells, left=left), _INDENT))
+        self.line()
+
+    def row(self, cells: Cells, style: str = "") -> None:
+        """Print a row; on a terminal below the titles of the first one, in a log with its own. All
+        rows begin with the same columns."""
+        if not self.is_live:
+            named = [(title.strip(), text.strip()) for title, text in cells.items()]
+            self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
+            return
+        if not self._widths:
+            self._widths = _widths_of(cells, self.width)
+            self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
+        fitting = zip(cells.values(), self._widths.values(), strict=False)
+        shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
+        self.line((_GAP.join(shown), style))
+
+    def note(self, text: str) -> None:
+        """Print a notice as one line."""
+        self.line(("note", "yellow"), "  " + " ".join(text.split()))
+
+    def start(self, pairs: Pairs) -> None:
+        """Print the version and the facts at the start."""
+        self.line((f"gnntrain {__version__}", "bold"))
+        self.line()
+        self.pairs(pairs)
+        self.line()
+
+    def end(self, status: str, words: str) -> None:
+        """End the bars and print how it ended."""
+        self.__exit__()
+        self.line()
+        self.line((status, _STYLES.get(status, "bold yellow")), f" {words}", soft_wrap=False)
+        self.line()
+
+    def pairs(self, pairs: Pairs) -> None:
+        """Print labels with their values, broken between words; pairs without a value are left out.
+
+        A command and a long word, such as a path, stay whole.
+        """
+        width = max(20, self.width - _INDENT - _LABEL)
+        for label, value in pairs:
+            lines = [value]
+            if value and not value.startswith("gnntrain "):
+                lines = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False)
+            for number, line in enumerate(filter(None, lines)):
+                head = ("" if number else label).ljust(_LABEL)
+                self.line(" " * _INDENT, (head, "dim"), line)
+
+    def _print(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
+        self._rich.print(block, soft_wrap=soft_wrap)
+        self._printed = self._clock()
+        if self._page is not None:
+            self._show("")
+
+    def _show(self, below: RenderableType) -> None:
+        """Show all lines so far, and what stands below them, in place of the cell's output."""
+        from IPython.display import display
+
+        assert self._page is not None
+        with self._rich.capture() as captured:
+            self._rich.print(below, end="")
+        bundle = {"text/plain": self._page.getvalue() + captured.get()}
+        if self._cell is None:
+            self._cell = display(bundle, raw=True, display_id=True)
+        else:
+            self._cell.update(bundle, raw=True)
 
 
 class Console(Display):
@@ -50,12 +218,11 @@ class Console(Display):
     On a terminal a run of more than 100 epochs keeps only every second, third … row.
     """
 
-    _unshown: EpochRecord | None = None
     _loss: float | None = None
 
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
-        self._info = info
+        self._info, data = info, info.data
         best = {} if info.best_value is None else {"val": {info.metric: info.best_value}}
         self._result = FitResult(best_epoch=info.best_epoch, best=best)
         self._task = self.bars.add_task(
@@ -73,16 +240,14 @@ class Console(Display):
             f"{counted(info.global_batch_size, 'seed')} a step",
             f"seed {info.seed}",
         ]
-        # A warning says what the model does not read of edges.
-        read = [] if info.data is None else info.data.lines(besides=EDGES_ALONE)
-        if info.data is not None and not info.data.ids:  # not a user's own graph
-            read = [line for line in read if line[0] == "split"]
+        # A warning says what the model does not read of edges. A published graph has no ids.
+        read = [] if data is None else data.lines(besides=EDGES_ALONE)
         self.start(
             [
                 ("dataset", info.dataset),
                 ("graph", DOT.join(sizes)),
                 ("positive", info.positive_class),
-                *read,
+                *[line for line in read if line[0] == "split" or (data and data.ids)],
                 ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
                 ("", shown_path(info.store_path)),
                 ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
@@ -97,33 +262,52 @@ class Console(Display):
 
     def on_step(self, progress: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
-        info, step = self._info, progress
+        step, epochs = progress, self._info.epochs
         self._loss = step.loss if step.loss is not None else self._loss  # not read in each step
         facts = [f"loss {format_loss(self._loss)}"]
-        best = self._result.best.get("val", {}).get(info.metric)
+        best = self._result.best.get("val", {}).get(self._info.metric)
         if best is not None:
             facts.append(f"best {format_metric(best)} in epoch {self._result.best_epoch}")
-        self.bars.facts = GAP.join([*facts, *_speeds(step), format_bytes(step.memory_bytes)])
+        self.bars.facts = _GAP.join([*facts, *_speeds(step), format_bytes(step.memory_bytes)])
         self.bars.update(
             self._task,
             completed=step.epoch - 1 + step.step / max(1, step.num_steps),
-            description=f"epoch {step.epoch}/{info.epochs}",
+            description=f"epoch {step.epoch}/{epochs}",
             state=f"step {step.step}/{step.num_steps}",
         )
         self.refresh()
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch's row."""
-        info = self._info
+        info, epoch = self._info, record.epoch
         self._result.add(record, info.metric)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
-        self._unshown = record
-        if record.epoch in (info.first_epoch, info.epochs) or record.epoch % interval == 0:
-            self._show_row()
+        if epoch in (info.first_epoch, info.epochs) or epoch % interval == 0:
+            name, is_best = shown_metric(info.metric), epoch == self._result.best_epoch
+            value = format_metric(record.metric("val", info.metric))
+            cells = {
+                "epoch": f"{epoch:{len(str(info.epochs))}}/{info.epochs}",
+                "loss": format_loss(record.train_loss),
+                f"val {name}".rjust(11): "* " * is_best + value,
+                "time": format_seconds(record.seconds),
+                "memory": format_bytes(record.memory_bytes),
+            }
+            if record.gpu_memory_bytes is not None:
+                cells["GPU"] = format_bytes(record.gpu_memory_bytes)
+            cells["edges/s"] = format_rate(record.edges_per_s)
+            cells["seeds/s"] = format_rate(record.seeds_per_s)
+            cells["eval"] = format_seconds(record.eval_seconds)
+            if record.cache_hit_rate is not None:
+                cells["cache"] = format_metric(record.cache_hit_rate)
+            cells["lr"] = f"{record.lr:.3g}"
+            for split in ("test", "train"):
+                if record.metrics.get(split):
+                    cells[f"{split} {name}"] = format_metric(record.metric(split, info.metric))
+            self.row(cells, "bold green" if is_best else "")
         # A short epoch ends before one of its steps was reported.
         steps, rates = info.steps_per_epoch, (record.seeds_per_s, record.edges_per_s)
         loss, memory = record.train_loss, record.memory_bytes
-        self.on_step(StepProgress(record.epoch, steps, steps, loss, *rates, memory))
+        self.on_step(StepProgress(epoch, steps, steps, loss, *rates, memory))
 
     def on_message(self, text: str) -> None:
         """Show a notice as one line."""
@@ -131,23 +315,21 @@ class Console(Display):
 
     def on_finish(self, summary: Summary) -> None:
         """End the bar and show metrics, curves, speed, time, memory and the next command."""
-        self.close()
-        self._show_row()
         # A run that is resumed for fewer epochs than it has had keeps those.
-        asked = max(summary.epochs, self._info.epochs)
-        words = f"after {summary.epochs:,} of {counted(asked, 'epoch')}"
+        planned = counted(max(summary.epochs, self._info.epochs), "epoch")
+        words = f"after {summary.epochs:,} of {planned}"
         if summary.best_epoch is not None:
             words += f", the best was epoch {summary.best_epoch}"
         if summary.error is not None:
             words += f": {' '.join(summary.error.split())}"
-        self.ending(summary.status, words)
+        self.end(summary.status, words)
         if splits := summary.metrics:
             names = dict.fromkeys(name for metrics in splits.values() for name in metrics)
             cells = [
                 [shown_metric(name), *(format_metric(row.get(name)) for row in splits.values())]
                 for name in names
             ]
-            self.block(rows(["", *splits], cells))
+            self.table(["", *splits], cells)
         times = [format_seconds(summary.seconds_total)]
         if summary.seconds_per_epoch is not None:
             times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
@@ -159,7 +341,7 @@ class Console(Display):
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
         # The command itself says at its end how to go on with a run that did not complete.
         has_next = summary.best_epoch is not None and summary.status == "completed"
-        width = self.width - INDENT - LABEL
+        width = self.width - _INDENT - _LABEL
         known = [value for value in values if value is not None]
         self.pairs(
             [
@@ -174,49 +356,6 @@ class Console(Display):
                 ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
             ]
         )
-
-    def _show_row(self) -> None:
-        """Print the last epoch's row, unless it stands there."""
-        record, self._unshown = self._unshown, None
-        if record is not None:
-            is_best = record.epoch == self._result.best_epoch
-            self.row(self._cells(record, is_best), "bold green" if is_best else "")
-
-    def _cells(self, record: EpochRecord, is_best: bool) -> Cells:
-        metric, epochs = self._info.metric, self._info.epochs
-        name, mark = shown_metric(metric), f"{BEST} " * is_best
-        cells = {
-            "epoch": f"{record.epoch:{len(str(epochs))}}/{epochs}",
-            "loss": format_loss(record.train_loss),
-            f"val {name}".rjust(11): mark + format_metric(record.metric("val", metric)),
-            "time": format_seconds(record.seconds),
-            "memory": format_bytes(record.memory_bytes),
-        }
-        if record.gpu_memory_bytes is not None:
-            cells["GPU"] = format_bytes(record.gpu_memory_bytes)
-        cells["edges/s"] = format_rate(record.edges_per_s)
-        cells["seeds/s"] = format_rate(record.seeds_per_s)
-        cells["eval"] = format_seconds(record.eval_seconds)
-        if record.cache_hit_rate is not None:
-            cells["cache"] = format_metric(record.cache_hit_rate)
-        for split in ("test", "train"):
-            if record.metrics.get(split):
-                cells[f"{split} {name}"] = format_metric(record.metric(split, metric))
-        return cells | {"lr": f"{record.lr:.3g}"}
-
-
-def _speeds(of: StepProgress | Summary) -> list[str]:
-    """The known rates with their units."""
-    rates = {"seeds/s": of.seeds_per_s, "edges/s": of.edges_per_s}
-    return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]
-
-
-def _curve(values: Sequence[float], to_text: Callable[[float | None], str], width: int) -> str:
-    """A sparkline with its first and last value; empty where there are not two finite values."""
-    if len(values) < 2 or not any(map(math.isfinite, values)):
-        return ""
-    ends = f"{to_text(values[0])} → {to_text(values[-1])}"
-    return f"{sparkline(values, max(1, min(_CURVE, width - len(ends) - 2)))}  {ends}"
 
 
 class SweepConsole(Display):
@@ -235,39 +374,37 @@ class SweepConsole(Display):
         self._best = SweepResults.of(self._ended).best
         self._tasks: dict[int, TaskID] = {}
         self._infos: dict[int, RunInfo] = {}
-        self._values: dict[int, list[float | None]] = {}
-        self._head: tuple[Sequence[str], str] | None = None  # varied keys and metric of the table
+        self._values: dict[int, str] = {}  # the last ones on val
+        self._metric = ""
         self._whole = self.bars.add_task("", total=num_trials, state="")
         self._advance()
         self.start([*pairs, ("folder", folder)])
 
     def on_trial(self, trial: Trial) -> None:
         """Add a trial to the bars."""
-        words = f"trial {trial.number}{GAP}{shown_overrides(trial.varied)}"[: self.width // 3]
+        words = f"trial {trial.number}{_GAP}{shown_overrides(trial.varied)}"[: self.width // 3]
         self._tasks[trial.number] = self.bars.add_task(words.rstrip(), total=1, state="starting")
         self.refresh()
 
     def on_info(self, trial: Trial, info: RunInfo) -> None:
         """Take in the facts of a trial's run."""
-        self._infos[trial.number], self._values[trial.number] = info, []
-        self._head = self._head or ([*trial.values], info.metric)
+        self._infos[trial.number], self._metric = info, info.metric
 
     def on_step(self, trial: Trial, progress: StepProgress) -> None:
         """Take in a trial's step."""
-        info, values = self._infos[trial.number], self._values[trial.number]
-        last = [f"val {format_metric(value)}" for value in values[-1:]]
+        epochs, value = self._infos[trial.number].epochs, self._values.get(trial.number, "")
         self.bars.update(
             self._tasks[trial.number],
             completed=progress.epoch - 1 + progress.step / max(1, progress.num_steps),
-            total=info.epochs,
-            state=GAP.join([f"epoch {progress.epoch}/{info.epochs}", *last]),
+            total=epochs,
+            state=f"epoch {progress.epoch}/{epochs}{value}",
         )
         self._advance()
 
     def on_epoch(self, trial: Trial, record: EpochRecord) -> None:
         """Take in a trial's epoch."""
-        metric = self._infos[trial.number].metric
-        self._values[trial.number].append(record.metric("val", metric))
+        value = record.metric("val", self._infos[trial.number].metric)
+        self._values[trial.number] = f"{_GAP}val {format_metric(value)}"
         self.on_step(trial, StepProgress(record.epoch, 1, 1, None, 0, 0, 0))
 
     def on_message(self, trial: Trial, text: str) -> None:
@@ -275,67 +412,74 @@ class SweepConsole(Display):
         self.note(f"trial {trial.number}: {text}")
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Add the trial's row."""
+        """Add the trial's row, with a column a varied key: under its last part, or under the whole
+        where two have the same."""
         if trial.number in self._tasks:
             self.bars.remove_task(self._tasks.pop(trial.number))
         if trial.has_ended:
             self._ended.append(trial)
         self._best = SweepResults.of(self._ended).best
-        styles = {"pruned": "dim"} | ({"completed": "bold green"} if trial is self._best else {})
-        curve = sparkline(self._values.get(trial.number, ()), _TRIALS_CURVE).ljust(_TRIALS_CURVE)
-        self._head = self._head or ([*trial.values], trial.metric or "metric")
-        cells = {**self._cells(trial, *self._head), "curve".ljust(_TRIALS_CURVE): curve}
-        self.row(cells, styles.get(trial.status, ""))
+        last = [key.rpartition(".")[2] for key in trial.values]
+        values = {
+            (short if last.count(short) == 1 else key).rjust(10): short_number(value)
+            for (key, value), short in zip(trial.values.items(), last, strict=True)
+        }
+        is_best, name = trial is self._best, shown_metric(trial.metric or self._metric or "metric")
+        cells = {
+            "trial": f"{trial.number:{max(5, len(str(self._num_trials)))}}",
+            f"val {name}".rjust(11): "* " * is_best + format_metric(trial.val),
+            "status": "" if trial.status == "completed" else trial.status,
+            **values,
+            f"test {name}": format_metric(trial.test),
+            "epochs": "-" if trial.epochs is None else str(trial.epochs),
+            "time": format_seconds(trial.seconds),
+        }
+        style = "bold green" if is_best else "dim" if trial.status == "pruned" else ""
+        self.row(cells, style)
         if trial.error:
-            self.line(" " * INDENT, (" ".join(trial.error.split()), "red"))
+            self.line(" " * _INDENT, (" ".join(trial.error.split()), "red"))
         self._advance()
         self.refresh()
 
     def on_finish(self, results: SweepResults, status: str, seconds: float) -> None:
-        """End the bars and show the ranking, means of repetitions and the best trial."""
+        """End the bars and show the ranking of the settings and the best trial."""
         statuses = ("completed", "pruned", "failed", "interrupted")
         counts = [f"{results.count(name)} {name}" for name in statuses if results.count(name)]
         num_ended = sum(trial.has_ended for trial in results.trials)
         words = f"after {num_ended} of {counted(self._num_trials, 'trial')}"
-        self.ending(status, ": ".join(filter(None, (words, ", ".join(counts)))))
-        best = self._best = results.best
-        name = shown_metric(results.metric)
-        ranking = [*results.ranked("completed"), *results.ranked("pruned")]
-        if len(ranking) > 1:
-            keys = dict.fromkeys(key for trial in ranking for key in trial.values)
-            several = [self._cells(one, keys, results.metric) for one in ranking[:_MOST_RANKED]]
-            titles = [*widths_of(several[0], self.width - INDENT)]
-            cells = [[one[title] for title in titles] for one in several]
-            self.block(rows([title.strip() for title in titles], cells, left=0))
-            if rest := ranking[_MOST_RANKED:]:
-                pruned = sum(trial.status == "pruned" for trial in rest)
-                more = f"and {len(rest)} more in sweep.json" + f", {pruned} pruned" * bool(pruned)
-                self.block(more)
-        has_splits = len({group.splits for group in results.groups if group.counted}) > 1
-        if results.repeated:
+        self.end(status, ": ".join([words, *filter(None, [", ".join(counts)])]))
+        best, groups, name = results.best, results.groups, shown_metric(results.metric)
+        has_splits = len({group.splits for group in groups if group.counted}) > 1
+        if sum(len(group.runs) for group in groups) > 1:
             cells = []
-            for group in results.groups[:_MOST_RANKED]:
+            for group in groups[:_MOST_RANKED]:
                 pruned = len(group.runs) - len(group.counted)
                 cells.append(
                     [
-                        shown_overrides(group.varied) or "all trials",
+                        str(group.runs[0].number),
+                        shown_overrides(group.varied) or "all",
                         *[",".join(group.splits)] * has_splits,
                         f"{len(group.counted)}" + f" + {pruned} pruned" * bool(pruned),
                         *(str(group.spread(split)) for split in ("val", "test")),
                     ]
                 )
-            over = " and ".join(results.repeated)
-            self.line(" " * INDENT, f"mean ± standard deviation over {over}")
-            titles = [*["splits"] * has_splits, "trials", f"val {name}", f"test {name}"]
-            self.block(rows(["", *titles], cells))
+            if results.repeated:
+                over = " and ".join(results.repeated)
+                self.line(" " * _INDENT, f"mean ± standard deviation over {over}")
+            splits = ["splits"] * has_splits
+            titles = ["best", "setting", *splits, "trials", f"val {name}", f"test {name}"]
+            self.table(titles, cells, left=2)
+            if len(groups) > _MOST_RANKED:
+                self.line(" " * _INDENT, f"and {len(groups) - _MOST_RANKED} more in sweep.json")
+                self.line()
         if has_splits:
-            first = ", ".join(results.groups[0].splits)
+            first = ", ".join(groups[0].splits)
             self.note(f"settings over other splits are not ranked against those over split {first}")
-        times = [format_seconds(seconds)]
-        own = [trial.seconds for trial in results.trials if trial.seconds is not None]
-        if own:
-            times.append(f"{format_seconds(sum(own) / len(own))} a trial")
-        pairs = [("time", DOT.join(times)), ("folder", self._folder)]
+        times = format_seconds(seconds)
+        trained = [trial.seconds for trial in results.trials if trial.seconds is not None]
+        if trained:
+            times += f"{DOT}{format_seconds(sum(trained) / len(trained))} a trial"
+        pairs = [("time", times), ("folder", self._folder)]
         if best is not None:
             val, test = f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"
             pairs = [
@@ -357,28 +501,36 @@ class SweepConsole(Display):
             state="" if best is None else f"best {format_metric(best.val)} in trial {best.number}",
         )
 
-    def _cells(self, trial: Trial, keys: Iterable[str], metric: str) -> Cells:
-        """A row of a table of trials with the varied keys, each under its last part, or under the
-        whole where two have the same."""
-        last = {key: key.rpartition(".")[2] for key in keys}
-        names = [*last.values()]
-        short = {key: name if names.count(name) == 1 else key for key, name in last.items()}
-        name, mark = shown_metric(metric), f"{BEST} " * (trial is self._best)
-        return {
-            "trial": f"{trial.number:{max(5, len(str(self._num_trials)))}}",
-            f"val {name}".rjust(11): mark + format_metric(trial.val),
-            "status": "" if trial.status == "completed" else trial.status,
-            **{
-                title.rjust(10): short_number(trial.values.get(key, "-"))
-                for key, title in short.items()
-            },
-            f"test {name}": format_metric(trial.test),
-            "epochs": "-" if trial.epochs is None else str(trial.epochs),
-            "time": format_seconds(trial.seconds),
-        }
-
 
 def shown_overrides(overrides: Sequence[str]) -> str:
     """Overrides with their numbers in four digits."""
     pairs = (text.partition("=") for text in overrides)
     return " ".join(f"{key}{sign}{short_number(value)}" for key, sign, value in pairs)
+
+
+def _widths_of(cells: Cells, limit: int) -> dict[str, int]:
+    """The widths of the first columns of a table, as many as fit a line; from its first row.
+
+    The first cell of all rows is as long as in this one.
+    """
+    widths: dict[str, int] = {}
+    for title, text in cells.items():
+        width = max(len(title), _NARROWEST if widths else len(text))
+        if sum(widths.values()) + len(_GAP) * len(widths) + width > limit:
+            break
+        widths[title] = width
+    return widths
+
+
+def _speeds(of: StepProgress | Summary) -> list[str]:
+    """The known rates with their units."""
+    rates = {"seeds/s": of.seeds_per_s, "edges/s": of.edges_per_s}
+    return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]
+
+
+def _curve(values: Sequence[float], to_text: Callable[[float | None], str], width: int) -> str:
+    """A sparkline with its first and last value; empty where there are not two finite values."""
+    if len(values) < 2 or not any(map(math.isfinite, values)):
+        return ""
+    ends = f"{to_text(values[0])} → {to_text(values[-1])}"
+    return f"{sparkline(values, max(1, min(_CURVE, width - len(ends) - 2)))}  {ends}"

@@ -34,10 +34,8 @@ _COMMAND_SECONDS = 10
 
 
 def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> dict[str, Any]:
-    """The contents of ``env.json``.
-
-    It has neither the host name nor environment variables, except those that choose GPUs and
-    threads. No CUDA context is created.
+    """The contents of ``env.json``: neither the host name nor environment variables, except those
+    that choose GPUs and threads. No CUDA context is created.
 
     Args:
         seed: Seed of the run.
@@ -90,15 +88,13 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _output(*command: str) -> str | None:
-    """The output of a command; ``None`` where it is missing, slow or fails."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=True
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+def _output(*command: str) -> str:
+    """The output of a command; empty where it is missing, slow or fails."""
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=_COMMAND_SECONDS
+        ).strip()
+    return ""
 
 
 def visible_gpus() -> list[dict[str, Any]]:
@@ -106,14 +102,14 @@ def visible_gpus() -> list[dict[str, Any]]:
     of Apple or Intel that torch sees."""
     found: list[tuple[str, int | None, str | None]] = []
     query = "--query-gpu=name,memory.total,driver_version"
-    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits") or ""
+    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == 3:
             found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
     if not found:
         flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
         with contextlib.suppress(ValueError):  # no JSON
-            cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags) or "{}")
+            cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags))
             driver = cards.pop("system", {}).get("Driver version")
             for card in cards.values():
                 facts = {key.lower(): value for key, value in card.items()}
@@ -126,10 +122,9 @@ def visible_gpus() -> list[dict[str, Any]]:
 
             from gnntrain import devices
 
-            kind, number = next(iter(devices.gpus_here().items()), ("cpu", 0))
-            if kind != "cuda":
-                here = (devices.describe(torch.device(kind, i)) for i in range(number))
-                found = [(*described, None) for described in here]
+            for kind, number in devices.gpus_here().items():
+                here = [torch.device(kind, index) for index in range(number) if kind != "cuda"]
+                found += [(*devices.describe(device), None) for device in here]
     return [{"name": name, "memory_bytes": size, "driver": driver} for name, size, driver in found]
 
 
@@ -138,6 +133,6 @@ def _git_commit(source: Path) -> str | None:
 
     It counts only where git tracks these files: a virtual environment may lie in another checkout.
     """
-    if _output("git", "-C", str(source), "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return _output("git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40")
+    git = ("git", "-C", str(source))
+    is_tracked = _output(*git, "ls-files", "--error-unmatch", "__init__.py")
+    return (is_tracked and _output(*git, "describe", "--always", "--dirty", "--abbrev=40")) or None

@@ -7,6 +7,7 @@ their ids.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import errno
@@ -44,13 +45,13 @@ _log = logging.getLogger("gnntrain")
 class Logger:
     """A listener that records epochs: subclasses override `begin`, `record` and `end`.
 
-    A failure does not end the run; the first one is a warning. After an OSError, a logger that
-    catches up gets the events that it missed before the next one: a disk that was full for a while
-    costs nothing. After any other failure it gets no more events.
+    A failure does not end the run; the first one is a warning. After an OSError, a logger of files
+    gets the events that it missed before the next one: a disk that was full for a while costs
+    nothing. After any other failure it gets no more events.
 
     Attributes:
         name: Its name in the configuration.
-        catches_up: Whether an event that failed with an OSError may be sent again.
+        catches_up: Whether an event that failed with an OSError is sent again.
 
     Args:
         run: The run directory.
@@ -59,7 +60,7 @@ class Logger:
     """
 
     name: ClassVar[str]
-    catches_up: ClassVar[bool] = False
+    catches_up: ClassVar[bool] = True
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
         self.run, self.config, self.options = run, config, options
@@ -113,12 +114,20 @@ class Logger:
                 _log.warning(words, self.name, reason)
         self._missed.clear()
 
+    def _tracked(self, new_id: str | None = None) -> str | None:
+        """The id of this run in the logger's service, a new one written down; None: it has none."""
+        path = self.run.path / "trackers.json"
+        ids: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        if new_id is not None:
+            ids[self.name] = new_id
+            write_atomically(path, json.dumps(ids, indent=2) + "\n")
+        return ids.get(self.name)
+
 
 class JsonlLogger(Logger):
     """``metrics.jsonl``: one JSON object an epoch, written at once."""
 
     name = "jsonl"
-    catches_up = True
 
     def record(self, record: EpochRecord) -> None:
         """Append one line."""
@@ -129,7 +138,6 @@ class CsvLogger(Logger):
     """``metrics.csv``: one row an epoch. A record with a new column widens the table, once."""
 
     name = "csv"
-    catches_up = True
 
     def record(self, record: EpochRecord) -> None:
         """Append one row, or write the file anew with more columns."""
@@ -154,62 +162,65 @@ class TensorBoardLogger(Logger):
     """
 
     name = "tensorboard"
-    catches_up = True
     _path: Path | None = None
 
     def begin(self, info: RunInfo) -> None:
         """Begin the event file."""
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        path = self.run.path / "tensorboard" / name
+        self._path = path = self.run.path / "tensorboard" / name
         path.parent.mkdir(exist_ok=True)
         head: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
         if info.first_epoch > 1:
             # TensorBoard hides epochs that were written after the checkpoint.
             head.append({"step": info.first_epoch, "session_log": {"status": "START"}})
-        head += [_text_event("config", self.config), _text_event("run", dataclasses.asdict(info))]
-        self._append(path, head)
-        self._path = path
+        self._append(*head, config=self.config, run=dataclasses.asdict(info))
 
     def record(self, record: EpochRecord) -> None:
         """Add the record's scalars."""
         values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
-        self._append(self._path, [{"step": record.epoch, "summary": {"value": values}}])
+        self._append({"step": record.epoch, "summary": {"value": values}})
 
     def end(self, summary: Summary) -> None:
         """Add the summary."""
-        self._append(self._path, [_text_event("summary", summary.to_dict())])
+        self._append(summary=summary.to_dict())
 
-    def _append(self, path: Path | None, events: Sequence[Mapping[str, Any]]) -> None:
+    def _append(self, *events: Mapping[str, Any], **texts: Mapping[str, Any]) -> None:
+        """Append events, and texts by their names."""
         from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.text.summary import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        if path is None:  # the run ended before its start
+        if self._path is None:  # the run ended before its start
             return
         records = io.BytesIO()
         writer = RecordWriter(records)
         for event in events:
             writer.write(Event(wall_time=time.time(), **event).SerializeToString())
-        _append_whole(path, records.getvalue())
+        for name, value in texts.items():
+            text = json.dumps(json_safe(value), indent=2, default=str)
+            summary = text_pb(f"{name}/text_summary", f"```\n{text}\n```")
+            writer.write(Event(wall_time=time.time(), summary=summary).SerializeToString())
+        _append_whole(self._path, records.getvalue())
 
 
 class WandbLogger(Logger):
     """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
 
     name = "wandb"
+    catches_up = False
     _run: Any = None
 
     def begin(self, info: RunInfo) -> None:
         """Start a run of W&B, or resume the one of this run directory."""
-        config = {**self.config, "run_info": dataclasses.asdict(info)}
-        kept = _kept_ids(self.run).get("wandb")
+        kept = self._tracked()
         self._run = importlib.import_module("wandb").init(
             **self.options,
             **({} if kept is None else {"id": kept, "resume": "allow"}),
             name=self.run.name,
             dir=str(self.run.path),
-            config=json_safe(config),
+            config=json_safe({**self.config, "run_info": dataclasses.asdict(info)}),
         )
-        _keep_id(self.run, "wandb", self._run.id)
+        self._tracked(self._run.id)
 
     def record(self, record: EpochRecord) -> None:
         """Log the record at its epoch."""
@@ -226,6 +237,7 @@ class MlflowLogger(Logger):
     """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
 
     name = "mlflow"
+    catches_up = False
     _mlflow: Any = None
 
     def begin(self, info: RunInfo) -> None:
@@ -233,12 +245,11 @@ class MlflowLogger(Logger):
         self._mlflow = mlflow = importlib.import_module("mlflow")
         if self.options.get("tracking_uri") is not None:
             mlflow.set_tracking_uri(self.options["tracking_uri"])
-        kept = _kept_ids(self.run).get("mlflow")
-        if kept is not None:
+        if (kept := self._tracked()) is not None:
             mlflow.start_run(run_id=kept)
             return  # it has its parameters, and MLflow refuses to change one
         mlflow.set_experiment(self.options.get("experiment"))
-        _keep_id(self.run, "mlflow", mlflow.start_run(run_name=self.run.name).info.run_id)
+        self._tracked(mlflow.start_run(run_name=self.run.name).info.run_id)
         parameters = [*flattened({**self.config, "run_info": dataclasses.asdict(info)}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
@@ -299,20 +310,11 @@ def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
 def reached(run: RunDirectory, metric: str) -> FitResult:
     """The epochs in ``metrics.jsonl``, and the best of them by ``metric``."""
     result = FitResult()
-    try:
+    # No file; a run that was killed in the middle of a line; any damage.
+    with contextlib.suppress(Exception):
         text = (run.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             result.add(EpochRecord.from_dict(json.loads(line)), metric)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-    ):
-        pass  # no file; or the run was killed in the middle of a line
     return result
 
 
@@ -344,25 +346,6 @@ def _to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = ()) -> s
         writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _text_event(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """An event that TensorBoard shows as text under ``name``."""
-    from tensorboard.plugins.text.summary import text_pb
-
-    text = json.dumps(json_safe(value), indent=2, default=str)
-    return {"summary": text_pb(f"{name}/text_summary", f"```\n{text}\n```")}
-
-
-def _kept_ids(run: RunDirectory) -> dict[str, str]:
-    """The run's ids by service."""
-    path = run.path / "trackers.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-def _keep_id(run: RunDirectory, service: str, run_id: str) -> None:
-    ids = _kept_ids(run) | {service: run_id}
-    write_atomically(run.path / "trackers.json", json.dumps(ids, indent=2) + "\n")
 
 
 def _scalars(record: EpochRecord) -> dict[str, int | float]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gnntrain.errors import RunError
 
-LOGGER = "gnntrain"
-_WARNINGS = "py.warnings"  # the logger of logging.captureWarnings
+_OURS = logging.getLogger("gnntrain")
+_WARNINGS = logging.getLogger("py.warnings")  # the logger of logging.captureWarnings
 _PLACE = re.compile(r"^.*?:\d+: (?=\w*Warning: )")
 
 
@@ -21,18 +21,17 @@ class _Attached(logging.Handler):
     longer go to standard error; until `close`."""
 
     def attach(self) -> logging.Handler:
-        logger = logging.getLogger(LOGGER)
-        if logger.getEffectiveLevel() > logging.INFO:
-            logger.setLevel(logging.INFO)
+        if _OURS.getEffectiveLevel() > logging.INFO:
+            _OURS.setLevel(logging.INFO)
         logging.captureWarnings(True)
-        for name in (LOGGER, _WARNINGS):
-            logging.getLogger(name).addHandler(self)
+        for logger in (_OURS, _WARNINGS):
+            logger.addHandler(self)
         return self
 
     def close(self) -> None:
-        for name in (LOGGER, _WARNINGS):
-            logging.getLogger(name).removeHandler(self)
-        if not any(isinstance(one, _Attached) for one in logging.getLogger(_WARNINGS).handlers):
+        for logger in (_OURS, _WARNINGS):
+            logger.removeHandler(self)
+        if not any(isinstance(one, _Attached) for one in _WARNINGS.handlers):
             logging.captureWarnings(False)
         with contextlib.suppress(OSError):  # a file that was full tries to write its buffer again
             super().close()
@@ -48,7 +47,7 @@ class _RankLog(_Attached, logging.FileHandler):
             self._is_refused = True
             reason = getattr(sys.exc_info()[1], "strerror", None) or sys.exc_info()[1]
             words = "%s cannot be written (%s); its records are lost until it can"
-            logging.getLogger(LOGGER).warning(words, self.baseFilename, reason)
+            _OURS.warning(words, self.baseFilename, reason)
 
     def flush(self) -> None:
         super().flush()
@@ -56,7 +55,7 @@ class _RankLog(_Attached, logging.FileHandler):
 
 
 class _Messages(_Attached):
-    """Warnings and errors as one-line messages."""
+    """Warnings and errors as one-line messages; they never end what they tell of."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -64,13 +63,11 @@ class _Messages(_Attached):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if record.name == _WARNINGS:  # Python adds the place and the source line to a warning
+        if record.name == _WARNINGS.name:  # Python adds the place and the source line to a warning
             lines = [line for line in text.splitlines() if not line.startswith("  ")]
             text = _PLACE.sub("", "\n".join(lines))
-        try:
+        with contextlib.suppress(Exception):
             self._tell(" ".join(text.split()))
-        except Exception:
-            self.handleError(record)
 
 
 def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:

@@ -56,12 +56,9 @@ class RunDirectory:
 
     Where a file cannot be written, a method raises a `RunError`; where one cannot be read, a
     `UserError`, but for `summary`, `environment` and `overrides`, which are empty then.
-
-    Attributes:
-        path: The directory, absolute.
     """
 
-    path: Path
+    path: Path  # absolute
 
     @classmethod
     def create(
@@ -92,23 +89,20 @@ class RunDirectory:
             UserError: the directory is not empty, or cannot be written.
             RunError: the disk is full.
         """
-        run = cls(place.path.absolute())
+        path, text = place.path.absolute(), _to_yaml(config)
         with explained(place.path):
-            while True:
-                try:
-                    run._claim(config, place.hydras)
-                    break
-                except UserError:
-                    if not place.is_made_up:
-                        raise
-                    run = cls(free(place.path.absolute()))
-            (run.path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
+            while not _claimed(path, text, place.hydras):
+                if not place.is_made_up:
+                    raise occupied(path)
+                path = free(path)
+            run = cls(path)
+            (path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
             environment = describe_environment(seed=seed, command=command)
             environment |= {"jobs": dict(jobs)} if jobs else {}
-            (run.path / "env.json").write_text(_to_json(environment), encoding="utf-8")
+            (path / "env.json").write_text(_to_json(environment), encoding="utf-8")
         with contextlib.suppress(OSError):  # a file system without links
             link = RUNS / f".{LATEST}-{secrets.token_hex(8)}"
-            link.symlink_to(os.path.relpath(run.path, RUNS.absolute()), target_is_directory=True)
+            link.symlink_to(os.path.relpath(path, RUNS.absolute()), target_is_directory=True)
             try:
                 link.replace(RUNS / LATEST)
             except OSError:
@@ -168,17 +162,16 @@ class RunDirectory:
         path = self.path / "config.yaml"
         try:
             config = read_yaml(path.read_text(encoding="utf-8"))
+            if isinstance(config, dict):
+                return config
+            raise ValueError(f"it holds no configuration, but a {type(config).__name__}")
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-        if not isinstance(config, dict):
-            raise UserError(f"{path} holds no configuration, but a {type(config).__name__}")
-        return config
 
     def overrides(self) -> list[str]:
         """The overrides as typed."""
         with contextlib.suppress(OSError):
-            path = self.path / "overrides.txt"
-            return path.read_text(encoding="utf-8", errors="replace").splitlines()
+            return (self.path / "overrides.txt").read_text("utf-8", "replace").splitlines()
         return []
 
     def note_changes(self, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -194,11 +187,11 @@ class RunDirectory:
     def store_record(self) -> StoreRecord | None:
         """The graph of the run; ``None`` where there is no ``store.json``."""
         path = self.path / "store.json"
-        if not path.is_file():
-            return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             return StoreRecord(str(found["path"]), str(found["digest"]), found.get("learnt"))
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
@@ -221,8 +214,8 @@ class RunDirectory:
 
     def jobs(self) -> dict[str, str]:
         """The names of the job that began the run, by launcher; none where it was no job."""
-        found = self.environment().get("jobs")
-        return found if isinstance(found, dict) else {}
+        jobs = self.environment().get("jobs")
+        return jobs if isinstance(jobs, dict) else {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -261,26 +254,28 @@ class RunDirectory:
             words = f"{path} cannot be written: {error.strerror or error}"
             raise RunError(words, _PLACE_HINT) from error
 
-    def _claim(self, config: Mapping[str, Any], besides: Sequence[str]) -> None:
-        """Make the directory, unless it has more than the names ``besides`` and the empty folders
-        of a run that was killed as it began; and write ``config.yaml``."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        for entry in self.path.iterdir():
-            is_left = entry.name in ("checkpoints", "logs") and is_folder(entry)
-            if entry.name not in besides and not (is_left and not any(entry.iterdir())):
-                raise occupied(self.path)
-        # First, so that one that is killed at any moment can be begun anew.
-        for name in ("checkpoints", "logs"):
-            (self.path / name).mkdir(exist_ok=True)
-        path, text = self.path / "config.yaml", _to_yaml(config)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            raise occupied(self.path) from None
-        except OSError:
-            path.unlink(missing_ok=True)  # the next try would take it for a run
-            raise
+
+def _claimed(path: Path, config: str, besides: Sequence[str]) -> bool:
+    """Make a run directory with its ``config.yaml``; False where it has more than the names
+    ``besides`` and the empty folders of a run that was killed as it began."""
+    path.mkdir(parents=True, exist_ok=True)
+    for entry in path.iterdir():
+        is_left = entry.name in ("checkpoints", "logs") and is_folder(entry)
+        if entry.name not in besides and not (is_left and not any(entry.iterdir())):
+            return False
+    # First, so that one that is killed at any moment can be begun anew.
+    for name in ("checkpoints", "logs"):
+        (path / name).mkdir(exist_ok=True)
+    target = path / "config.yaml"
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(config)
+    except FileExistsError:
+        return False
+    except OSError:
+        target.unlink(missing_ok=True)  # the next try would take it for a run
+        raise
+    return True
 
 
 def link_out(folder: Path) -> Path | None:

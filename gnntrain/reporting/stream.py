@@ -6,11 +6,14 @@ import codecs
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-_ASCII = {ord(sign): text for sign, text in zip("▁▂▃▄▅▆▇█·…━", "_.-~=+*#|~-", strict=True)}
-_ASCII |= {ord("→"): "->", ord("±"): "+-"}
+_ASCII: dict[int, int | str] = str.maketrans("▁▂▃▄▅▆▇█·…━", "_.-~=+*#|~-") | {
+    ord("→"): "->",
+    ord("±"): "+-",
+}
 
 
 class TolerantStream:
@@ -43,12 +46,12 @@ class TolerantStream:
 
     def isatty(self) -> bool:
         """Whether the output is a terminal."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # it was closed
             return self._stream.isatty()
         return False
 
     @contextlib.contextmanager
-    def _muted_if_lost(self) -> Any:
+    def _muted_if_lost(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError):  # ValueError: this process closed the stream

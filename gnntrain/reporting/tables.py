@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import IO, Literal, TextIO, cast
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gnntrain.reporting.display import WHOLE, plain_console
 from gnntrain.reporting.stream import TolerantStream
+
+WHOLE = 10_000
+"""The width of an output that has none, where lines stay whole."""
 
 Judgement = Literal["ok", "note", "problem"]
 
@@ -38,13 +40,22 @@ class Section:
     body: Sequence[RenderableType]
 
 
+def plain_console(output: TolerantStream) -> Console:
+    """A console of rich that prints text as it is: brackets are no markup. `NO_COLOR` is honoured,
+    and in a notebook a print is no output of its own."""
+    file = cast(IO[str], output)
+    return Console(file=file, force_jupyter=False, markup=False, emoji=False, highlight=False)
+
+
 def print_sections(sections: Iterable[Section], stream: TextIO | None = None) -> None:
     """Print sections as they come, with a blank line between two.
 
-    Lines are broken at the width of a terminal, else not at all. `NO_COLOR` is honoured.
+    Lines are broken at the width of a terminal, else not at all.
     """
     output = TolerantStream(stream if stream is not None else sys.stdout)
-    console = plain_console(output, width=None if output.isatty() else WHOLE)
+    console = plain_console(output)
+    if not output.isatty():
+        console.width = WHOLE
     for number, section in enumerate(sections):
         with console.capture() as captured:
             console.print(Text(section.title, style="bold"))
@@ -78,9 +89,8 @@ def rows(header: Sequence[str], cells: Iterable[Sequence[str]], *, left: int = 1
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(header)
     for number, title in enumerate(header):
-        is_left = number < left
-        justify: Literal["left", "right"] = "left" if is_left else "right"
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=not is_left)
+        justify: Literal["left", "right"] = "left" if number < left else "right"
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=number >= left)
     for row in cells:
         table.add_row(*row)
     return table

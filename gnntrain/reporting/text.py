@@ -25,19 +25,17 @@ def shown_metric(name: str) -> str:
 
 
 def format_rate(number: float | None) -> str:
-    """A rate in three digits, in at most 6 characters: ``847``, ``12.3k``, ``1.21M``."""
+    """A rate in three digits, in at most 6 characters: ``84.7``, ``12.3k``, ``1.21M``."""
     if number is None or not math.isfinite(number):
         return "-"
-    value, unit = _scaled(number, 1000, ("", "k", "M", "G", "T"))
-    return f"{value:.0f}" if unit == "" and value >= 10 else f"{_three_digits(value)}{unit}"
+    return "".join(_scaled(number, 1000, ("", "k", "M", "G", "T")))
 
 
 def format_bytes(number: float | None) -> str:
     """Bytes in three digits and a binary unit, in at most 8 characters: ``1.21 GiB``."""
     if number is None:
         return "-"
-    value, unit = _scaled(number / 2**20, 1024, ("MiB", "GiB", "TiB"))
-    return f"{_three_digits(value)} {unit}"
+    return " ".join(_scaled(number / 2**20, 1024, ("MiB", "GiB", "TiB")))
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -47,7 +45,7 @@ def format_seconds(seconds: float | None) -> str:
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
-        return f"{_three_digits(seconds)} s"
+        return " ".join(_scaled(seconds, 60, ("s",)))
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -88,20 +86,14 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     return "".join(" " if math.isnan(height) else _BARS[round(height)] for height in heights)
 
 
-def _scaled(number: float, base: int, units: Sequence[str]) -> tuple[float, str]:
-    """The number in the first unit in which three digits hold it."""
-    for unit in units[:-1]:
-        if abs(number) < 999.5:
-            return number, unit
+def _scaled(number: float, base: int, units: Sequence[str]) -> tuple[str, str]:
+    """Three digits, ``1.21``, ``12.3`` or ``847``, and the first unit in which they suffice."""
+    for unit in units:
+        if abs(number) < 999.5 or unit == units[-1]:
+            break
         number /= base
-    return number, units[-1]
-
-
-def _three_digits(number: float) -> str:
-    """A number below 1000 in three digits: ``1.21``, ``12.3``, ``847``."""
-    if abs(number) < 9.995:
-        return f"{number:.2f}"
-    return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
+    decimals = 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
+    return f"{number:.{decimals}f}", unit
 
 
 def short_number(text: str) -> str:

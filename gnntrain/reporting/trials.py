@@ -175,10 +175,6 @@ class SweepResults:
         """The best trial of the best group."""
         return next((trial for group in self.groups[:1] for trial in group.counted), None)
 
-    def ranked(self, status: str) -> list[Trial]:
-        """The trials in this state, the best validation metric first."""
-        return sorted((t for t in self.trials if t.status == status), key=lambda t: t.cost)
-
     def count(self, status: str) -> int:
         """How many trials are in this state."""
         return sum(trial.status == status for trial in self.trials)

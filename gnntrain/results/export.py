@@ -25,8 +25,8 @@ from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model, plain
+from gnntrain.models.base import PyGModel, call
 from gnntrain.models.embedding import num_parameters
-from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
@@ -92,7 +92,8 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     model = build_model(config.model, signature.schema, signature.num_outputs)
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
-    made_with = f"{made.module}.{made.name}"
+    made_with, package = f"{made.module}.{made.name}", made.module.partition(".")[0]
+    own_package = None if package == "torch_geometric" else package
     summary, plain = run.summary() or {}, _without_places(config.to_dict())
     preparation = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
     about = {
@@ -100,7 +101,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "model": config.model.name,
         "made_with": made_with,
         "arguments": made.arguments,
-        "own_package": made.own_package,
+        "own_package": own_package,
         "takes": ", ".join(
             name for name in made.inputs if signature.has_edge_weight or name != "edge_weight"
         ),
@@ -156,7 +157,7 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
             more = {"copied": [plain.WithTables], "inputs": ("x_dict", "edge_index_dict")}
         code.insert(0, f"model = {call(name, inputs, repr(signature.num_outputs), **options)}")
         weights = (model.module if schema is None else model).state_dict()
-        more |= {"imports": [name], "module": point.module, "arguments": options}
+        more |= {"module": point.module, "arguments": options}
         return PyGModel(name, weights, "\n".join(code), **more)
     # Not what a base class says: the subclass of a plug-in computes something else.
     made_by = type(model)
@@ -171,9 +172,11 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
 def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
     """A Python file whose `load()` returns the model with its weights. Where features are more than
     a table's columns in order, its `prepare` makes them."""
-    imports = {"from pathlib import Path", "import torch"}
-    if model.imports:
-        imports.add(f"from {model.module} import {', '.join(sorted({*model.imports}))}")
+    imports, own = {"from pathlib import Path", "import torch"}, model.module.partition(".")[0]
+    is_pyg = own == "torch_geometric"
+    imports.add(
+        f"import {model.module} as pyg" if is_pyg else f"from {model.module} import {model.name}"
+    )
     sources, hook = [*map(inspect.getsource, model.copied)], ""
     scale = signature.target_scale
     if scale is not None:
@@ -189,11 +192,10 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
         for line in head.split("\n\n\n", 1)[0].splitlines():
             if line.startswith(("from ", "import ")) and " gnntrain" not in line:
                 imports.add(line)
-    own = model.own_package
     title = f"{name} trained on {signature.dataset} with gnntrain {__version__}."
     return _MODEL_PY.format(
         title=title[0].upper() + title[1:],
-        needs="torch and torch_geometric only" if own is None else f"torch and {own}",
+        needs="torch and torch_geometric only" if is_pyg else f"torch and {own}",
         imports="\n".join(sorted(imports, key=lambda line: ("__future__" not in line, line))),
         copied="".join(f"\n\n{source}" for source in sources),
         make=textwrap.indent(model.code, " " * 4),

@@ -57,25 +57,28 @@ def kernel_choice(
     are replaced.
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
-    that a launcher has started, every process does, with their `rendezvous`: of those with one kind
-    of GPU and one cache the first one checks, and the others wait. CUDA does not start here.
+    that a launcher has started, every process does, with their `rendezvous`: the first one of each
+    kind of GPU checks, and the others wait. CUDA does not start here.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.
     """
     asked = config.compute.kernels
-    if asked == "torch":
-        return KernelChoice("torch")
     if not takes_triton(asked, device_type):
-        return CPU_KERNELS if device_type == "cpu" else KernelChoice("torch")
-    faults: dict[str, str] = {}
-    if find_spec("triton") is None:
-        faults[_TRITON] = "the package triton is not installed"
-    else:  # evaluation computes in fp32
-        precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
+        is_ours = device_type == "cpu" and asked != "torch"
+        return CPU_KERNELS if is_ours else KernelChoice("torch")
+    has_triton = find_spec("triton") is not None
+    faults = {} if has_triton else {_TRITON: "the package triton is not installed"}
+    kinds = {cache_file(gpu).name: gpu for gpu in kinds_of_gpus(device_type)} if has_triton else {}
+    if rendezvous is not None:
+        before = rendezvous.gather("kinds of GPUs", [*kinds])[: rendezvous.launched.process]
+        checked = {kind for each in before for kind in each}
+        kinds = {kind: gpu for kind, gpu in kinds.items() if kind not in checked}
+    # Evaluation computes in fp32.
+    precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
+    for gpu in kinds.values():
         seconds = SECONDS if asked == "auto" else math.inf
-        for gpu in kinds_of_gpus(device_type):
-            faults |= faults_of(self_check(gpu, precisions, seconds=seconds))
+        faults |= faults_of(self_check(gpu, precisions, seconds=seconds))
     if rendezvous is not None:
         for elsewhere in rendezvous.gather("self-check", faults):
             faults = elsewhere | faults
@@ -104,7 +107,7 @@ def takes_triton(asked: str, device_type: str) -> bool:
     which takes its own, but for Triton's interpreter in tests."""
     if asked == "triton" and device_type == "cpu":
         return os.environ.get("TRITON_INTERPRET") == "1"
-    return device_type in TRITON_DEVICES
+    return asked != "torch" and device_type in TRITON_DEVICES
 
 
 def kinds_of_gpus(device_type: str) -> list[GPU]:
@@ -128,18 +131,17 @@ def self_check(
     """Try the kernels of a GPU in some precisions, once; then their outcomes come from the cache,
     unless `is_fresh`. A case that is not tried within the time has that as its fault."""
     cases = [case for case in all_cases() if case.precision in (None, *precisions)]
-    path, deadline = cache_file(gpu), time.monotonic() + seconds
+    path, failure = cache_file(gpu), None
     known = {} if is_fresh else _load(path)
-    failure: str | None = None
     if _pending(cases, known):
         _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
-        # Others wait for the outcomes, unless that takes too long, or nothing can be kept there.
+        # Other runs wait for the outcomes, unless that takes too long, or none can be kept there.
         lock = FileLock(path.with_suffix(".lock"))
         with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=min(seconds, SECONDS))
         try:
-            known = {} if is_fresh else _load(path)
+            known, deadline = {} if is_fresh else _load(path), time.monotonic() + seconds
             # Side by side; then alone what had no time or memory among the others.
             for number in (max(1, min(_MAX_PROCESSES, available_cores() // 2)), 1):
                 failure = try_cases(_pending(cases, known), gpu.device, deadline, number, known)

@@ -184,7 +184,7 @@ class ModuleEvaluator(Evaluator):
         estimated, or ""."""
         forward, widths = _of_one_type(model), dict(self._graph.schema.num_features)
         if model.is_hetero:
-            forward = model.on_rows
+            forward = model
             widths |= {name: table.weight.shape[1] for name, table in model.tables.items()}
         in_parts = isinstance(self._graph, PartitionedGraph)
         if not in_parts and self._fits_in_memory(model, forward, widths):

@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -141,54 +142,44 @@ def run(hint: str | None, **given: Any) -> None:
     exec("\n".join(lines), given)
 
 
-def save_named_matrices(made: Graph, path: str) -> None:
+def save_named_matrices(made: Graph) -> None:
     parts: dict[str, Any] = {"labels": made.y, **made.of_nodes}
     del parts["x"], parts["y"]
     for name, matrix in (("adj", made.adjacency.tocsr()), ("attr", sp.csr_array(made.x))):
         parts |= {f"{name}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr")}
         parts[f"{name}_shape"] = matrix.shape
-    np.savez(path, **parts)
+    np.savez("graph.npz", **parts)
 
 
-def convert_pickle(made: Graph, path: str) -> None:
-    Path(path).write_bytes(pickle.dumps(made.networkx))
-    run(conversion_hint(Path(path)))
+def save_matrices(made: Graph, kind: str) -> None:
+    sp.save_npz("edges.npz", made.adjacency.asformat(kind))
+    sp.save_npz("x.npz", sp.coo_array(made.x).asformat(kind))
+    made.nodes[["id", "label", "split"]].to_csv("labels.csv", index=False)
 
 
-def convert_dgl(made: Graph, path: str) -> None:
+def convert_pickle(made: Graph) -> None:
+    Path("graph.gpickle").write_bytes(pickle.dumps(made.networkx))
+    run(conversion_hint(Path("graph.gpickle")))
+
+
+def convert_dgl(made: Graph) -> None:
     library = ModuleType("dgl")
     library.load_graphs = lambda _: ([DGLGraph(made)], {})  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "dgl", library)
-        run(conversion_hint(Path(path)))
+        run(conversion_hint(Path("graph.dgl")))
 
 
-WHOLE: dict[str, tuple[str, Callable[[Graph, str], object]]] = {
-    "Data": ("data.pt", lambda made, path: torch.save(made.data, path)),
-    "dict": ("data.pt", lambda made, path: torch.save(made.data.to_dict(), path)),
-    "list": ("data.pt", lambda made, path: torch.save([made.data], path)),
-    "PyG's data set": ("data.pt", lambda made, path: Kept.save([made.data], path)),
-    "npz": ("graph.npz", lambda made, path: np.savez_compressed(path, **made.arrays)),
-    "npz of sparse matrices": ("graph.npz", save_named_matrices),
-    "GraphML": ("graph.graphml", lambda made, path: nx.write_graphml(made.networkx, path)),
-    ".gpickle": ("graph.graphml", lambda made, _: convert_pickle(made, "graph.gpickle")),
-    ".dgl": ("graph.npz", lambda made, _: convert_dgl(made, "graph.dgl")),
-}
+def save_streams(made: Graph) -> None:
+    for name, frame in (("nodes.arrow", made.nodes), ("edges.arrow", made.edges)):
+        table = pa.Table.from_pandas(frame)
+        with ipc.new_stream(name, table.schema) as writer:
+            writer.write_table(table)
 
 
-@pytest.mark.parametrize("kind", WHOLE)
-def test_a_file_of_a_whole_graph_gives_the_same_graph(expected: str, kind: str) -> None:
-    name, save = WHOLE[kind]
-    save(graph(), name)
-    config = FilesConfig(data=name, store_dir="stores")
-    assert record_of(prepare_store(config).store).digest == expected
-
-
-@pytest.mark.parametrize("suffix", ["gml", "gexf"])
-def test_networkx_files_in_which_label_has_another_meaning_are_converted(suffix: str) -> None:
-    getattr(nx, f"write_{suffix}")(graph().networkx, f"graph.{suffix}")
-    run(conversion_hint(Path(f"graph.{suffix}")))
-    assert Path("graph.graphml").is_file()
+def save_json_lines(made: Graph) -> None:
+    made.nodes.to_json("nodes.jsonl", orient="records", lines=True)
+    made.edges.to_json("edges.jsonl", orient="records", lines=True)
 
 
 def of_sparse_features(made: Graph) -> Data:
@@ -197,56 +188,53 @@ def of_sparse_features(made: Graph) -> Data:
     return data
 
 
-OBJECTS: dict[str, Callable[[Graph], object]] = {
-    "sparse x, y of one column": of_sparse_features,
-    "scipy": lambda made: {**made.of_nodes, "adj": made.adjacency, "x": sp.csr_array(made.x)},
-}
+def write_graphml(made: Graph) -> None:
+    nx.write_graphml(made.networkx, "graph.graphml")
 
 
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_an_object_gives_the_same_graph(expected: str, kind: str) -> None:
-    store = prepare_store(FilesConfig(store_dir="stores"), data=OBJECTS[kind](graph())).store
-    assert record_of(store).digest == expected
+# Each: how the graph is saved, and the keys that read it; without keys it is given as an object.
+CONTAINERS: dict[str, tuple[Callable[[Graph], object], dict[str, Any]]] = {
+    "Data": (lambda made: torch.save(made.data, "data.pt"), {"data": "data.pt"}),
+    "dict": (lambda made: torch.save(made.data.to_dict(), "data.pt"), {"data": "data.pt"}),
+    "list": (lambda made: torch.save([made.data], "data.pt"), {"data": "data.pt"}),
+    "PyG's data set": (lambda made: Kept.save([made.data], "data.pt"), {"data": "data.pt"}),
+    "npz": (lambda made: np.savez_compressed("a.npz", **made.arrays), {"data": "a.npz"}),
+    "npz of sparse matrices": (save_named_matrices, {"data": "graph.npz"}),
+    "GraphML": (write_graphml, {"data": "graph.graphml"}),
+    "GraphML's tables apart": (
+        write_graphml, {"features": "graph.graphml", "edges": "graph.graphml"},
+    ),
+    ".gpickle": (convert_pickle, {"data": "graph.graphml"}),
+    ".dgl": (convert_dgl, {"data": "graph.npz"}),
+    "Arrow's stream": (save_streams, {"features": "nodes.arrow", "edges": "edges.arrow"}),
+    "jsonl": (save_json_lines, {"features": "nodes.jsonl", "edges": "edges.jsonl"}),
+    **{
+        f"scipy's {kind}": (
+            partial(save_matrices, kind=kind),
+            {"features": "x.npz", "edges": "edges.npz", "labels": "labels.csv"},
+        )
+        for kind in ("csr", "csc", "coo")
+    },
+    "an object with sparse x, y of one column": (of_sparse_features, {}),
+    "an object of scipy": (
+        lambda made: {**made.of_nodes, "adj": made.adjacency, "x": sp.csr_array(made.x)}, {},
+    ),
+}  # fmt: skip
 
 
-def write_stream(frame: pd.DataFrame, path: str) -> None:
-    table = pa.Table.from_pandas(frame)
-    with ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table)
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_every_container_gives_the_same_graph(expected: str, name: str) -> None:
+    save, keys = CONTAINERS[name]
+    saved = save(graph())
+    config = FilesConfig(**keys, store_dir="stores")
+    assert record_of(prepare_store(config, data=None if keys else saved).store).digest == expected
 
 
-TABLES: dict[str, tuple[str, Callable[[pd.DataFrame, str], object]]] = {
-    "Arrow's stream": (".arrow", write_stream),
-    "jsonl": (".jsonl", lambda frame, path: frame.to_json(path, orient="records", lines=True)),
-}
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_tables_give_the_same_graph(expected: str, kind: str) -> None:
-    suffix, write = TABLES[kind]
-    made, nodes, edges = graph(), f"nodes{suffix}", f"edges{suffix}"
-    write(made.nodes, nodes)
-    write(made.edges, edges)
-    config = FilesConfig(features=nodes, edges=edges, store_dir="stores")
-    assert record_of(prepare_store(config).store).digest == expected
-
-
-@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
-def test_scipys_matrices_are_edges_and_features(expected: str, kind: str) -> None:
-    made = graph()
-    sp.save_npz("edges.npz", made.adjacency.asformat(kind))
-    sp.save_npz("x.npz", sp.coo_array(made.x).asformat(kind))
-    made.nodes[["id", "label", "split"]].to_csv("labels.csv", index=False)
-    config = FilesConfig(
-        features="x.npz", edges="edges.npz", labels="labels.csv", store_dir="stores"
-    )
-    assert record_of(prepare_store(config).store).digest == expected
-
-
-def test_the_tables_of_a_graphml_file_may_be_given_apart(expected: str) -> None:
-    nx.write_graphml(graph().networkx, "graph.graphml")
-    config = FilesConfig(features="graph.graphml", edges="graph.graphml", store_dir="stores")
-    assert record_of(prepare_store(config).store).digest == expected
+@pytest.mark.parametrize("suffix", ["gml", "gexf"])
+def test_networkx_files_in_which_label_has_another_meaning_are_converted(suffix: str) -> None:
+    getattr(nx, f"write_{suffix}")(graph().networkx, f"graph.{suffix}")
+    run(conversion_hint(Path(f"graph.{suffix}")))
+    assert Path("graph.graphml").is_file()
 
 
 def test_edges_without_direction_are_in_graphml_in_both() -> None:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from pathlib import Path
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+class Terminal(io.StringIO):
+    """A terminal of so many columns; a fixture of this folder forgets them after the test."""
+
+    def __init__(self, width: int = 80) -> None:
+        super().__init__()
+        os.environ["COLUMNS"] = str(width)
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Clock:

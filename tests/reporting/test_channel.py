@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 
 import pytest
 
@@ -13,10 +14,11 @@ from gnntrain.training.records import Pruned
 from tests.reporting.samples import INFO, RECORD, SUMMARY, record, step
 
 
-def test_the_parent_hears_what_happens_in_order() -> None:
+def test_the_parent_hears_what_happens_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = multiprocessing.Pipe()
     ticks = iter([0.0, 0.1, 0.3, 0.3, 0.4, 0.6, 0.6])
-    channel = Channel(theirs, clock=lambda: next(ticks))
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    channel = Channel(theirs)
     ours.send((1, False))
     channel.on_start(INFO)
     for number in (1, 2, 3, 4):
@@ -24,6 +26,7 @@ def test_the_parent_hears_what_happens_in_order() -> None:
     channel.on_epoch(RECORD)
     channel.on_message("a note")
     channel.on_finish(SUMMARY)  # whoever waits for the run tells its end
+    monkeypatch.undo()
     told = []
     while ours.poll():
         told.append(ours.recv())

@@ -19,7 +19,16 @@ from gnntrain.reporting.console import Console
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.training.records import Summary
 from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
-from tests.reporting.terminals import ESCAPES, HIDE, SHOW, Clock, drawn_lines, final_lines, golden
+from tests.reporting.terminals import (
+    ESCAPES,
+    HIDE,
+    SHOW,
+    Clock,
+    Terminal,
+    drawn_lines,
+    final_lines,
+    golden,
+)
 
 READ = DataSummary(
     labels="3 classes", features="2 a node", edges="6 given", split="4 train, 1 val, 2 test"
@@ -28,8 +37,8 @@ COLOURS = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38;[0-9;]*)m")
 
 
 def shown_live(width: int = 80, end: Summary = SUMMARY) -> str:
-    file, clock = io.StringIO(), Clock()
-    with Console(file, width=width, live=True, clock=clock) as console:
+    file, clock = Terminal(width), Clock()
+    with Console(file, clock) as console:
         console.on_start(INFO)
         for epoch, value in enumerate([0.5, 0.7, 0.6], 1):
             clock.now += 1
@@ -42,7 +51,7 @@ def shown_live(width: int = 80, end: Summary = SUMMARY) -> str:
 
 def logged(end: Summary, *epochs: int, **changes: object) -> str:
     file = io.StringIO()
-    with Console(file, clock=Clock()) as console:
+    with Console(file) as console:
         console.on_start(info(**changes))
         for epoch in epochs:
             console.on_epoch(record_with_val(epoch, epoch / 10))
@@ -68,8 +77,8 @@ def test_the_bar_keeps_to_the_width(width: int) -> None:
 
 
 def test_the_time_left_is_that_of_the_epochs_of_this_process() -> None:
-    file, clock = io.StringIO(), Clock()
-    with Console(file, width=80, live=True, clock=clock) as console:
+    file, clock = Terminal(), Clock()
+    with Console(file, clock) as console:
         console.on_start(info(epochs=10, first_epoch=9))
         for number in (0, 10, 20):
             console.on_step(step(epoch=9, step=number))
@@ -80,7 +89,7 @@ def test_the_time_left_is_that_of_the_epochs_of_this_process() -> None:
 
 def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
     file, clock = io.StringIO(), Clock()
-    with Console(file, clock=clock) as console:
+    with Console(file, clock) as console:
         console.on_start(INFO)
         for number in range(1, 21):
             clock.now += 7
@@ -92,15 +101,15 @@ def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
 def test_a_long_run_keeps_some_of_its_rows_on_a_terminal_and_all_in_a_log() -> None:
     kept = {}
     for live in (True, False):
-        file = io.StringIO()
-        with Console(file, width=80, live=live) as console:
+        file = Terminal() if live else io.StringIO()
+        with Console(file) as console:
             console.on_start(info(epochs=500))
             for epoch in range(1, 193):
                 console.on_epoch(record(epoch))
             console.on_finish(SUMMARY)
         lines = "\n".join(final_lines(file.getvalue()))
         kept[live] = [int(number) for number in re.findall(r"(\d+)/500 ", lines)]
-    assert kept[True] == [1, *range(5, 191, 5), 192]
+    assert kept[True] == [1, *range(5, 191, 5)]
     assert kept[False] == list(range(1, 193))
 
 
@@ -113,8 +122,8 @@ def test_a_notice_is_one_line_as_it_was_written() -> None:
 
 
 def test_numbers_that_are_not_finite_are_shown() -> None:
-    file, nan = io.StringIO(), float("nan")
-    with Console(file, width=80, live=True) as console:
+    file, nan = Terminal(), float("nan")
+    with Console(file) as console:
         console.on_start(INFO)
         console.on_step(step(loss=nan, seeds_per_s=float("inf")))
         for epoch in (1, 2):
@@ -168,10 +177,13 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_an_output_without_unicode_gets_ascii(encoding: str) -> None:
+def test_an_output_without_unicode_gets_ascii(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
-    with Console(file, width=80, live=True) as console:
+    monkeypatch.setattr(file, "isatty", lambda: True, raising=False)
+    with Console(file) as console:
         console.on_start(info(dataset="節 \udcff"))
         console.on_step(step())
         for epoch, value in enumerate((0.5, 0.7), 1):
@@ -184,8 +196,8 @@ def test_an_output_without_unicode_gets_ascii(encoding: str) -> None:
 
 
 def test_paths_and_commands_stay_whole_on_40_columns() -> None:
-    file, run = io.StringIO(), "runs/a-name-that-is-longer-than-the-line-has-room-for"
-    with Console(file, width=40, live=True) as console:
+    file, run = Terminal(40), "runs/a-name-that-is-longer-than-the-line-has-room-for"
+    with Console(file) as console:
         console.on_start(info(run_dir=run))
         console.on_finish(SUMMARY)
     lines = final_lines(file.getvalue())

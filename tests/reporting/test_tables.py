@@ -7,11 +7,7 @@ import io
 import pytest
 
 from gnntrain.reporting.tables import Check, Section, checks, pairs, print_sections
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.reporting.terminals import Terminal
 
 
 def printed(*sections: Section) -> str:
@@ -31,9 +27,8 @@ def test_a_log_keeps_its_lines_whole() -> None:
 
 
 def test_a_terminal_breaks_long_texts_within_their_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")
-    stream = Terminal()
+    stream = Terminal(40)
     found = checks([Check("note", "x", "word " * 60, "hint " * 60)])
     print_sections([Section("t", [found])], stream)
     lines = stream.getvalue().splitlines()

@@ -24,7 +24,7 @@ def test_completed_trials_are_ranked_by_the_validation_metric() -> None:
         trial(4, None, "trainer.lr=5", status="failed"),
     ]
     standings = SweepResults.of(trials)
-    assert [one.number for one in standings.ranked("completed")] == [2, 0, 1]
+    assert [group.runs[0].number for group in standings.groups] == [2, 0, 1, 3]
     assert standings.best is trials[2]
     assert standings.repeated == ()
     assert [standings.count(word) for word in ("completed", "pruned", "failed")] == [3, 1, 1]

@@ -201,16 +201,20 @@ def test_the_run_s_precisions_are_checked(machine: Machine) -> None:
 
 
 def test_a_fault_on_one_process_counts_on_all_and_is_told_once(
-    machine: Machine, caplog: pytest.LogCaptureFixture
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def gather(_: str, own: dict[str, str]) -> list[dict[str, str]]:
-        return [own, {"gather": "hangs"}]
+    monkeypatch.setattr(choice, "_load", lambda _: {})  # no cache in common
+    kinds = [[cache_file(H100).name]] * 2
 
-    for is_main in (True, False):
-        process: Any = SimpleNamespace(is_main=is_main, gather=gather)
+    def gather(key: str, own: Any) -> list[Any]:
+        return kinds if key == "kinds of GPUs" else [own, {"gather": "hangs"}]
+
+    for number in (0, 1):
+        of = SimpleNamespace(process=number)
+        process: Any = SimpleNamespace(is_main=number == 0, gather=gather, launched=of)
         expected = KernelChoice("triton", {"gather": "hangs"})
         assert kernel_choice(config(), "cuda", process) == expected
-    assert len(machine.tries) == 1  # both have one kind of GPU
+    assert len(machine.tries) == 1  # both have one kind of GPU: the first one tries it
     assert caplog.text.count("take their place") == 1
 
 

@@ -21,16 +21,14 @@ import torch
 from tests.simulated_device.module import device_module
 from tests.simulated_device.registration import present, register, register_present
 from tests.simulated_device.tensor import SimulatedTensor
-from tests.simulated_device.traffic import Copy, Traffic, Wait, allowed, no_waits, watched
+from tests.simulated_device.traffic import Copy, Traffic, Wait, watched
 
 __all__ = [
     "Copy",
     "SimulatedTensor",
     "Traffic",
     "Wait",
-    "allowed",
     "device_module",
-    "no_waits",
     "present",
     "register",
     "register_present",

@@ -58,11 +58,6 @@ class Stream:
         note_wait("Stream.synchronize")
         finish(self.record_event().seen)
 
-    def query(self) -> bool:
-        """Whether all is done, which it is."""
-        finish(self.record_event().seen)
-        return True
-
     def sees(self, stream: int, count: int) -> bool:
         """Whether the operators of a stream up to that count end before this one goes on."""
         known = max(self.seen.get(stream, 0), _finished.get(stream, 0))
@@ -88,15 +83,6 @@ class Event:
         stream = stream or current_stream()
         self.seen = stream.seen | {stream.stream_id: stream.count}
         self.at = time.perf_counter()
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """The stream waits, not the host."""
-        (stream or current_stream()).wait_event(self)
-
-    def synchronize(self) -> None:
-        """The host waits."""
-        note_wait("Event.synchronize")
-        finish(self.seen)
 
     def query(self) -> bool:
         """Whether all before it is done, which it is."""

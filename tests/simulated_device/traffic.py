@@ -66,12 +66,7 @@ class Traffic:
         return [c for c in self.copies if function in c.stack and c.direction == direction]
 
 
-class HiddenWait(AssertionError):
-    """The host waited where a test forbids it."""
-
-
 _watching: list[Traffic] = []
-_local = threading.local()
 
 
 @contextmanager
@@ -85,30 +80,8 @@ def watched() -> Iterator[Traffic]:
         _watching.remove(traffic)
 
 
-@contextmanager
-def no_waits() -> Iterator[None]:
-    """Raise `HiddenWait` in this thread at the operator that waits."""
-    before, _local.forbids = getattr(_local, "forbids", False), True
-    try:
-        yield
-    finally:
-        _local.forbids = before
-
-
-@contextmanager
-def allowed() -> Iterator[None]:
-    """Waits inside `no_waits` that are meant."""
-    before, _local.forbids = getattr(_local, "forbids", False), False
-    try:
-        yield
-    finally:
-        _local.forbids = before
-
-
 def note_wait(reason: str) -> None:
     """The host waits."""
-    if getattr(_local, "forbids", False):
-        raise HiddenWait(f"The host waits for the device: {reason}.")
     if _watching:
         wait = Wait(reason, _stack(), threading.current_thread().name)
         for traffic in _watching:
