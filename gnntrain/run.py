@@ -52,8 +52,7 @@ from gnntrain.joint_run import (
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.run_lookup import LATEST, RunPlace, is_running, planned_run
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import LATEST, RunDirectory, RunPlace, is_running, planned_run
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names

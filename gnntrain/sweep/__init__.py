@@ -20,7 +20,7 @@ from gnntrain.distributed.processes import (
 )
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.console import DOT, SweepConsole, shown_overrides
-from gnntrain.reporting.run_lookup import planned_sweep
+from gnntrain.reporting.rundir import planned_sweep
 from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
