@@ -18,9 +18,9 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 from gnntrain import metrics
 from gnntrain.cli import main
-from gnntrain.config.reading import read
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
+from tests.config.problems import problems_of
 from tests.examples import examples
 from tests.packages import install
 
@@ -99,9 +99,9 @@ def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: st
 
 def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
     dataset = {"name": "files", "edges": "e.csv"}
-    problems = read({"dataset": dataset | {"metric": error_rate}})[1]
+    problems = [*problems_of({"dataset": dataset | {"metric": error_rate}}).values()]
     assert "dataset.metric" not in [problem.key for problem in problems]
-    problems = read({"dataset": dataset | {"metric": "acuracy"}})[1]
+    problems = [*problems_of({"dataset": dataset | {"metric": "acuracy"}}).values()]
     hints = {problem.key: problem.hint for problem in problems}
     assert hints["dataset.metric"] == "did you mean accuracy?"
 

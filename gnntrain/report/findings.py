@@ -20,7 +20,7 @@ from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
-from gnntrain.metrics import LabelKind, get_metric
+from gnntrain.metrics import LabelKind, get_metric, predicted_classes
 from gnntrain.models import PlainModel
 from gnntrain.report.runs import ReportedRun
 from gnntrain.run_store import open_run_store
@@ -59,7 +59,6 @@ class SplitScores:
 class Projection:
     """Some labelled nodes in the plane: neighbours in the last hidden layer are side by side."""
 
-    nodes: Ints  # `[n]`
     places: Floats  # `[n, 2]`
     texts: Sequence[str]  # `[n]`, node and split of each
     source: str  # the rows that were projected, in words
@@ -133,18 +132,17 @@ def judge(
         is_labelled = ~np.isnan(labels)
         scored = {split for _, points in found.targets for split in points}
     else:
-        names = [*(graph.class_names or range(graph.num_classes))]
-        number = 1 if positive is None else names.index(positive)
-        found.names, kind = [str(name) for name in names], (graph.task, graph.num_classes, number)
-        parts = {split: graph.split(split) for split in SCORED_SPLITS}
-        scores = {s: score_split(logits[n], graph.labels[n], *kind) for s, n in parts.items()}
-        found.scores = {split: one for split, one in scores.items() if one is not None}
+        found.names = [str(name) for name in graph.class_names or range(graph.num_classes)]
+        number = 1 if positive is None else found.names.index(str(positive))
+        kind, parts = (graph.task, graph.num_classes, number), map(graph.split, SCORED_SPLITS)
+        scores = [score_split(logits[nodes], graph.labels[nodes], *kind) for nodes in parts]
+        found.scores = {s: one for s, one in zip(SCORED_SPLITS, scores, strict=True) if one}
         labels = graph.labels[everyone].astype(np.int64)
         if graph.task == "multilabel":
             frequency = graph.labels[everyone].sum(axis=0, dtype=np.int64) + 1
             labels = np.where(labels.any(axis=1), (labels * frequency).argmax(axis=1), -1)
         else:
-            predicted = predicted_classes(logits[everyone], graph.task)
+            predicted = _classes(logits[everyone])
         is_labelled = labels >= 0
         scored = {*found.scores}
     unlabelled = [split for split in SCORED_SPLITS if split not in scored]
@@ -155,22 +153,19 @@ def judge(
     if places is None:
         found.notes.append("Embeddings are missing: too few labelled nodes, or no finite values.")
         return found
-    splits = np.full(len(nodes), "", dtype="U5")
-    for name in SPLITS:
-        splits[np.isin(nodes, graph.split(name))] = name
-    texts = [f"node {node} ({split})" for node, split in zip(nodes, splits, strict=True)]
+    members = {name: nodes[np.isin(nodes, graph.split(name))].tolist() for name in SPLITS}
+    split_of = {node: name for name, several in members.items() for node in several}
+    texts = [f"node {node} ({split_of[node]})" for node in nodes.tolist()]
     source = "outputs" if hidden is None else "input of the last layer"
-    chosen = None if predicted is None else predicted[shown]
-    number = int(is_labelled.sum())
-    found.projection = Projection(nodes, places, texts, source, number, labels[shown], chosen)
+    chosen, number = None if predicted is None else predicted[shown], int(is_labelled.sum())
+    found.projection = Projection(places, texts, source, number, labels[shown], chosen)
     return found
 
 
 def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[int, str, dict[str, Any]]]:
     """Column, name and points of the targets that a node of a scored split has."""
     written = task.predictions()["value"]()
-    values = written.columns[0].values(outputs)
-    found = []
+    values, found = written.columns[0].values(outputs), []
     for i, name in enumerate(written.notes["target_names"].tolist()):
         points = {}
         for split in SCORED_SPLITS:
@@ -181,28 +176,16 @@ def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[int, str, 
                 "true": graph.labels[nodes, i].astype(np.float64),
                 "predicted": values[nodes, i].astype(np.float64),
             }
-            frame = pd.DataFrame(columns).dropna(subset=["true"])
-            if len(frame):
-                points[split] = frame
-        if points:
+            points[split] = pd.DataFrame(columns).dropna(subset=["true"])
+        if points := {split: frame for split, frame in points.items() if len(frame)}:
             found.append((i, name, points))
     return found
 
 
 def regression_scores(points: Any) -> list[float]:
     """The metrics `METRICS` of a frame with columns `true` and `predicted`."""
-    values = (torch.tensor(points[name].to_numpy())[:, None] for name in ("predicted", "true"))
-    predicted, true = values
-    return [get_metric(name).compute(predicted, true) for name in METRICS]
-
-
-def predicted_classes(logits: npt.NDArray[Any], task: LabelKind) -> Ints:
-    """The predicted classes of logits `[n, num_outputs]`: `[n]`, or 0/1 `[n, num_classes]`."""
-    if task == "multiclass":
-        best: Ints = logits.argmax(axis=1)
-        return best
-    chosen = (logits > 0).astype(np.int64)
-    return chosen[:, 0] if task == "binary" else chosen
+    values = [torch.tensor(points[name].to_numpy())[:, None] for name in ("predicted", "true")]
+    return [get_metric(name).compute(*values) for name in METRICS]
 
 
 def score_split(
@@ -227,7 +210,7 @@ def score_split(
     if len(labels) == 0:
         return None
     labels, classes = labels.astype(np.int64), range(num_classes)
-    predicted = predicted_classes(logits, task)
+    predicted = _classes(logits) if task != "multilabel" else (logits > 0).astype(np.int64)
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=classes, zero_division=np.nan
     )
@@ -243,11 +226,14 @@ def score_split(
     return SplitScores(len(labels), precision, recall, f1, support, confusion, roc)
 
 
+def _classes(logits: npt.NDArray[Any]) -> Ints:
+    return np.asarray(predicted_classes(torch.from_numpy(logits)))
+
+
 def sampled(nodes: Ints) -> Ints:
     """At most `SHOWN_NODES` of the nodes, the same ones in each call, ascending."""
-    if len(nodes) <= SHOWN_NODES:
-        return nodes
-    return np.sort(np.random.default_rng(0).choice(nodes, SHOWN_NODES, replace=False))
+    number = min(len(nodes), SHOWN_NODES)
+    return np.sort(np.random.default_rng(0).choice(nodes, number, replace=False))
 
 
 def project(rows: npt.NDArray[Any]) -> Floats | None:
@@ -265,10 +251,8 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    rows = rows.astype(np.float64)
-    rows -= rows.mean(axis=0)
-    scale = rows.std()
-    if scale == 0:
+    rows = rows - rows.mean(axis=0, dtype=np.float64)
+    if (scale := rows.std()) == 0:
         return None
     num_columns = min(_PCA_COLUMNS, *rows.shape)
     # Several threads wait for each other more than they compute with so few points.

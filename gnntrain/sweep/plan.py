@@ -20,10 +20,10 @@ from hydra.core.override_parser.types import (
     Sweep,
 )
 
-from gnntrain.app import Composer, parse_overrides, sides_of
-from gnntrain.app.overrides import is_config_file, is_hydras
+from gnntrain.app import Composer
+from gnntrain.app.overrides import is_config_file, is_hydras, parse_overrides, sides_of
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
-from gnntrain.reporting.run_lookup import LATEST, find_run
+from gnntrain.reporting.rundir import LATEST, find_run
 
 if TYPE_CHECKING:
     from gnntrain.sweep.search_space import Space
