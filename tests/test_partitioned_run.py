@@ -21,9 +21,9 @@ from gnntrain.joint_run import compare_stores
 from gnntrain.run import prepare_store, train
 from gnntrain.run_graph import open_graph
 from gnntrain.run_store import ModelSignature, record_of
-from gnntrain.tasks import NodeClassification, NodeRegression
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
-from tests.graphs import random_graph, stored
+from tests.graphs import random_graph
 
 GRAPH = {"name": "synthetic", "num_nodes": 600, "num_classes": 4, "num_features": 8}
 KEYS: dict[str, Any] = {
@@ -83,21 +83,6 @@ def in_parts(parts: Path, ranks: int = 1) -> dict[str, Any]:
     return {"num_processes": ranks, "graph": "partitioned", "parts": str(parts)}
 
 
-def test_quantities_have_the_scale_of_the_whole_graphs_training_nodes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    data = random_graph(task="continuous", num_classes=2)
-    data.labels[rng.random(data.labels.shape) < 0.2] = np.nan
-    data.labels[:, 1] = 7
-    store = stored(tmp_path / "store", data)
-    part_of = rng.integers(0, 3, store.num_nodes).astype(np.uint8)
-    write_parts(tmp_path / "parts", store, part_of, 3, "random")
-    graph = PartitionedGraph.open(tmp_path / "parts", range(0))
-    ours, theirs = NodeRegression(graph), NodeRegression(store)
-    assert ours.scale == theirs.scale
-    assert ours.warnings() == theirs.warnings() != []
-    assert ModelSignature.of(graph) == ModelSignature.of(store)
-
-
 def test_a_run_records_of_parts_what_it_records_of_the_whole_graph(
     folder: Path, parts: Path
 ) -> None:
@@ -106,6 +91,7 @@ def test_a_run_records_of_parts_what_it_records_of_the_whole_graph(
     assert record_of(graph).digest == record_of(store).digest
     of_rows: dict[str, Any] = {"statistics": {}}  # which parts have on their own machines alone
     assert record_of(graph).learnt == (record_of(store).learnt or {}) | of_rows
+    assert ModelSignature.of(graph) == ModelSignature.of(store)
     ours, theirs = (NodeClassification(given) for given in (graph, store))
     assert ours.warnings() == theirs.warnings()
     with pytest.raises(IndexError):

@@ -37,7 +37,6 @@ from gnntrain.reporting.console import Console
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, partition, resume, saved_config, train
-from gnntrain.run_store import object_dataset, prepare_store
 from gnntrain.sweep import sweep
 from tests.graphs import random_graph
 
@@ -165,17 +164,6 @@ def test_an_object_is_planned_and_cut_into_parts() -> None:
     assert sum(part.num_nodes for part in parts.meta.parts) == NUM_NODES
 
 
-def test_masks_and_the_split_are_the_configurations() -> None:
-    masks = torch.arange(NUM_NODES)[:, None] % 5 == torch.arange(5)
-    data = graph(train_mask=masks, val_mask=masks.roll(1, 1), test_mask=masks.roll(2, 1))
-    losses = [
-        train(Config(trainer=TRAINER, dataset=FilesConfig(split=split)), data=data)["train_loss"]
-        for split in (0, 3)
-    ]
-    assert losses[0] != losses[1]
-    assert len(stores()) == 2
-
-
 BEYOND = graph(edge_index=torch.full((2, 3), NUM_NODES))
 
 
@@ -258,16 +246,6 @@ def test_predictions_are_in_the_callers_words_and_those_of_the_file(
         assert outputs.classes.tolist() == sorted(set(y.tolist()))
         likely = outputs.classes[outputs.probabilities.argmax(dim=1)]
         assert torch.equal(likely, outputs.predictions)
-
-
-def test_ids_and_classes_of_the_callers_own_are_texts() -> None:
-    names = np.array([b"cat", b"dog", b"emu"])
-    ids = np.array([f"node {i}".encode() for i in range(60)])
-    data = random_graph(node_ids=ids, class_names=names)
-    outputs = infer(train(Config(trainer=TRAINER), data=data)["run"])
-    assert outputs.ids[7] == "node 7"
-    likely = outputs.logits.argmax(dim=1).tolist()
-    assert outputs.predictions.tolist() == [["cat", "dog", "emu"][i] for i in likely]
 
 
 def test_a_graph_in_the_place_of_another_argument_is_told() -> None:
@@ -364,25 +342,6 @@ def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> No
     words = ["dataset.features=nodes.npz", "dataset.edges=edges.npz"]
     assert main([*written, "own.npz", *words]) == 0
     np.testing.assert_allclose(np.load("own.npz")["logits"], infer(run).logits.numpy())
-
-
-def test_standardised_features_are_so_in_predictions() -> None:
-    data = graph()
-    data.x = 1000 + 50 * data.x
-    data.x[7, 2] = float("nan")
-    dataset = FilesConfig(standardize=True, missing="mean")
-    summary = train(Config(trainer=TRAINER, dataset=dataset), data=data)
-    store = prepare_store(object_dataset(dataset), data=data).store
-    mean = store.features[store.split("train")].mean(axis=0)
-    np.testing.assert_allclose(mean, 0, atol=1e-4)
-    own = infer(summary["run"]).logits
-    assert torch.equal(infer(summary["run"], data=data).logits, own)
-    torch.save(data, "graph.pt")
-    words = ["--what", "logits", "--out", "out.npz", "dataset.data=graph.pt"]
-    assert main(["predict", summary["run"], *words]) == 0
-    np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
-    with pytest.raises(UserError, match="model takes 4"):
-        infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
 
 
 @pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])

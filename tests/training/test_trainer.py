@@ -321,13 +321,6 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_users_ids(tmp_path: Pat
     assert f"seed nodes {names}, ..." in caught.value.message
 
 
-@pytest.mark.parametrize("task", ["binary", "multilabel"])
-def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
-    data = random_graph(num_classes=2 if task == "binary" else 4, task=task)
-    result = make_trainer(stored(tmp_path / "store", data), epochs=20).fit()
-    assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SAGE, GCN, GAT])
 def test_a_compiled_model_trains_as_the_eager_one(
