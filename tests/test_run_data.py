@@ -19,7 +19,6 @@ from gnntrain.config import (
     BuiltinConfig,
     Config,
     ConfigError,
-    EvaluationConfig,
     FilesConfig,
     ModelConfig,
     RunConfig,
@@ -30,10 +29,9 @@ from gnntrain.config import (
     from_dict,
 )
 from gnntrain.data.store import StoredGraph
-from gnntrain.errors import Interrupted, UserError
+from gnntrain.errors import UserError
 from gnntrain.inference import infer
 from gnntrain.planning.plan import plan
-from gnntrain.reporting.console import Console
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, partition, resume, saved_config, train
@@ -129,18 +127,6 @@ def test_a_run_that_is_not_shown_tells_its_warnings(capfd: pytest.CaptureFixture
     printed = capfd.readouterr()
     assert printed.out == ""
     assert "There are no validation nodes" in printed.err
-
-
-def test_an_interrupted_run_is_a_sentence_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    monkeypatch.setattr(Console, "on_epoch", interrupt)
-    config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
-    with pytest.raises(Interrupted) as caught:
-        train(config, data=graph())
-    (line,) = caught.value._render_traceback_()
-    assert f'resume("{Path("runs/mine").absolute()}")' in line
 
 
 @pytest.mark.slow
@@ -248,22 +234,6 @@ def test_predictions_are_in_the_callers_words_and_those_of_the_file(
         assert torch.equal(likely, outputs.predictions)
 
 
-def test_a_graph_in_the_place_of_another_argument_is_told() -> None:
-    config: Any = Config(trainer=TRAINER)
-    with pytest.raises(TypeError):
-        train(config, graph())  # type: ignore[call-arg]
-    for arguments in ({"config": graph()}, {"config": config, "overrides": graph()}):
-        with pytest.raises(UserError, match="data=") as caught:
-            train(**arguments)
-        assert "is a Data" in str(caught.value)
-    assert not Path("runs").exists()
-    summary: Any = train(config, data=graph())
-    with pytest.raises(UserError, match="data="):
-        infer(summary["run"], config=graph())
-    with pytest.raises(UserError, match=r'summary\["run"\]'):
-        infer(summary)
-
-
 def test_the_callers_generators_are_left_alone() -> None:
     def drawn() -> tuple[float, float, float]:
         return float(torch.rand(1)), random.random(), float(np.random.rand())
@@ -344,24 +314,6 @@ def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> No
     np.testing.assert_allclose(np.load("own.npz")["logits"], infer(run).logits.numpy())
 
 
-@pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
-def test_a_run_whose_outputs_are_all_equal_says_so(
-    model: str, evaluation: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    nodes = torch.arange(NUM_NODES)  # a ring of nodes without a difference
-    data: Any = graph(x=torch.ones(NUM_NODES, 4), edge_index=torch.stack([nodes, nodes.roll(1)]))
-    if model == "hgt":
-        plain, data = data, HeteroData()
-        data["paper"].x, data["paper"].y = plain.x, plain.y
-        data["paper", "cites", "paper"].edge_index = plain.edge_index
-    choice = EvaluationConfig(name=evaluation)
-    config = Config(model=ModelConfig(name=model), trainer=TRAINER, evaluation=choice)
-    summary = train(config, data=data)
-    assert summary["constant_outputs"] == ["train", "val", "test"]
-    assert caplog.text.count("train, val, test the same outputs") == 1
-    assert evaluate(summary["run"])["metrics"]["test"] == summary["test"]
-
-
 def typed(seed: int = 0) -> HeteroData:
     """The nodes of `graph` with their authors, who have ids and no features."""
     plain, data = graph(seed), HeteroData()
@@ -385,18 +337,6 @@ def test_a_hetero_data_is_trained_on_found_again_and_predicted_for() -> None:
     assert torch.equal(infer(first["run"], data=other).logits, expected)
     longer = config.model_copy(update={"trainer": TRAINER.model_copy(update={"epochs": 3})})
     assert resume(first["run"], longer)["status"] == "completed"
-
-
-def test_a_feature_of_far_spread_is_told_until_it_is_standardised(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    data, model = typed(), ModelConfig(name="rgcn")
-    data["paper"].x[:, 2] *= 1000
-    for standardize in (True, False):
-        assert "spread of paper.feature 2 is far" not in caplog.text
-        dataset = FilesConfig(standardize=standardize)
-        train(Config(dataset=dataset, model=model, trainer=TRAINER), data=data)
-    assert caplog.text.count("spread of paper.feature 2 is far") == 1
 
 
 def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> None:
