@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
-from gnntrain.config.types import AnyFanOuts, fan_outs_text
+from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
@@ -56,14 +56,11 @@ def build_task(
     """The task on the graph.
 
     Args:
-        config: The whole configuration.
-        graph: Nodes, splits and labels.
         labels: The labels of a trained model; None: those of the graph.
         scale: The scale of a trained regression's targets; None: that of the graph's.
 
     Raises:
-        UserError: `task.type` or `task.positive_class` does not fit the labels, or the model or
-            `task.target` not the types.
+        UserError: The keys of task or model do not fit the graph's labels or types.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, (labels or graph).task)
@@ -104,12 +101,12 @@ def context_of_role(
     servers, timeout = config.distributed.servers, config.distributed.timeout
     if not servers:
         return everyone, False
-    num_trainers = everyone.world_size - servers
-    trainer = everyone.among(range(num_trainers), timeout)
-    server = everyone.among(range(num_trainers, everyone.world_size), timeout)
-    if server is None:
-        assert trainer is not None
+    first = everyone.world_size - servers
+    trainer = everyone.among(range(first), timeout)
+    server = everyone.among(range(first, everyone.world_size), timeout)
+    if trainer is not None:
         return trainer, False
+    assert server is not None
     return replace(server, machines=tuple(range(servers)), machine_group=None), True
 
 
@@ -126,15 +123,15 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
     # The ranks that hold each part of the graph: the servers, or those of each machine.
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
     if servers:
-        first = context.world_size - servers
-        owners = [range(rank, rank + 1) for rank in range(first, context.world_size)]
+        world_size = context.world_size
+        owners = [range(rank, rank + 1) for rank in range(world_size - servers, world_size)]
     # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
     # the owner is named.
     timeout = 0.9 * config.distributed.timeout
     # Of the threads that make batches, of one that reads rows ahead, and of the main thread.
-    lanes = (config.sampler.threads or 1) + 2
+    lanes, host = (config.sampler.threads or 1) + 2, context.host
     with open_exchange(
-        context, owners=owners, host=context.host, timeout=timeout, num_lanes=lanes
+        context, owners=owners, host=host, timeout=timeout, num_lanes=lanes
     ) as exchange:
         yield exchange
 
@@ -147,11 +144,8 @@ def build_loaders(
     context: DistributedContext,
     exchange: Exchange | None = None,
 ) -> LoaderBuilder:
-    """The builder of the rank's loaders, for training and for evaluation.
-
-    Args:
-        exchange: From `build_exchange`; None: this machine reads all feature rows.
-    """
+    """The builder of the rank's loaders, for training and for evaluation; `exchange` is that of
+    `build_exchange`."""
     plan = training_plan(config, task, context, by_node=model.needs.edge_index)
     return LoaderBuilder(
         config,
@@ -167,34 +161,11 @@ def build_loaders(
     )
 
 
-def build_server(
-    config: Config,
-    task: Task,
-    model: AnyModel,
-    graph: Graph,
-    context: DistributedContext,
-    exchange: Exchange,
-) -> LoaderBuilder:
-    """Serve what this server holds of the graph; return its own loaders, for evaluation.
-
-    Args:
-        context: The servers.
-    """
-    # For evaluation, which reads each row once, a cache would be of no use.
-    features = config.features.model_copy(update={"cache_ratio": 0.0})
-    config = config.model_copy(update={"features": features})
-    serving = build_loaders(config, task, model, graph, context, exchange)
-    if isinstance(graph, PartitionedGraph):
-        return serving
-    return build_loaders(config, task, model, graph, context)
-
-
 def training_plan(
     config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
 ) -> SeedPlan:
     """This rank's training seeds in each step; for `by_node` see `SampleKey`."""
-    seeds = task.examples("train")
-    is_full = config.sampler.name == "full"
+    seeds, is_full = task.examples("train"), config.sampler.name == "full"
     return SeedPlan(
         seeds,
         -(-len(seeds) // context.world_size) if is_full else config.trainer.batch_size,
@@ -219,11 +190,9 @@ def build_evaluator(
 ) -> Evaluator:
     """The evaluator that the `evaluation` keys describe.
 
-    On a GPU it reads the same edges and features as the loaders; of sharded features, and of a
-    graph in parts, it reads those of other machines as the loaders do.
+    It reads edges and features where the loaders do: on a GPU, or on other machines.
 
     Args:
-        config, task, model, loaders, graph, context: As for training.
         scratch_dir: The folder for activations that do not fit in memory.
         exact: The exact evaluator, which can `infer`, whatever `evaluation.name` is.
     """
@@ -248,23 +217,16 @@ def build_evaluator(
         assert isinstance(shared, SharedGraph)
         assert exchange is not None
         return LayerwiseEvaluator(OwnedParts(graph, buffers, sources, shared, exchange), task)
+    features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
     if on_gpu:
         reads_host = loaders.kernels.reads_host
         buffers = DeviceBuffers(context, scratch_dir, limit, reads_host=reads_host)
-    features: Mapping[NodeType, LazyFeatures | FeatureSource] = sources
     if loaders.exchange is None:
         features = {t: source.select() for t, source in sources.items()} if on_gpu else {}
     edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
     all_ranks = config.evaluation.ranks == "all"
     whole = WholeGraph(graph, buffers, features or None, all_ranks=all_ranks, edges=edges)
     return LayerwiseEvaluator(whole, task)
-
-
-def sampler_in_words(config: Config, loaders: LoaderBuilder) -> str:
-    """Description of the sampler for the console."""
-    if config.sampler.name == "full":
-        return "full graph"
-    return f"neighbor {fan_outs_text(config.sampler.fan_outs)} ({loaders.backend})"
 
 
 def _evaluation_plans(

@@ -47,7 +47,7 @@ def way_on(error: BaseException) -> str | None:
     run_dir = getattr(error, "run_dir", None)
     if run_dir is None:
         return None
-    from gnntrain.reporting.run_lookup import has_checkpoint  # imported only for a failed run
+    from gnntrain.reporting.rundir import has_checkpoint  # imported only for a failed run
     from gnntrain.reporting.text import shown_path
 
     if not has_checkpoint(run_dir) and not (Path(run_dir) / "sweep.json").is_file():

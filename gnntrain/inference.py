@@ -13,7 +13,7 @@ import torch
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
-from gnntrain.config import ComputeConfig, Config, DatasetConfig, from_dict, refuse_other_arguments
+from gnntrain.config import Config, DatasetConfig, from_dict, refuse_other_arguments
 from gnntrain.data.dataset_warnings import edge_warnings
 from gnntrain.data.graph import NODE, Graph
 from gnntrain.data.preprocessing import AnyPreprocessing, FeatureColumn, Preprocessing
@@ -21,7 +21,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator, alone_in_process, generator_kept
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.init_from import Axis, moved_axes, placed, places_of
+from gnntrain.init_from import moved_axes, placed_weights
 from gnntrain.limits import available_cores
 from gnntrain.models import AnyModel
 from gnntrain.reporting.rundir import RunDirectory
@@ -38,13 +38,7 @@ from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks import Task
 from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
-from gnntrain.training.evaluation import (
-    Evaluator,
-    Inferred,
-    SplitMetrics,
-    take_marks,
-    warn_of_constant,
-)
+from gnntrain.training.evaluation import Evaluator, Inferred
 
 _log = logging.getLogger(__name__)
 
@@ -74,14 +68,6 @@ class BestModel:
     positive_class: str | int | None
     model: AnyModel
     evaluator: Callable[..., Evaluator]
-
-    def evaluate(self) -> tuple[SplitMetrics, str]:
-        """The metrics of all splits, see the `evaluation` keys; and `Evaluator.estimated`."""
-        evaluator = self.evaluator()
-        metrics = evaluator.evaluate(self.model)
-        if constant := take_marks(metrics):
-            warn_of_constant(constant, self.epoch)
-        return metrics, evaluator.estimated
 
     def infer(self, *, embed: bool = False) -> Inferred:
         """The outputs of every node, exactly: over all in-neighbours.
@@ -147,9 +133,9 @@ def load_best(
     refuse_other_arguments(config)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
+    weights = weights_of(state, checkpoint)
     if data is not None:
         config = config.model_copy(update={"dataset": prepared_alike(config.dataset)})
-    moved: list[Axis] = []
     is_runs = data is None and config.dataset == saved.dataset
     is_other = not is_runs or (reread and has_changed(run, saved.dataset))
     if is_other:
@@ -169,10 +155,24 @@ def load_best(
             )
         moved = moved_axes(config, run, signature, graph, subject="The model", by_name=False)
     else:
-        graph = open_run_store(run.store_record(), saved.dataset).store
+        graph, moved = open_run_store(run.store_record(), saved.dataset).store, []
         signature = ModelSignature.of(graph)
     torch.set_num_threads(config.distributed.threads or available_cores())
-    config, context = _for_one_process(config)
+    # One process, with the device of this machine: every device draws the same batches, and
+    # computes the same outputs but for rounding. A GPU is used, also of another kind than training
+    # had, unless training was to use none; what only its own kind, or several, can do is left out.
+    wants_gpu = config.trainer.device != "cpu" and config.trainer.gpus != 0
+    kind = accelerator() if wants_gpu else None
+    context = DistributedContext(device=torch.device(kind, 0) if kind else torch.device("cpu"))
+    for section, key, is_left_out in (
+        ("features", "placement", config.features.placement != "memmap"),
+        ("sampler", "backend", config.sampler.backend == "triton"),
+        ("sampler", "topology", config.sampler.topology != "host"),
+        ("compute", "kernels", config.compute.kernels == "triton"),
+    ):
+        if is_left_out:
+            changed = getattr(config, section).model_copy(update={key: "auto"})
+            config = config.model_copy(update={section: changed})
     select(kernel_choice(config, context.device.type), context.device.type)
     task = build_task(config, graph, signature, signature.target_scale)
     with generator_kept(context.device):
@@ -180,10 +180,9 @@ def load_best(
     loaders = build_loaders(config, task, model, graph, context)
     if is_other:
         _tell_unlike(graph, signature, reads_weights=model.needs.weight, strict=strict)
-    weights, fresh = weights_of(state, checkpoint), model.state_dict()
-    for name, places in places_of(config, model, moved).items():
-        weights[name], is_taken = placed(weights[name], fresh[name].cpu(), places)
-        assert is_taken.all(), f"{name} does not count nodes alone"
+    for name, (weight, is_runs_own) in placed_weights(config, model, weights, moved).items():
+        assert is_runs_own.all(), f"{name} does not count nodes alone"
+        weights[name] = weight
     load_weights(model, state, checkpoint)
     parts = config, task, model, loaders, graph, context, scratch_dir or run.path
     return BestModel(
@@ -258,25 +257,3 @@ def _tell_unlike(
         )
     for text in told:
         _log.warning("%s", text)
-
-
-def _for_one_process(config: Config) -> tuple[Config, DistributedContext]:
-    """The configuration without what other GPUs, or several, can do, and this process's context.
-
-    Every device draws the same batches, and computes the same outputs but for rounding: a GPU is
-    used, also of another kind than training had, unless training was to use none.
-    """
-    wants_gpu = config.trainer.device != "cpu" and config.trainer.gpus != 0
-    kind = accelerator() if wants_gpu else None
-    device = torch.device("cpu") if kind is None else torch.device(kind, 0)
-    features, sampler, compute = config.features, config.sampler, config.compute
-    if features.placement != "memmap":
-        features = features.model_copy(update={"placement": "auto"})
-    if sampler.backend == "triton":
-        sampler = sampler.model_copy(update={"backend": "auto"})
-    if sampler.topology != "host":
-        sampler = sampler.model_copy(update={"topology": "auto"})
-    if compute.kernels == "triton":
-        compute = ComputeConfig()
-    parts = {"features": features, "sampler": sampler, "compute": compute}
-    return config.model_copy(update=parts), DistributedContext(device=device)

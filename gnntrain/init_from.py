@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +25,7 @@ from gnntrain.run_store import (
     recorded_store,
     refuse_other_types,
 )
-from gnntrain.training.checkpoint import State, epoch_of, load_checkpoint, weights_of
-
-_NUM_SHOWN = 3
+from gnntrain.training.checkpoint import epoch_of, load_checkpoint, weights_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,16 +43,6 @@ class InitialWeights:
     def __str__(self) -> str:
         taken = f"{self.num_taken:,} of {self.num_parameters:,} parameters"
         return f"{taken} from {shown_path(self.run)}, epoch {self.epoch}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in `summary.json` and checkpoints."""
-        return asdict(self)
-
-    @classmethod
-    def saved_in(cls, state: State) -> InitialWeights | None:
-        """The initial weights of a resumed run, from its checkpoint; None: random weights."""
-        saved = state.get("initial_weights")
-        return None if saved is None else cls(**saved)
 
 
 def resolved_source(config: Config, graph: Graph) -> Config:
@@ -77,7 +64,7 @@ def resolved_source(config: Config, graph: Graph) -> Config:
             *(run.shown, shown(was), shown(now)),
         )
     _, _, moved = _source(config, run, graph)
-    if named := [str(axis) for axis in moved if axis.is_named]:
+    if named := [str(axis) for axis in moved if axis.label]:
         _log.warning("trainer.init_from=%s: matched by name: %s", run.shown, ", ".join(named))
     return config
 
@@ -100,15 +87,10 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
         return None
     run = RunDirectory.open(config.trainer.init_from)
     epoch, given, moved = _source(config, run, graph)
-    places = places_of(config, model, moved)
-    weights, num_taken = {}, 0
+    weights = placed_weights(config, model, given, moved)
+    model.load_state_dict({name: weight for name, (weight, _) in weights.items()}, strict=False)
     parameters = {name: weight.numel() for name, weight in model.named_parameters()}
-    for name, fresh in model.state_dict().items():
-        if name not in given:  # such as a residual's, where its widths are equal in the run
-            continue
-        weights[name], is_taken = placed(given[name], fresh.cpu(), places.get(name, {}))
-        num_taken += int(is_taken.sum()) if name in parameters else 0
-    model.load_state_dict(weights, strict=False)
+    num_taken = sum(int(is_run[1].sum()) for name, is_run in weights.items() if name in parameters)
     return InitialWeights(str(run.path), epoch, num_taken, sum(parameters.values()))
 
 
@@ -117,24 +99,22 @@ class Axis:
     """What a dimension of some weights counts: features or rows of a node type, or outputs.
 
     Attributes:
-        label: What it is called in messages.
+        label: What it is called in messages; empty: its names are not known, all begin fresh.
         there: The names in the run.
         here: The names in the graph.
         doubled: The inputs and outputs here with twice as many of these: the dimensions of a model
             so built that differ are those that count them.
-        is_named: Whether names are known; else all begin fresh.
     """
 
     label: str
     there: AnyArray
     here: AnyArray
     doubled: tuple[GraphSchema, int]
-    is_named: bool = True
 
     @cached_property
     def source(self) -> Int64Array:
         """By place here the place in the run, −1 for what begins fresh."""
-        if not self.is_named:
+        if not self.label:
             return np.full(len(self.here), -1)
         before, after = self.there, self.here
         if before.dtype.kind != after.dtype.kind:  # ids that all were numbers, and now are texts
@@ -144,13 +124,9 @@ class Axis:
         return np.where(before[found] == after, found, -1)
 
     def __str__(self) -> str:
-        source = self.source
-        names = {
-            "new": self.here[source < 0],
-            "left out": np.delete(self.there, source[source >= 0]),
-        }
-        changes = []
-        for what, some in names.items():
+        source, changes = self.source, []
+        left_out = np.delete(self.there, source[source >= 0])
+        for what, some in (("new", self.here[source < 0]), ("left out", left_out)):
             texts = [name.decode() if isinstance(name, bytes) else str(name) for name in some[:20]]
             changes += [f"{what}: {first_names(texts)}"] if texts else []
         taken = f"{(source >= 0).sum():,} of {len(source):,} {self.label}"
@@ -172,28 +148,26 @@ def _source(
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
     given = weights_of(state, checkpoint)
-    shapes = {name: weight.shape for name, weight in given.items()}
+    there = {name: str(list(weight.shape)) for name, weight in given.items()}
     wanted = _shapes(config, signature.schema, signature.num_outputs)
+    here = {name: str(list(shape)) for name, shape in wanted.items()}
     differing = [
-        f"{name} is {_shape(shapes.get(name))} there and {_shape(wanted.get(name))} here"
-        for name in dict.fromkeys([*wanted, *given])
-        if shapes.get(name) != wanted.get(name)
+        f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
     ]
     if differing:
-        more = len(differing) - _NUM_SHOWN
-        text = "; ".join(differing[:_NUM_SHOWN]) + (f"; and {more} more differ" * (more > 0))
+        more = f"; and {len(differing) - 3} more differ" if len(differing) > 3 else ""
         theirs = from_dict(run.config(), saved=True).model.model_dump(mode="json")
         ours = config.model.model_dump(mode="json")
-        keys = [
-            f"model.{key}={shown(theirs[key])}" for key in theirs if theirs[key] != ours.get(key)
-        ]
+        keys = [f"model.{k}={shown(value)}" for k, value in theirs.items() if value != ours.get(k)]
         if theirs["name"] != ours["name"]:
             keys = [f"model={theirs['name']}"]
+        older = "An older gnntrain trained it: train it anew."
         raise UserError(
-            f"trainer.init_from={run.shown}: the weights are another model's: {text}.",
-            f"It was trained with {', '.join(keys)}."
-            if keys
-            else "An older gnntrain trained it: train it anew.",
+            f"trainer.init_from={run.shown}: the weights are another model's: "
+            f"{'; '.join(differing[:3])}{more}.",
+            f"It was trained with {', '.join(keys)}." if keys else older,
         )
     moved = moved_axes(config, run, signature, graph, subject=subject, by_name=True)
     return epoch_of(state, checkpoint), given, moved
@@ -214,95 +188,87 @@ def moved_axes(
     Raises:
         UserError: Features or nodes are others.
     """
-    here, outputs, axes = graph.schema, graph.num_outputs, list[Axis]()
-    learns_rows, store = config.model.is_hetero, recorded_store(run.store_record())
+    here, there, outputs, axes = graph.schema, signature.schema, graph.num_outputs, list[Axis]()
+    learns_rows = config.model.is_hetero
+    store = recorded_store(run.store_record()) if learns_rows else None
     for name, width in here.num_features.items():
-        of_type = f" of {name}" if graph.is_hetero else ""
+        wanted, of_type = there.num_features[name], f" of {name}" if graph.is_hetero else ""
+        kind = f" of type {name}" if graph.is_hetero else ""
         made_by, names = signature.made_by(name), graph.nodes[name].feature_names
-        is_named = made_by is not None and made_by.has_names and names is not None
-        widths = {width, signature.schema.num_features[name]}
-        if by_name and is_named and 0 not in widths:
-            assert made_by is not None
+        if by_name and width and wanted and names and made_by and made_by.has_names:
             twice = replace(here, num_features={**here.num_features, name: 2 * width})
             before, after = np.array(made_by.feature_names), np.array(names)
             axes.append(Axis(f"features{of_type}", before, after, (twice, outputs)))
-            continue
-        if learns_rows and widths == {0} and store is not None:  # else no ids are known
-            both = store.nodes[name], graph.nodes[name]
-            kinds = {nodes.ids.dtype.kind for nodes in both if nodes.ids is not None}
-            is_known = kinds == {"i"} or all(nodes.ids is not None for nodes in both)
-            # Ids 0, 1, … are not stored.
-            before, after = (np.arange(len(n)) if n.ids is None else n.ids for n in both)
-            twice = replace(here, num_nodes={**here.num_nodes, name: 2 * here.num_nodes[name]})
-            rows = Axis(f"learnt rows{of_type}", before, after, (twice, outputs))
-            is_whole = len(after) == here.num_nodes[name] and (by_name or -1 not in rows.source)
-            if is_known and is_whole and signature.has_other_nodes(graph, name):
-                axes.append(rows)
-                continue
-        wanted, kind = signature.schema.num_features[name], f" of type {name}" * graph.is_hetero
-        if width != wanted:
+        elif width != wanted:
             raise UserError(
                 f"{subject} takes {wanted} features a node{kind}; the graph {graph.dataset} has "
                 f"{width}.",
                 "Give the features it was trained on, in the same order.",
             )
-        if learns_rows and width == 0 and signature.has_other_nodes(graph, name):
-            number = signature.schema.num_nodes[name]
-            raise UserError(
-                f"{subject} has learnt a row for each of the {number:,} nodes{kind} that it was "
-                f"trained on, which have no features; the {len(graph.nodes[name]):,} of the graph "
-                f"{graph.dataset} are others.",
-                "Give these nodes features, and train on them.",
-            )
+        elif learns_rows and not width and signature.has_other_nodes(graph, name):
+            number, is_found = here.num_nodes[name], False
+            if store is not None:  # else no ids are known
+                both = store.nodes[name], graph.nodes[name]
+                kinds = {nodes.ids.dtype.kind for nodes in both if nodes.ids is not None}
+                is_known = kinds == {"i"} or all(nodes.ids is not None for nodes in both)
+                # Ids 0, 1, … are not stored.
+                before, after = (np.arange(len(n)) if n.ids is None else n.ids for n in both)
+                twice = replace(here, num_nodes={**here.num_nodes, name: 2 * number})
+                rows = Axis(f"learnt rows{of_type}", before, after, (twice, outputs))
+                is_found = is_known and len(after) == number and (by_name or -1 not in rows.source)
+            if not is_found:
+                raise UserError(
+                    f"{subject} has learnt a row for each of the {there.num_nodes[name]:,} nodes"
+                    f"{kind} that it was trained on, which have no features; the "
+                    f"{len(graph.nodes[name]):,} of the graph {graph.dataset} are others.",
+                    "Give these nodes features, and train on them.",
+                )
+            axes.append(rows)
     if by_name and (signature.class_names, graph.class_names) != (None, None):
-        what = "targets" if graph.task == "continuous" else "classes"
-        before, after = _output_names(signature), _output_names(graph)
-        axes.append(Axis(what, before, after, (here, 2 * outputs)))
+        what, names_of = "targets" if graph.task == "continuous" else "classes", []
+        for labels in (signature, graph):
+            called = [*map(str, labels.class_names or range(labels.num_classes))]
+            # Of two classes, one output says the difference.
+            names_of.append(np.array([" or ".join(called)] if labels.task == "binary" else called))
+        axes.append(Axis(what, names_of[0], names_of[1], (here, 2 * outputs)))
     elif by_name and signature.num_outputs != outputs:
         numbers = np.arange(signature.num_outputs), np.arange(outputs)
-        axes.append(Axis("", *numbers, (here, 2 * outputs), is_named=False))
+        axes.append(Axis("", *numbers, (here, 2 * outputs)))
     return [axis for axis in axes if not np.array_equal(axis.source, np.arange(len(axis.there)))]
 
 
-def _output_names(labels: ModelSignature | Graph) -> AnyArray:
-    """What each output stands for: of two classes, one says the difference."""
-    names = [*map(str, labels.class_names or range(labels.num_classes))]
-    return np.array([" or ".join(names)] if labels.task == "binary" else names)
-
-
-def places_of(
-    config: Config, model: AnyModel, moved: Sequence[Axis]
-) -> dict[str, dict[int, Int64Array]]:
-    """By weight and dimension, the place of each of its indices in the run; −1: none."""
-    places: dict[str, dict[int, Int64Array]] = {}
-    for axis in moved:
-        doubled, source = _shapes(config, *axis.doubled), axis.source
-        for name, weight in model.state_dict().items():
-            shape = doubled.get(name, ())
-            if len(shape) != weight.dim():  # whatever it counts: it begins fresh
-                places.setdefault(name, {})[0] = np.full(len(weight), -1)
+def placed_weights(
+    config: Config, model: AnyModel, given: Mapping[str, Tensor], moved: Sequence[Axis]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The weights of a run at the places of their names in `model`; and by value whether it is the
+    run's, else it is as in `model`."""
+    doubled = [_shapes(config, *axis.doubled) for axis in moved]
+    weights = {}
+    for name, fresh in model.state_dict().items():
+        if name not in given:  # such as a residual's, where its widths are equal in the run
+            continue
+        weight, is_taken = given[name], torch.ones(fresh.shape, dtype=torch.bool)
+        for axis, shapes in zip(moved, doubled, strict=True):
+            shape, source = shapes.get(name, ()), axis.source
+            if len(shape) != fresh.dim():  # whatever it counts: it begins fresh
+                is_taken[:] = False
                 continue
-            for dim, (before, after) in enumerate(zip(weight.shape, shape, strict=True)):
+            for dim, (before, after) in enumerate(zip(fresh.shape, shape, strict=True)):
                 if after == before:
                     continue
                 blocks, rest = divmod(before, len(source))  # such as heads, each of all outputs
-                indices = np.full(before, -1)
+                places = np.full(before, -1)
                 if rest == 0 and after == 2 * before:
                     starts = np.arange(blocks)[:, None] * len(axis.there)
-                    indices = np.where(source < 0, -1, starts + source).ravel()
-                places.setdefault(name, {})[dim] = indices
-    return places
-
-
-def placed(given: Tensor, fresh: Tensor, places: dict[int, Int64Array]) -> tuple[Tensor, Tensor]:
-    """A weight of the run at the places of its names, and which of its values are the run's."""
-    is_taken = torch.ones(fresh.shape, dtype=torch.bool)
-    for dim, source in places.items():
-        index = torch.from_numpy(source)
-        shape = [-1 if at == dim else 1 for at in range(fresh.dim())]
-        is_taken &= (index >= 0).view(shape)
-        given = given.index_select(dim, index.clamp(min=0))
-    return torch.where(is_taken, given, fresh) if is_taken.any() else fresh, is_taken
+                    places = np.where(source < 0, -1, starts + source).ravel()
+                index = torch.from_numpy(places)
+                is_taken &= (index >= 0).view([-1 if at == dim else 1 for at in range(fresh.dim())])
+                weight = weight.index_select(dim, index.clamp(min=0))
+        if not is_taken.all():
+            fresh = fresh.cpu()
+            weight = torch.where(is_taken, weight, fresh) if is_taken.any() else fresh
+        weights[name] = weight, is_taken
+    return weights
 
 
 def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, torch.Size]:
@@ -310,7 +276,3 @@ def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, 
     with torch.device("meta"):
         model = build_model(config.model, schema, num_outputs)
     return {name: weight.shape for name, weight in model.state_dict().items()}
-
-
-def _shape(shape: torch.Size | None) -> str:
-    return "absent" if shape is None else str(list(shape))

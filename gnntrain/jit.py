@@ -60,33 +60,31 @@ def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
         module: The module of the functions decorated with `jit`.
         compute: Calls the kernels on a small example.
     """
-    is_possible = sys.platform == "linux" and not multiprocessing.current_process().daemon
-    if not is_possible or module.__name__ in _compiling or not _is_empty(module):
+    if (
+        sys.platform != "linux"
+        or multiprocessing.current_process().daemon
+        or module.__name__ in _compiling
+    ):
         return
-    process = multiprocessing.get_context("fork").Process(
-        target=_compile, args=(compute,), name="gnntrain-compiler", daemon=True
-    )
-    _compiling[module.__name__] = process
-    process.start()
-
-
-def _is_empty(module: ModuleType) -> bool:
-    """Whether the module's kernels have a cache, and it is empty."""
     caches = [getattr(value, "_cache", None) for value in vars(module).values()]
     files: list[Any] = [f for cache in caches if (f := getattr(cache, "_cache_file", None))]
     for file in files:
         with suppress(*_UNREADABLE):
             if file._load_index():
-                return False
-    return bool(files)
+                return
 
+    def compile_kernels() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.nice(1)  # lower priority: on one core the run itself comes first
+        with suppress(Exception):  # the run raises the same error, and reports it
+            compute()
 
-def _compile(compute: Callable[[], None]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    os.nice(1)  # lower priority: on one core the run itself comes first
-    with suppress(Exception):  # the run raises the same error, and reports it
-        compute()
+    if files:
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=compile_kernels, name="gnntrain-compiler", daemon=True)
+        _compiling[module.__name__] = process
+        process.start()
 
 
 def _mend(cache: Any, module: str) -> None:
@@ -99,7 +97,13 @@ def _mend(cache: Any, module: str) -> None:
     load, save = cache.load_overload, cache.save_overload
 
     def load_when_compiled(*arguments: Any) -> Any:
-        _wait_for(module)
+        with _waiting:
+            process = _compiling.pop(module, None)
+            if process is not None:
+                process.join(_LONGEST_COMPILATION)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
         try:
             return load(*arguments)
         except _UNREADABLE:
@@ -112,13 +116,3 @@ def _mend(cache: Any, module: str) -> None:
             save(*arguments)
 
     cache.load_overload, cache.save_overload = load_when_compiled, save_if_there_is_room
-
-
-def _wait_for(module: str) -> None:
-    with _waiting:
-        process = _compiling.pop(module, None)
-        if process is not None:
-            process.join(_LONGEST_COMPILATION)
-            if process.is_alive():
-                process.kill()
-                process.join()

@@ -19,8 +19,7 @@ from gnntrain.distributed.launchers import launched
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import StoreRecord
-from gnntrain.run_graph import OpenedParts, open_graph
-from gnntrain.run_store import record_of
+from gnntrain.run_store import OpenedParts, open_graph, record_of
 from gnntrain.selfcheck import kernel_choice
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,35 +30,30 @@ class Container:
     kills: int
 
 
-def container(cgroups: Path | None = None, own: Path | None = None) -> Container:
-    """The narrowest of the limits.
-
-    Args:
-        cgroups: Where the control groups are mounted.
-        own: The file that names those of this process.
-    """
-    cgroups, own = cgroups or _CGROUPS, own or _OWN_CGROUP
-    memory: list[int] = []
-    room: list[int] = []
-    kills: list[int | None] = []
-    for folder in _folders(cgroups, own, "memory"):
+def container() -> Container:
+    """The narrowest of the limits."""
+    memory, room, kills, cores = list[int](), list[int](), list[int](), list[float]()
+    for folder in _folders("memory"):
         limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
         if limit is not None:
             memory.append(limit)
-            idle = _entry(folder / "memory.stat", "total_inactive_file", "inactive_file")
+            idle = _number(folder / "memory.stat", "total_inactive_file", "inactive_file")
             room.append(max(0, limit - (used or 0) + (idle or 0)))
-        kills += [
-            _entry(folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control")
-        ]
-    cores = [cores for folder in _folders(cgroups, own, "cpu") if (cores := _quota(folder))]
-    return Container(
-        min(memory, default=None),
-        min(room, default=None),
-        min(cores, default=None),
-        # Groups around the innermost one count other programs, too.
-        next((number for number in kills if number is not None), 0),
-    )
+        for name in ("memory.events", "memory.oom_control"):
+            if (killed := _number(folder / name, "oom_kill")) is not None:
+                kills.append(killed)
+    for folder in _folders("cpu"):
+        # Version 2 has quota and period in a line of one file, version 1 in two files.
+        quota = _number(folder / "cpu.cfs_quota_us")
+        period = _number(folder / "cpu.cfs_period_us")
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+        if quota and period and quota > 0:
+            cores.append(quota / period)
+    # Groups around the innermost one count other programs' kills, too.
+    smallest = min(memory, default=None), min(room, default=None), min(cores, default=None)
+    return Container(*smallest, kills[0] if kills else 0)
 
 
 def total_memory() -> int:
@@ -110,11 +106,12 @@ def core_numbers() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _folders(cgroups: Path, own: Path, controller: str) -> Iterator[Path]:
+def _folders(controller: str) -> Iterator[Path]:
     """This process's control group and those around it, the innermost first; a container may see
     its own as the root."""
+    cgroups = _CGROUPS
     try:
-        lines = own.read_text().splitlines()
+        lines = _OWN_CGROUP.read_text().splitlines()
     except OSError:  # not Linux
         return
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
@@ -128,26 +125,11 @@ def _folders(cgroups: Path, own: Path, controller: str) -> Iterator[Path]:
         yield from (mount / part for part in (group, *group.parents) for mount in mounts)
 
 
-def _quota(folder: Path) -> float | None:
+def _number(file: Path, *names: str) -> int | None:
+    """The number in a file; of a file of lines, the one that follows one of the names."""
     try:
-        quota, period = (folder / "cpu.max").read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # no such file, or "max"
-        quota_us, period_us = (_number(folder / f"cpu.cfs_{k}_us") for k in ("quota", "period"))
-        return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
-
-
-def _entry(file: Path, *names: str) -> int | None:
-    """The number that follows one of these names in a file of lines."""
-    try:
-        entries = dict(line.split(" ", 1) for line in file.read_text().splitlines())
-        return next(int(entries[name]) for name in names if name in entries)
-    except (OSError, ValueError, StopIteration):
-        return None
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):  # no such file, or "max"
+        text = file.read_text()
+        entries = dict(line.split(" ", 1) for line in text.splitlines()) if names else {"": text}
+        return next(int(entries[name]) for name in names or ("",) if name in entries)
+    except (OSError, ValueError, StopIteration):  # no such file, or "max"
         return None

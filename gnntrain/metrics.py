@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Literal, get_args
 
 from gnntrain.errors import UserError
 from gnntrain.plugins import METRICS, find_plugin, load_plugin, place_in_plugin, plugin_names
@@ -51,13 +53,6 @@ number of NumPy or a tensor of one number, too.
 `n` is at least 1. NaN says that the metric is not defined for these targets."""
 
 
-Tallied = TypeVar("Tallied", bound=Callable[["Tensor", "Tensor"], "Tensor"])
-
-
-def _sum(one: Tensor, other: Tensor) -> Tensor:
-    return one + other
-
-
 @dataclass(frozen=True, slots=True)
 class Tally:
     """A metric of nodes that come in pieces: a small tensor a piece, then one of all, then a value.
@@ -72,7 +67,7 @@ class Tally:
 
     of: Callable[[Tensor, Tensor], Tensor]
     value: Callable[[Tensor], float]
-    merged: Callable[[Tensor, Tensor], Tensor] = _sum
+    merged: Callable[[Tensor, Tensor], Tensor] = operator.add
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +130,15 @@ def metric(
 
 def _tallied(
     name: str,
-    value: Callable[[Tensor], float],
     label_kinds: Collection[str],
+    of: Callable[[Tensor, Tensor], Tensor],
+    value: Callable[[Tensor], float],
+    merged: Callable[[Tensor, Tensor], Tensor] = operator.add,
     *,
-    merged: Callable[[Tensor, Tensor], Tensor] = _sum,
     higher_is_better: bool = True,
-) -> Callable[[Tallied], Tallied]:
-    """Register the decorated function as a metric's `Tally.of`; the other arguments are a `Tally`'s
-    and those of `metric`."""
-
-    def register(of: Tallied) -> Tallied:
-        _REGISTERED[name] = _of_tally(name, Tally(of, value, merged), label_kinds, higher_is_better)
-        return of
-
-    return register
-
-
-def _of_tally(
-    name: str, tally: Tally, label_kinds: Collection[str], higher_is_better: bool = True
 ) -> Metric:
-    compute = lambda outputs, targets: tally.value(tally.of(outputs, targets))  # noqa: E731
+    compute = lambda outputs, targets: value(of(outputs, targets))  # noqa: E731
+    tally = Tally(of, value, merged)
     return Metric(name, compute, higher_is_better, frozenset(label_kinds), tally)
 
 
@@ -187,26 +171,23 @@ def outside_metrics(kind: str) -> tuple[str, ...]:
 
 
 def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
-    """Try the metrics of other packages on made-up outputs, before a model is judged by them.
-
-    Args:
-        kind: Kind of labels.
-        num_outputs: Width of the model's outputs.
+    """Try the metrics of other packages on made-up outputs of this width, before a model is judged
+    by them.
 
     Raises:
         UserError: One has a built-in metric's name, is for no labels, fails, or returns no number.
     """
-    for name in sorted({*plugin_names(METRICS)} & {*BUILT_IN_METRICS}):
-        raise UserError(
-            f"The metric {name!r} of {find_plugin(METRICS, name).value} has the name of a built-in "
-            "metric.",
-            "Give it another name, in its entry point and its decorator.",
-        )
-    for metric in map(get_metric, plugin_names(METRICS)):
-        if metric.label_kinds.isdisjoint(LABEL_KINDS):
+    for name in plugin_names(METRICS):
+        if name in BUILT_IN_METRICS:
             raise UserError(
-                f"The metric {metric.name!r} is of no kind of labels: its label_kinds are "
-                f"{', '.join(sorted(metric.label_kinds)) or 'empty'}.",
+                f"The metric {name!r} of {find_plugin(METRICS, name).value} has the name of a "
+                "built-in metric.",
+                "Give it another name, in its entry point and its decorator.",
+            )
+        if (label_kinds := get_metric(name).label_kinds).isdisjoint(LABEL_KINDS):
+            raise UserError(
+                f"The metric {name!r} is of no kind of labels: its label_kinds are "
+                f"{', '.join(sorted(label_kinds)) or 'empty'}.",
                 f"Give it some of {', '.join(LABEL_KINDS)}.",
             )
     import torch
@@ -239,22 +220,9 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
             ) from error
 
 
-def _sums(*values: Tensor) -> Tensor:
-    """int64 `[len(values)]`."""
-    import torch
-
-    return torch.stack([value.sum() for value in values])
-
-
-def _ratio(counts: Tensor) -> float:
-    """The sum of `counts[0]` over that of `counts[1]`."""
-    return float(counts[0].sum()) / max(1.0, float(counts[1].sum()))
-
-
-def _mean_ratio(counts: Tensor) -> float:
-    """The mean over the classes (or labels) that occur in targets or predictions."""
-    right, counted = counts[:, counts[1] > 0].double()
-    return float((right / counted).mean()) if len(right) else 0.0
+def _share(part: Tensor, whole: Tensor) -> float:
+    """The sum of `part` over that of `whole`."""
+    return float(part.sum()) / max(1.0, float(whole.sum()))
 
 
 def _mean_where(is_defined: Tensor, values: Tensor) -> float:
@@ -272,11 +240,35 @@ def _predicted(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs > 0).long() if targets.ndim == 2 else predicted_classes(outputs)
 
 
-@_tallied("accuracy", _ratio, CLASS_KINDS)
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of right classes; of several labels a node, the share of right flags."""
+def _class_counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """By class or label the right predictions, all predictions, and the true ones: int64
+    `[3, num_classes]`."""
+    import torch
+
+    predicted = _predicted(outputs, targets)
+    if targets.ndim == 2:
+        return torch.stack([part.sum(dim=0) for part in (predicted * targets, predicted, targets)])
+    parts, num_classes = (targets[predicted == targets], predicted, targets), outputs.shape[1]
+    return torch.stack([part.bincount(minlength=max(2, num_classes)) for part in parts])
+
+
+def _right_counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The right classes, or flags of several labels a node, and all of them: int64 `[2]`."""
+    import torch
+
     is_right = _predicted(outputs, targets) == targets
-    return _sums(is_right, is_right >= 0)
+    return torch.stack([is_right.sum(), (is_right >= 0).sum()])
+
+
+# Of several labels a node, the share of right flags.
+_REGISTERED["accuracy"] = _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c))
+
+
+def _f1_macro(counts: Tensor) -> float:
+    """The mean over the classes (or labels) that occur in targets or predictions."""
+    right, guessed, true = counts.double()
+    occurs = guessed + true > 0
+    return float((2 * right / (guessed + true))[occurs].mean()) if occurs.any() else 0.0
 
 
 def _mean_over_labels(
@@ -328,79 +320,10 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     return _mean_over_labels(average, outputs, targets)
 
 
-@_tallied("f1_macro", _mean_ratio, CLASS_KINDS)
-@_tallied("f1_micro", _ratio, CLASS_KINDS)  # where a node has one class, the accuracy
-def f1_counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """By class or label: twice the right predictions; the predicted plus the true ones. int64
-    `[2, num_classes]`. F1 is their ratio: over all together, or the mean of those that occur.
-    """
-    import torch
-
-    predicted = _predicted(outputs, targets)
-    if targets.ndim == 2:
-        return torch.stack([2 * (predicted * targets).sum(dim=0), (predicted + targets).sum(dim=0)])
-    num_classes = max(2, outputs.shape[1])
-    right, guessed, true = (
-        values.bincount(minlength=num_classes)
-        for values in (targets[predicted == targets], predicted, targets)
-    )
-    return torch.stack([2 * right, guessed + true])
-
-
-@_tallied("precision", _ratio, ("binary",))
-def precision(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of the positive class among the nodes that are predicted to have it."""
-    predicted = _predicted(outputs, targets)
-    return _sums(predicted * targets, predicted)
-
-
-@_tallied("recall", _ratio, ("binary",))
-def recall(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of the nodes of the positive class that are predicted to have it."""
-    return _sums(_predicted(outputs, targets) * targets, targets)
-
-
-@_tallied("f1", _ratio, ("binary",))
-def f1(outputs: Tensor, targets: Tensor) -> Tensor:
-    """F1 of the positive class: the harmonic mean of its precision and recall."""
-    predicted = _predicted(outputs, targets)
-    return _sums(2 * predicted * targets, predicted + targets)
-
-
-def _mean_r2(moments: Tensor) -> float:
-    _, _, deviations, errors, least, largest = moments
-    return _mean_where(least < largest, 1 - errors / deviations)
-
-
-def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
-    """The tensor of `r2` for two pieces together, after Chan et al. (1979): unlike sums of squares,
-    deviations from means are exact where the mean is far larger than a deviation."""
-    import torch
-
-    n, mean, deviations, errors, least, largest = one
-    m, mean_2, deviations_2, errors_2, least_2, largest_2 = other
-    share = m / (n + m).clamp(min=1)
-    apart = mean_2 - mean
-    return torch.stack(
-        [
-            n + m,
-            mean + apart * share,
-            deviations + deviations_2 + apart.square() * n * share,
-            errors + errors_2,
-            torch.minimum(least, least_2),
-            torch.maximum(largest, largest_2),
-        ]
-    )
-
-
-@_tallied("r2", _mean_r2, ("continuous",), merged=_merged_moments)
-def r2(outputs: Tensor, targets: Tensor) -> Tensor:
-    """R², the coefficient of determination; of several targets, their mean over those that vary.
-    NaN if all targets are constant.
-
-    Tallied, of each target over the nodes that have it: their number, mean and squared deviations
-    from it; the squared errors; the least and the largest; float64 `[6, num_targets]`.
-    """
+def _moments(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of each target over the nodes that have it (not NaN): their number, mean and squared
+    deviations from it; the squared and the absolute errors; the least and the largest; float64
+    `[7, num_targets]`."""
     import torch
 
     outputs, targets = outputs.double(), targets.double()
@@ -408,52 +331,71 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     count = is_known.sum(dim=0).double()
     mean = targets.nansum(dim=0) / count.clamp(min=1)
     deviations = (targets - mean).square().nansum(dim=0)
-    errors = (outputs - targets).square().where(is_known, 0).sum(dim=0)
+    errors = outputs - targets
+    squares, sizes = (e.where(is_known, 0).sum(dim=0) for e in (errors.square(), errors.abs()))
     least = targets.where(is_known, math.inf).amin(dim=0)
     largest = targets.where(is_known, -math.inf).amax(dim=0)
-    return torch.stack([count, mean, deviations, errors, least, largest])
+    return torch.stack([count, mean, deviations, squares, sizes, least, largest])
 
 
-def _mean_error(sums: Tensor) -> float:
-    count, error = sums
-    return _mean_where(count > 0, error / count)
-
-
-def _mean_root_error(sums: Tensor) -> float:
-    count, error = sums
-    return _mean_where(count > 0, (error / count).sqrt())
-
-
-def _error_sums(errors: Tensor, targets: Tensor) -> Tensor:
-    """Of each target the nodes that have it (not NaN), and the sum of their errors: float64
-    `[2, num_targets]`."""
+def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
+    """The moments of two pieces together, after Chan et al. (1979): unlike sums of squares,
+    deviations from means are exact where the mean is far larger than a deviation."""
     import torch
 
-    is_known = ~targets.isnan()
-    return torch.stack([is_known.sum(dim=0), errors.where(is_known, 0).sum(dim=0)])
+    n, mean, deviations, *errors, least, largest = one
+    m, mean_2, deviations_2, *errors_2, least_2, largest_2 = other
+    share = m / (n + m).clamp(min=1)
+    apart = mean_2 - mean
+    return torch.stack(
+        [
+            n + m,
+            mean + apart * share,
+            deviations + deviations_2 + apart.square() * n * share,
+            *map(operator.add, errors, errors_2),
+            torch.minimum(least, least_2),
+            torch.maximum(largest, largest_2),
+        ]
+    )
 
 
-@_tallied("rmse", _mean_root_error, ("continuous",), higher_is_better=False)
-def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Root of the mean squared error, in the targets' units; of several targets, their mean."""
-    return _error_sums((outputs.double() - targets.double()).square(), targets)
+def _r2(moments: Tensor) -> float:
+    """Of several targets, the mean over those that vary."""
+    _, _, deviations, squares, _, least, largest = moments
+    return _mean_where(least < largest, 1 - squares / deviations)
 
 
-@_tallied("mae", _mean_error, ("continuous",), higher_is_better=False)
-def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean absolute error, in the targets' units; of several targets, their mean."""
-    return _error_sums((outputs.double() - targets.double()).abs(), targets)
+def _rmse(moments: Tensor) -> float:
+    """In the targets' units; of several targets, their mean."""
+    return _mean_where(moments[0] > 0, (moments[3] / moments[0]).sqrt())
 
 
+def _mae(moments: Tensor) -> float:
+    return _mean_where(moments[0] > 0, moments[4] / moments[0])
+
+
+_errors = partial(_tallied, merged=_merged_moments, higher_is_better=False)
+for _metric in (
+    # Of one class a node, the accuracy.
+    _tallied("f1_micro", CLASS_KINDS, _class_counts, lambda c: _share(2 * c[0], c[1] + c[2])),
+    _tallied("f1_macro", CLASS_KINDS, _class_counts, _f1_macro),
+    _tallied("precision", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[1, 1])),
+    _tallied("recall", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[2, 1])),
+    _tallied("f1", ["binary"], _class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1])),
+    _tallied("r2", ["continuous"], _moments, _r2, _merged_moments),
+    _errors("rmse", ["continuous"], _moments, _rmse),
+    _errors("mae", ["continuous"], _moments, _mae),
+):
+    _REGISTERED[_metric.name] = _metric
 BUILT_IN_METRICS = tuple(_REGISTERED)
 
 
 def base_rate() -> Metric:
     """The share of the positive class, beside which an average precision is read."""
-    return _of_tally("base_rate", Tally(lambda _, y: _sums(y, y >= 0), _ratio), ["binary"])
+    return _tallied("base_rate", ["binary"], _class_counts, lambda c: _share(c[2, 1], c[2]))
 
 
-def top_metrics(k: int) -> tuple[Metric, Metric]:
+def top_metrics(k: int) -> Sequence[Metric]:
     """`precision@k` and `recall@k`: of the positive class, among the `k` nodes with its largest
     logits; of fewer nodes, among all.
 
@@ -475,20 +417,18 @@ def top_metrics(k: int) -> tuple[Metric, Metric]:
         rest = torch.cat([logits.new_full([1], -math.inf), rows[1:, ~is_top].sum(dim=1)])
         return torch.cat([rest[:, None], torch.cat([distinct[None], counts])], dim=1)
 
-    def shares(rows: Tensor) -> tuple[float, float]:
+    def share(of_all: bool, rows: Tensor) -> float:
         """The expected positive nodes among the top ones: of the top ones, of all positive ones."""
         _, nodes, positive = rows.flip(1)
         taken = (k - (nodes.cumsum(0) - nodes)).clamp(min=0).minimum(nodes)
         expected = float((positive * taken / nodes.clamp(min=1)).sum())
-        all_positive = float(positive.sum())
-        return expected / float(taken.sum()), expected / all_positive if all_positive else math.nan
+        divisor = float((positive if of_all else taken).sum())
+        return expected / divisor if divisor else math.nan
 
     def merged(one: Tensor, other: Tensor) -> Tensor:
         return top(torch.cat([one, other], dim=1))
 
-    first = Tally(of, lambda rows: shares(rows)[0], merged)
-    second = Tally(of, lambda rows: shares(rows)[1], merged)
-    return (
-        _of_tally(f"precision@{k}", first, ["binary"]),
-        _of_tally(f"recall@{k}", second, ["binary"]),
-    )
+    return [
+        _tallied(f"{name}@{k}", ["binary"], of, partial(share, name == "recall"), merged)
+        for name in ("precision", "recall")
+    ]

@@ -14,9 +14,7 @@ import torch
 from gnntrain.devices import is_recording, timing_event
 
 T = TypeVar("T")
-Moment = Any
-"""Seconds of the host's clock, or an event as `torch.cuda.Event`; None while a CUDA graph is
-recorded."""
+Moment = Any  # seconds of the host's clock, or an event as `torch.cuda.Event`; None: not timed
 
 BACKGROUND = "background/"
 _END: Any = object()
@@ -97,11 +95,10 @@ class Phases:
         return event
 
     def _add(self, name: str, begin: Moment, end: Moment) -> None:
-        if begin is None or end is None:
-            return
-        with self._lock:
-            self._pending.append((name, begin, end))
-            self._read_events()
+        if begin is not None and end is not None:
+            with self._lock:
+                self._pending.append((name, begin, end))
+                self._read_events()
 
     def _read_events(self) -> None:
         """Add up the events that have passed, so that the list stays short."""

@@ -48,13 +48,12 @@ def find_plugin(group: str, name: str) -> EntryPoint:
     Raises:
         UserError: No installed package offers it.
     """
-    found: list[EntryPoint] = [*entry_points(group=group, name=name)]
-    if not found:
-        raise UserError(
-            f"no installed package offers {name!r} (entry points {group})",
-            f"install the package that declares {name!r} in the entry-point group {group!r}",
-        )
-    return found[0]
+    for point in entry_points(group=group, name=name):
+        return point
+    raise UserError(
+        f"no installed package offers {name!r} (entry points {group})",
+        f"install the package that declares {name!r} in the entry-point group {group!r}",
+    )
 
 
 def load_plugin(group: str, name: str) -> Any:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gnntrain.distributed.requeue import slurm_job
-from gnntrain.reporting.run_lookup import RUNS, is_run, newest_runs
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RUNS, RunDirectory, is_run, newest_runs
 
 
 def job_names(

@@ -52,13 +52,18 @@ from gnntrain.joint_run import (
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.run_lookup import LATEST, RunPlace, is_running, planned_run
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import LATEST, RunDirectory, RunPlace, is_running, planned_run
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
-from gnntrain.run_graph import open_graph, refuse_unequal_parts
-from gnntrain.run_store import has_changed, is_object, object_dataset, prepare_store, record_of
+from gnntrain.run_store import (
+    has_changed,
+    is_object,
+    object_dataset,
+    open_graph,
+    prepare_store,
+    record_of,
+)
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.node_classification import positive_class
@@ -69,17 +74,7 @@ if TYPE_CHECKING:
     from gnntrain.data.store import StoredGraph
     from gnntrain.distributed.rendezvous import Rendezvous
 
-__all__ = [
-    "evaluate",
-    "follow",
-    "partition",
-    "prepare",
-    "prepare_store",
-    "refuse_untrainable",
-    "resume",
-    "saved_config",
-    "train",
-]
+__all__ = ["evaluate", "follow", "partition", "prepare", "prepare_store", "resume", "train"]
 
 _log = logging.getLogger("gnntrain")
 _numbers = itertools.count(1)  # of the runs that this process has begun
@@ -126,13 +121,8 @@ def train(
             dataset = object_dataset(config.dataset)
             config = Config.model_validate({**dict(config), "dataset": dataset})
         place = place or _place(config)
-        begun = begun_run(
-            config.run.if_exists,
-            overrides,
-            None if place.is_made_up else place.path,
-            jobs,
-            is_launched=rendezvous is not None,
-        )
+        named, launched = None if place.is_made_up else place.path, rendezvous is not None
+        begun = begun_run(config.run.if_exists, overrides, named, jobs, is_launched=launched)
         if begun is not None:
             return _take_up(begun, config, listener or progress, data, rendezvous)
         _refuse_mistakes(config)
@@ -141,8 +131,7 @@ def train(
             from gnntrain.compute.compiling import compile_kernels_beside
 
             compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-        opened = open_graph(config, data=data)
-        refuse_unequal_parts(opened.store, plan)
+        opened = open_graph(config, plan=plan, data=data)
         refuse_untrainable(config, opened.store, plan.num_trainers)
         if config.trainer.init_from is not None:
             from gnntrain.init_from import resolved_source  # imports all models
@@ -196,8 +185,7 @@ def _take_up(
                     "The files of %s hold other data today (or an older version read them); the "
                     "run %s stays with those that it was begun with. A run of another name "
                     "(run.name=NAME) trains on today's.",
-                    dataset.name,
-                    run.shown,
+                    *(dataset.name, run.shown),
                 )
     summary = run.summary() or {}
     if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
@@ -283,9 +271,17 @@ def _go_on(
     plan = plan_together(config, rendezvous, record)
     with run.held():
         state, checkpoint = _last(run)
-        _refuse_other_batches(config, plan.num_trainers, state)
-        opened = open_graph(config, record, data=data)
-        refuse_unequal_parts(opened.store, plan)
+        # Another global batch would be another training.
+        batch_size, ranks = config.trainer.batch_size, plan.num_trainers
+        begun, now = state.get("global_batch_size"), batch_size * ranks
+        if config.sampler.name != "full" and isinstance(begun, int) and begun != now:
+            expects = (
+                f"{begun} seeds a step over all ranks, as the run was begun; "
+                f"{counted(ranks, 'rank')} take {now}"
+            )
+            hint = None if begun % ranks else f"write trainer.batch_size={begun // ranks}"
+            raise ConfigError([Problem("trainer.batch_size", str(batch_size), expects, hint)])
+        opened = open_graph(config, record, plan=plan, data=data)
         compare_stores(opened, rendezvous)
         kernels, plain = kernel_choice(config, plan.device, rendezvous), config.to_dict()
         if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
@@ -331,22 +327,6 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
     return state, checkpoint
 
 
-def _refuse_other_batches(config: Config, world_size: int, state: State) -> None:
-    """Refuse another global batch: it would be another training."""
-    saved, batch_size = state.get("global_batch_size"), config.trainer.batch_size
-    is_same = saved == batch_size * world_size
-    if config.sampler.name == "full" or not isinstance(saved, int) or is_same:
-        return
-    hint = None
-    if saved % world_size == 0:
-        hint = f"write trainer.batch_size={saved // world_size}"
-    expects = (
-        f"{saved} seeds a step over all ranks, as the run was begun; "
-        f"{counted(world_size, 'rank')} take {batch_size * world_size}"
-    )
-    raise ConfigError([Problem("trainer.batch_size", str(batch_size), expects, hint)])
-
-
 def _place(config: Config) -> RunPlace:
     run, names = config.run, (config.dataset.name, config.model.name)
     is_made_up = run.dir is None and run.name is None
@@ -366,8 +346,28 @@ def _train(
     """
 
     def close(error: BaseException) -> None:
+        """Write the run's status into its summary, by the parent's knowledge: rank 0 may have been
+        killed, or may have recorded the lost connection to another rank."""
         restore_terminal()  # a killed rank could not
-        _close(run, job, graph, plan.num_trainers, error)
+        summary = run.summary()
+        if summary is None:  # rank 0 was killed
+            state: State = {}
+            with contextlib.suppress(UserError):
+                state = load_last(run.checkpoints)[0]
+            summary = summarize(
+                job,
+                graph,
+                reached(run, graph.metric),
+                error=error,
+                num_parameters=state.get("num_parameters", 0),
+                world_size=plan.num_trainers,
+                initial_weights=state.get("initial_weights"),
+            ).to_dict()
+        summary |= {"status": status_of(error), "error": error_text(error)}
+        try:
+            run.write_summary({k: v for k, v in summary.items() if (k, v) != ("error", None)})
+        except RunError as failure:  # a full disk must not hide the run's own error
+            _log.warning("%s", failure.message)
 
     run.write_store_record(record_of(graph))
     # What a launcher has started, it starts again.
@@ -412,34 +412,6 @@ def _train(
     return summary
 
 
-def _close(
-    run: RunDirectory, job: Job, graph: Graph, world_size: int, error: BaseException
-) -> None:
-    """Write the run's status into its summary, by the parent's knowledge.
-
-    Rank 0 may have been killed, or may have recorded the lost connection to another rank.
-    """
-    summary = run.summary()
-    if summary is None:  # rank 0 was killed
-        state: State = {}
-        with contextlib.suppress(UserError):
-            state = load_last(run.checkpoints)[0]
-        summary = summarize(
-            job,
-            graph,
-            reached(run, graph.metric),
-            error=error,
-            num_parameters=state.get("num_parameters", 0),
-            world_size=world_size,
-            initial_weights=state.get("initial_weights"),
-        ).to_dict()
-    summary |= {"status": status_of(error), "error": error_text(error)}
-    try:
-        run.write_summary({k: v for k, v in summary.items() if (k, v) != ("error", None)})
-    except RunError as failure:  # a full disk must not hide the run's own error
-        _log.warning("%s", failure.message)
-
-
 @alone_in_process()
 def evaluate(run_dir: str | Path) -> dict[str, Any]:
     """Metrics of a run's best checkpoint on all splits, on the graph it was trained on.
@@ -451,7 +423,9 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The graph, the checkpoint or the configuration has changed.
     """
-    from gnntrain.inference import load_best  # only processes that compute need these imports
+    # Only processes that compute need these imports.
+    from gnntrain.inference import load_best
+    from gnntrain.training.evaluation import take_marks, warn_of_constant
 
     best = load_best(run_dir)
     shown = reached(best.run, best.signature.metric).best_epoch
@@ -460,14 +434,17 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
             "Epoch %d was better, but is in no checkpoint. `gnntrain resume %s` trains it again.",
             *(shown, best.run.shown),
         )
-    metrics, estimated = best.evaluate()
+    evaluator = best.evaluator()
+    metrics = evaluator.evaluate(best.model)
+    if constant := take_marks(metrics):
+        warn_of_constant(constant, best.epoch)
     return {
         "run": str(best.run.path),
         "epoch": best.epoch,
         "metric": best.signature.metric,
         "positive_class": best.positive_class,
         "metrics": metrics,
-        "estimated": estimated,
+        "estimated": evaluator.estimated,
     }
 
 
@@ -528,21 +505,21 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     """Refuse a graph that does not fit model or task, and one without a training step.
 
     Raises:
-        UserError: See `refuse_other_types`, `refuse_other_labels`, `refuse_broken_metrics`,
-            `positive_class`, `resolved_fan_outs` and `build_plugin`; or there is no training node,
-            or no whole batch of them.
+        UserError: Labels, types, classes, metrics, fan-outs or a package's model do not fit; or
+            there is no training node, or no whole batch of them.
     """
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
     refuse_broken_metrics(graph.task, graph.num_outputs)
     positive_class(graph, config.task.positive_class)
+    is_sampled, evaluation = config.sampler.name == "neighbor", config.evaluation
     if config.model.is_hetero:
-        sampler, evaluation = config.sampler, config.evaluation
-        given = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
+        depth = config.model.num_layers
+        if is_sampled:
+            resolved_fan_outs(config.sampler.fan_outs, graph.schema, depth, "sampler.fan_outs")
         if evaluation.name == "sampled" and evaluation.fan_outs is not None:
-            given["evaluation.fan_outs"] = evaluation.fan_outs
-        for key, fan_outs in given.items():
-            resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers, key)
+            key = "evaluation.fan_outs"
+            resolved_fan_outs(evaluation.fan_outs, graph.schema, depth, key)
     if isinstance(config.model, PluginConfig):
         from gnntrain.models import build_model  # imports all models
 
@@ -559,8 +536,7 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
             f"The data set {graph.dataset} has no training node.", "Give a split that has some."
         )
     global_batch = config.trainer.batch_size * world_size
-    sampled = config.sampler.name == "neighbor"
-    if sampled and config.trainer.drop_last and num_seeds < global_batch:
+    if is_sampled and config.trainer.drop_last and num_seeds < global_batch:
         raise UserError(
             f"trainer.drop_last=true leaves no step: {num_seeds} training nodes, but "
             f"{global_batch} a step over all ranks.",

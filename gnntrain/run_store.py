@@ -1,34 +1,42 @@
-"""A run's graph store, and what a model that was trained on it takes and gives."""
+"""The graph of a run: a store or parts of one; and what a model that was trained on it takes and
+gives."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gnntrain.config import DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import did_you_mean
+from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
+from gnntrain.config.problems import meant_or, shown
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
 from gnntrain.data.feature_statistics import FeatureStatistics
-from gnntrain.data.graph import NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
+from gnntrain.data.graph import JSON, NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.stores import stores_folder
 from gnntrain.data.summary import first_names
 from gnntrain.data.targets import TargetScale
+from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
+from gnntrain.reporting.text import counted
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.exchange import Exchange
+    from gnntrain.distributed.launch import LaunchPlan
 
 _GRAPH_FILES = ("data", "schema", "edges", "features")
 
@@ -115,37 +123,23 @@ class ModelSignature:
 def refuse_other_types(
     signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
 ) -> None:
-    """Refuse a graph that lacks a type of the one that a model was trained on.
-
-    Args:
-        signature: The model's.
-        graph: Another graph.
-        subject: The model, at the beginning of messages.
-        exactly: Refuse further types, too.
-
-    Raises:
-        UserError: See above.
-    """
+    """Raise a UserError for a graph that lacks a type of the one that a model was trained on, or,
+    `exactly`, has further ones; `subject` is the model in the message."""
     there, here = signature.schema, graph.schema
-    edges, edges_here = (["/".join(edge) for edge in one.edge_types] for one in (there, here))
+    edges = [["/".join(edge) for edge in schema.edge_types] for schema in (there, here)]
     for kind, wanted, given in (
         ("node type", there.node_types, here.node_types),
-        ("edge type", edges, edges_here),
+        ("edge type", *edges),
     ):
-        for name in wanted:
-            if name not in given:
-                hint = f"It has the {kind}s {', '.join(given)}."
-                if guess := did_you_mean(name, given):
-                    hint = f"{guess[0].upper()}{guess[1:]} {hint}"
-                raise UserError(
-                    f"{subject} was trained with the {kind} {name}, which the graph "
-                    f"{graph.dataset} lacks.",
-                    hint,
-                )
-        if exactly and (further := [name for name in given if name not in wanted]):
+        for name in (name for name in wanted if name not in given):
             raise UserError(
-                f"{subject} was trained without the {kind} {further[0]} of the graph "
-                f"{graph.dataset}.",
+                f"{subject} was trained with the {kind} {name}, which the graph {graph.dataset} "
+                "lacks.",
+                meant_or(name, given, f"It has the {kind}s {', '.join(given)}."),
+            )
+        for name in (name for name in given if exactly and name not in wanted):
+            raise UserError(
+                f"{subject} was trained without the {kind} {name} of the graph {graph.dataset}.",
                 f"It was trained with the {kind}s {', '.join(wanted)}.",
             )
 
@@ -179,14 +173,14 @@ def model_signature(run: RunDirectory) -> ModelSignature:
 
 def spread_warnings(signature: ModelSignature, dataset: DatasetConfig) -> list[str]:
     """A warning of features whose spread is far from the others', where it can be mended."""
+    if getattr(dataset, "standardize", True):
+        return []
     apart = [
         name if node_type == NODE else f"{node_type}.{name}"
         for node_type, statistics in signature.statistics.items()
         for name in statistics.apart(signature.made_by(node_type))
     ]
-    if not apart or getattr(dataset, "standardize", True):
-        return []
-    return [
+    return apart and [
         f"The spread of {first_names(apart)} is far from the other features': those of small "
         "spread count for little at first. Set dataset.standardize=true."
     ]
@@ -229,16 +223,15 @@ def object_dataset(dataset: DatasetConfig) -> FilesConfig:
     Raises:
         UserError: `dataset` is another graph: one of files, or a published one.
     """
-    unnamed = FilesConfig()
+    unnamed, other = FilesConfig(), list[str]()
     if isinstance(dataset, FilesConfig):
-        files = [key for key in (*_GRAPH_FILES, "labels") if getattr(dataset, key)]
-        other = f"dataset.{files[0]}" if files else None
+        other = [f"dataset.{key}" for key in (*_GRAPH_FILES, "labels") if getattr(dataset, key)]
     else:
-        is_default = dataset.for_target(None) == SyntheticConfig()
-        other, dataset = (None if is_default else f"dataset={dataset.name}"), unnamed
-    if other is not None:
+        other = [f"dataset={dataset.name}"] * (dataset.for_target(None) != SyntheticConfig())
+        dataset = unnamed
+    if other:
         raise UserError(
-            f"data is given, and so is {other}: these are two graphs.",
+            f"data is given, and so is {other[0]}: these are two graphs.",
             "Leave one of them out; keys for data go into FilesConfig(…).",
         )
     is_named = dataset.name != unnamed.name
@@ -337,3 +330,100 @@ def open_run_store(
             "Bring the raw files back as they were, or train a new run on the new graph.",
         )
     return opened
+
+
+class OpenedParts(NamedTuple):
+    """As `OpenedStore`, for a graph in parts, of which none is open here."""
+
+    store: PartitionedGraph
+    reason: str
+    seconds: float
+
+
+def open_graph(
+    config: Config,
+    record: StoreRecord | None = None,
+    *,
+    plan: LaunchPlan | None = None,
+    data: object = None,
+) -> OpenedStore | OpenedParts:
+    """Open what a run trains on: the data set's store, built if necessary, or its parts.
+
+    Args:
+        config: The whole configuration.
+        record: The graph that the run was trained on before; None: the run is new.
+        plan: The machines, or servers, that share out the parts equally.
+        data: See `prepare_store`.
+
+    Raises:
+        UserError: As `open_run_store`; or the parts are missing, or those of another graph, or not
+            as many as can be shared out.
+    """
+    if config.distributed.graph != "partitioned":
+        return open_run_store(record, config.dataset, data=data)
+    if data is not None:
+        raise UserError(
+            "data is given, and so is distributed.parts: these are two graphs.",
+            "Leave one of them out.",
+        )
+    begin = time.perf_counter()
+    folder, dataset = config.distributed.parts, config.dataset
+    assert folder is not None, "refused with the configuration"
+    parts = PartitionedGraph.open(Path(folder), range(0))
+    of, options = parts.meta, prepare_options(dataset).to_dict()
+    if differing := [key for key, value in options.items() if of.options.get(key) != value]:
+        there = ", ".join(f"dataset.{key}={shown(of.options.get(key))}" for key in differing)
+        raise UserError(
+            f"distributed.parts={folder} was prepared with {there}; this run is not.",
+            "Write the same keys, or make other parts with gnntrain partition.",
+        )
+    is_same = of.dataset == dataset.name
+    if record is not None:
+        is_same = record.digest == of.source
+    elif not is_object(dataset):
+        with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
+            identity = _without_places(builder_for(dataset).identity())
+            is_same = identity == _without_places(of.identity)
+    if not is_same:
+        raise UserError(
+            f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
+            "keys of this run.",
+            "Write the keys of the data set with which the parts were made, or make other parts "
+            "with gnntrain partition.",
+        )
+    holders = 1 if plan is None else plan.servers or plan.num_machines
+    if parts.num_parts % holders:
+        kind = "server" if plan and plan.servers else "machine"
+        raise UserError(
+            f"{parts.path} has {counted(parts.num_parts, 'part')} for {counted(holders, kind)}.",
+            f"Make as many parts as {kind}s with gnntrain partition --parts {holders}, or a "
+            "multiple.",
+        )
+    return OpenedParts(parts, f"{parts.num_parts} parts", time.perf_counter() - begin)
+
+
+def _without_places(identity: JSON) -> JSON:
+    """An identity without where files are."""
+    if isinstance(identity, dict):
+        places = ("root", "path")
+        return {k: _without_places(value) for k, value in identity.items() if k not in places}
+    return [*map(_without_places, identity)] if isinstance(identity, list) else identity
+
+
+def rank_graph(
+    config: Config, path: Path, context: DistributedContext, exchange: Exchange | None
+) -> StoredGraph | PartitionedGraph:
+    """The graph for a rank: the store at `path`, or the parts there that `exchange` gives it.
+
+    Raises:
+        UserError: A part of this machine is missing or damaged.
+    """
+    if config.distributed.graph != "partitioned":
+        return StoredGraph.open(path, check=False)
+    assert exchange is not None, "the owners of a graph in parts must be asked"
+    parts = range(0)
+    if exchange.owner is not None:
+        num_parts = PartitionedGraph.open(path, parts, check=False).num_parts
+        own = rank_range(num_parts, exchange.owner, exchange.num_owners)
+        parts = range(own.start, own.stop)
+    return PartitionedGraph.open(path, parts, check=context.is_machine_main)

@@ -1,8 +1,7 @@
 """A faster start of commands; not used when gnntrain is imported as a library.
 
 Imports make a million objects, which each garbage collection would traverse (0.6 s of a default
-run); and torch imports its compiler, with what operators do to tensors without data, which most
-runs never use (1.2 s).
+run); and torch and PyG import a compiler, an exporter and pandas, which most runs never use (2 s).
 """
 
 from __future__ import annotations
@@ -27,7 +26,13 @@ VARIABLES = {
     # OpenMP reads this once, when torch loads it.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
-
+META = "torch._meta_registrations"
+"""What operators do to tensors without data, where that is written in Python (0.5 s). Compiler,
+exporter and fake tensors import it through `_NEED_META`. torch's modules import each other in
+circles: whether the circle still closes where these wait is tried with each version of torch."""
+_DYNAMO = "torch._dynamo"
+_NEED_META = (_DYNAMO, "torch._decomp", "torch.export")
+_TORCH_VERSION = "2.13."
 _is_paused = False
 
 
@@ -56,15 +61,6 @@ def resume_collection() -> None:
         _is_paused = False
         gc.freeze()
         gc.enable()
-
-
-_DYNAMO = "torch._dynamo"
-META = "torch._meta_registrations"
-"""What operators do to tensors without data, where that is written in Python. Compiler, exporter
-and fake tensors import it through `_NEED_META`. torch's modules import each other in circles:
-whether the circle still closes where these wait has to be tried with each version of torch."""
-_NEED_META = (_DYNAMO, "torch._decomp", "torch.export")
-_TORCH_VERSION = "2.13."
 
 
 def _disable(*arguments: Any, **options: Any) -> Any:
@@ -118,9 +114,7 @@ def execute(name: str) -> None:
 
 class _LazyFinder(MetaPathFinder, Loader):
     """Finds the lazy modules and defers their execution by the loader in `spec.loader_state`.
-
-    Python's `LazyLoader` cannot leave single names out, and before 3.12 knows no threads.
-    """
+    (Python's `LazyLoader` cannot leave single names out, and before 3.12 knows no threads.)"""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -140,8 +134,7 @@ class _LazyFinder(MetaPathFinder, Loader):
         """Python makes it."""
 
     def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        assert spec is not None
+        spec: Any = module.__spec__
         spec.loader = module.__loader__ = spec.loader_state
         module.__dict__.pop("__path__", None)  # to import a submodule executes this one, too
         module.__class__ = _LazyModule
@@ -157,9 +150,7 @@ class _LazyModule(ModuleType):
     """A module that is executed when a name is read that it does not have yet."""
 
     def __getattr__(self, name: str) -> Any:
-        spec = self.__spec__
-        assert spec is not None
-        assert spec.loader is not None
+        spec: Any = self.__spec__
         if spec.name not in _started and name in _LAZY[spec.name]:
             return _LAZY[spec.name][name]
         with _lock:  # other threads wait until it is executed; this one reads on meanwhile

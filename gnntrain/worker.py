@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from dataclasses import asdict
 
 import platformdirs
 import torch
@@ -14,30 +14,26 @@ from gnntrain.build import (
     build_exchange,
     build_loaders,
     build_model,
-    build_server,
     build_task,
     context_of_role,
-    sampler_in_words,
 )
 from gnntrain.compute.products import product_note
-from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
-from gnntrain.config import Config
+from gnntrain.compute.selection import CPU_KERNELS, select
+from gnntrain.config.problems import as_typed
 from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
-from gnntrain.data.graph import Graph
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
-from gnntrain.loading.build import LoaderBuilder
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.loggers import build_loggers, restore_tables
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import counted
-from gnntrain.run_graph import rank_graph
-from gnntrain.run_store import model_signature, spread_warnings
+from gnntrain.run_store import model_signature, rank_graph, spread_warnings
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.node_classification import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
@@ -84,8 +80,13 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         task = build_task(config, graph)
         model = build_model(config, task, graph, context)
         if serves:  # `context` is that of the servers
+            # For evaluation, which reads each row once, a cache would be of no use.
+            features = config.features.model_copy(update={"cache_ratio": 0.0})
+            config = config.model_copy(update={"features": features})
             assert exchange is not None, "servers are asked"
-            loaders = build_server(config, task, model, graph, context, exchange)
+            loaders = build_loaders(config, task, model, graph, context, exchange)
+            if not isinstance(graph, PartitionedGraph):  # its evaluation reads the whole store
+                loaders = build_loaders(config, task, model, graph, context)
             evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
             resume_collection()
             num_trainers = everyone.world_size - context.world_size
@@ -99,9 +100,11 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         if job.checkpoint is not None:
             state = load_checkpoint(job.checkpoint) if reads else {}
             state = state if context.num_machines == 1 else context.broadcast(state)
-            initial = InitialWeights.saved_in(state)
+            saved = state.get("initial_weights")
+            initial = None if saved is None else InitialWeights(**saved)
         elif reads:
             initial = take_weights(config, model, graph)
+        plain_initial = None if initial is None else asdict(initial)
         loaders = build_loaders(config, task, model, graph, context, exchange)
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
@@ -120,131 +123,102 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             callbacks=callbacks,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
-            identity={
-                "config": plain,
-                "initial_weights": None if initial is None else initial.to_dict(),
-            },
+            identity={"config": plain, "initial_weights": plain_initial},
         )
         if state is not None:
             trainer.load_state(state, job.checkpoint or "")
         del state  # as large as the model and its optimiser
+        num_parameters, on_gpu = trainer.num_parameters, is_gpu(context.device)
         if context.is_main:
             restore_tables(run, trainer.result.records)
-            info = _info(job, run, graph, loaders, trainer, initial)
+            ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
+            if context.num_machines > 1:
+                ranks += f" on {context.num_machines} machines"
+            each, servers = " each" * (context.world_size > 1), config.distributed.servers
+            computing = [
+                f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
+                counted(servers, "server") if servers else "",
+                "" if job.kernels == CPU_KERNELS else str(job.kernels),
+                "" if on_gpu else product_note(config.trainer.precision),
+            ]
+            sampler = "full graph"
+            if config.sampler.name != "full":
+                sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
+            plan, result = trainer.loader.plan, trainer.result
+            info = RunInfo(
+                dataset=graph.dataset,
+                model=config.model.name,
+                num_nodes=graph.num_nodes,
+                num_edges=graph.num_edges,
+                num_features=graph.schema.num_features[graph.target],
+                num_classes=graph.num_classes,
+                num_parameters=num_parameters,
+                world_size=context.world_size,
+                device="; ".join(filter(None, computing)),
+                metric=graph.metric,
+                store_path=str(job.store),
+                store_reason=job.store_reason,
+                store_seconds=job.store_seconds,
+                sampler=sampler,
+                epochs=config.trainer.epochs,
+                steps_per_epoch=len(trainer.loader),
+                global_batch_size=min(plan.global_batch_size, len(plan.seeds)),
+                seed=config.trainer.seed,
+                run_dir=run.shown,
+                first_epoch=len(result.records) + 1,
+                best_epoch=result.best_epoch,
+                best_value=result.best.get("val", {}).get(graph.metric),
+                placement=loaders.why_placed,
+                label_kind=graph.task,
+                data=graph.summary,
+                initial_weights="" if initial is None else str(initial),
+                num_node_types=len(graph.nodes),
+                num_edge_types=len(graph.edges),
+                positive_class=positive_phrase(graph, config.task.positive_class),
+            )
             _log.info("initial weights: %s", info.initial_weights or "random")
             for listener in listeners:
                 listener.on_start(info)
-            name, reads_weights = config.model.name, model.needs.weight
-            unread = unread_edges(graph, name, reads_weights=reads_weights)
+            unread = unread_edges(graph, config.model.name, reads_weights=model.needs.weight)
             spreads, record = list[str](), run.store_record()
             if record is not None and record.learnt is not None:  # None: an older run goes on
                 spreads = spread_warnings(model_signature(run), config.dataset)
             for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()
-        _fit(job, run, graph, trainer, listeners, initial)
-
-
-def _fit(
-    job: Job,
-    run: RunDirectory,
-    graph: Graph,
-    trainer: Trainer,
-    listeners: Sequence[Listener],
-    initial: InitialWeights | None,
-) -> None:
-    """Train; rank 0 writes the summary in every case and passes it to the listeners."""
-    context = trainer.context
-    error: BaseException | None = None
-    peak = 0
-    try:
-        trainer.fit()
-        peak = sum(context.gather(peak_resident_bytes()))
-    except BaseException as caught:
-        # If another rank failed first, this is only the lost connection to it.
-        error, control = context.control.cause_of(caught), context.control
-        if control.stop_requested and not isinstance(error, RankLost):
-            error = caught
-        elif isinstance(error, KeyboardInterrupt) and control.is_abandoned:
-            error = RunError("Another rank failed.")
-        raise
-    finally:
-        if context.is_main:
-            summary = summarize(
-                job,
-                graph,
-                trainer.result,
-                error=error,
-                num_parameters=trainer.num_parameters,
-                world_size=context.world_size,
-                peak_rss=peak or peak_resident_bytes(),
-                peak_gpu=peak_memory(context.device),
-                initial_weights=None if initial is None else initial.to_dict(),
-                estimated=trainer.evaluator.estimated,
-            )
-            try:
-                run.write_summary(summary)
-            except RunError:
-                if error is None:  # the first of two errors is raised
-                    raise
-            finally:
-                for listener in listeners:
-                    listener.on_finish(summary)
-
-
-def _info(
-    job: Job,
-    run: RunDirectory,
-    graph: Graph,
-    loaders: LoaderBuilder,
-    trainer: Trainer,
-    initial: InitialWeights | None,
-) -> RunInfo:
-    config, plan = job.config, trainer.loader.plan
-    return RunInfo(
-        dataset=graph.dataset,
-        model=config.model.name,
-        num_nodes=graph.num_nodes,
-        num_edges=graph.num_edges,
-        num_features=graph.schema.num_features[graph.target],
-        num_classes=graph.num_classes,
-        num_parameters=trainer.num_parameters,
-        world_size=trainer.context.world_size,
-        device=_devices_in_words(trainer.context, config, job.kernels),
-        metric=graph.metric,
-        store_path=str(job.store),
-        store_reason=job.store_reason,
-        store_seconds=job.store_seconds,
-        sampler=sampler_in_words(config, loaders),
-        epochs=config.trainer.epochs,
-        steps_per_epoch=len(trainer.loader),
-        global_batch_size=min(plan.global_batch_size, len(plan.seeds)),
-        seed=config.trainer.seed,
-        run_dir=run.shown,
-        first_epoch=len(trainer.result.records) + 1,
-        best_epoch=trainer.result.best_epoch,
-        best_value=trainer.result.best.get("val", {}).get(graph.metric),
-        placement=loaders.why_placed,
-        label_kind=graph.task,
-        data=graph.summary,
-        initial_weights="" if initial is None else str(initial),
-        num_node_types=len(graph.nodes),
-        num_edge_types=len(graph.edges),
-        positive_class=positive_phrase(graph, config.task.positive_class),
-    )
-
-
-def _devices_in_words(context: DistributedContext, config: Config, kernels: KernelChoice) -> str:
-    on_gpu = is_gpu(context.device)
-    ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
-    if context.num_machines > 1:
-        ranks += f" on {context.num_machines} machines"
-    each = " each" if context.world_size > 1 else ""
-    servers = config.distributed.servers
-    notes = [
-        counted(servers, "server") if servers else "",
-        "" if kernels == CPU_KERNELS else str(kernels),
-        "" if on_gpu else product_note(config.trainer.precision),
-    ]
-    threads = f"{counted(torch.get_num_threads(), 'thread')}{each}"
-    return "; ".join([f"{ranks}, {threads}", *filter(None, notes)])
+        # Rank 0 writes the summary in every case and passes it to the listeners.
+        error: BaseException | None = None
+        peak = 0
+        try:
+            trainer.fit()
+            peak = sum(context.gather(peak_resident_bytes()))
+        except BaseException as caught:
+            # If another rank failed first, this is only the lost connection to it.
+            error, control = context.control.cause_of(caught), context.control
+            if control.stop_requested and not isinstance(error, RankLost):
+                error = caught
+            elif isinstance(error, KeyboardInterrupt) and control.is_abandoned:
+                error = RunError("Another rank failed.")
+            raise
+        finally:
+            if context.is_main:
+                summary = summarize(
+                    job,
+                    graph,
+                    trainer.result,
+                    error=error,
+                    num_parameters=num_parameters,
+                    world_size=context.world_size,
+                    peak_rss=peak or peak_resident_bytes(),
+                    peak_gpu=peak_memory(context.device),
+                    initial_weights=plain_initial,
+                    estimated=trainer.evaluator.estimated,
+                )
+                try:
+                    run.write_summary(summary)
+                except RunError:
+                    if error is None:  # the first of two errors is raised
+                        raise
+                finally:
+                    for listener in listeners:
+                        listener.on_finish(summary)

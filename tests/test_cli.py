@@ -22,7 +22,7 @@ from gnntrain.commands import COMMANDS
 from gnntrain.commands.parsing import parse
 from gnntrain.config import Config
 from gnntrain.errors import Diverged, RankLost, RunError, UserError
-from gnntrain.reporting.run_lookup import RunPlace
+from gnntrain.reporting.rundir import RunPlace
 from tests.report.samples import write_run
 from tests.sweep.threads import ThreadProcess
 

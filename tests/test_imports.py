@@ -40,7 +40,6 @@ FLOORS = [
     ["reporting"],
     ["selfcheck"],
     ["build", "job", "run_store", "restarts"],
-    ["run_graph"],
     ["init_from"],
     ["worker", "failures", "inference", "joint_run"],
     ["run", "results", "report"],

@@ -95,16 +95,14 @@ GROUPS_OF_1 = "9:memory:/docker/abc\n5:cpu,cpuacct:/docker/abc\n"
     [(VERSION_1, GROUPS_OF_1), (VERSION_2, "0::/\n"), (BESIDE_VERSION_1, "1:pids:/\n0::/\n")],
 )
 def test_both_versions_of_control_groups_are_read(
-    files: Mapping[str, str], groups: str, tmp_path: Path
+    files: Mapping[str, str], groups: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cgroups, own = mounted(tmp_path, files, groups)
-    assert container(cgroups, own) == Container(1536 * MIB, 768 * MIB, 0.5, kills=2)
+    mount(tmp_path, files, groups, monkeypatch)
+    assert container() == Container(1536 * MIB, 768 * MIB, 0.5, kills=2)
 
 
 def test_an_unlimited_group_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cgroups, own = mounted(tmp_path, UNLIMITED, f"{GROUPS_OF_1}0::/\n")
-    monkeypatch.setattr(limits, "_CGROUPS", cgroups)
-    monkeypatch.setattr(limits, "_OWN_CGROUP", own)
+    mount(tmp_path, UNLIMITED, f"{GROUPS_OF_1}0::/\n", monkeypatch)
     assert limits.total_memory() == psutil.virtual_memory().total
     assert limits.available_cores() == len(limits.core_numbers())
 
@@ -121,10 +119,13 @@ def test_as_many_threads_start_as_a_quota_gives_whole_cores(
     assert LaunchPlan.of(Config()).threads == threads
 
 
-def mounted(folder: Path, files: Mapping[str, str], groups: str) -> tuple[Path, Path]:
+def mount(
+    folder: Path, files: Mapping[str, str], groups: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in files.items():
         path = folder / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (folder / "self").write_text(groups)
-    return folder / "cgroup", folder / "self"
+    monkeypatch.setattr(limits, "_CGROUPS", folder / "cgroup")
+    monkeypatch.setattr(limits, "_OWN_CGROUP", folder / "self")

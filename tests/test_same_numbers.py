@@ -26,8 +26,7 @@ from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.joint_run import compare_stores
 from gnntrain.run import evaluate, prepare_store, resume, train
-from gnntrain.run_graph import open_graph, rank_graph
-from gnntrain.run_store import ModelSignature, record_of
+from gnntrain.run_store import ModelSignature, open_graph, rank_graph, record_of
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.distributed.exchanges import exchanges

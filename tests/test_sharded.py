@@ -33,7 +33,8 @@ def test_one_process_evaluates_what_several_gpus_trained(
     keys = RunDirectory.open(tmp_path / "run").config()
     keys["distributed"]["graph"] = "replicated"
     keys["features"]["placement"], keys["sampler"]["backend"] = placement, "triton"
-    assert set(load_best(tmp_path / "run", config=from_dict(keys)).evaluate()[0]) == {
+    best = load_best(tmp_path / "run", config=from_dict(keys))
+    assert set(best.evaluator().evaluate(best.model)) == {
         "train",
         "val",
         "test",

@@ -26,8 +26,14 @@ from gnntrain.app.sources import Sources, search_path, store_schema
 from gnntrain.config import Config, Problem, RunConfig, from_dict
 from gnntrain.config.problems import ConfigError
 from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
-from gnntrain.reporting.run_lookup import RunPlace, is_run, planned_run, planned_sweep
-from gnntrain.reporting.rundir import explained, occupied
+from gnntrain.reporting.rundir import (
+    RunPlace,
+    explained,
+    is_run,
+    occupied,
+    planned_run,
+    planned_sweep,
+)
 
 RUN_DIR_RESOLVER = "gnntrain.run_dir"
 _HYDRAS_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")

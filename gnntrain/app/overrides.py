@@ -20,8 +20,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 
 from gnntrain.config import Config, FilesConfig, PluginConfig
-from gnntrain.config.mistakes import UNKNOWN, section_class
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.config.section import UNKNOWN, section_class
 from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import bracket_depth, key_lines, read_yaml
 from gnntrain.groups import GROUPS

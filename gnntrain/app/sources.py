@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app.overrides import Groups, parse_override
-from gnntrain.config import BuiltinConfig, Config, MLflowConfig, PluginConfig, WandBConfig
+from gnntrain.config import BuiltinConfig, Config, MLflowConfig, WandBConfig
 from gnntrain.config.problems import Problem, did_you_mean
 from gnntrain.config.published import DATASET_NAMES, PUBLISHED
 from gnntrain.config.yaml_files import read_yaml
@@ -102,11 +102,10 @@ def store_schema() -> None:
     `dataset/_published`; `trainer/_keys` where all options of a group have the same ones."""
     store, groups = ConfigStore.instance().store, config_groups()
     for group, section in Config():
-        if group in Config.variants:
+        if group in Config.named:
             for name in groups[group] if group != "dataset" else _OWN_KEYS:
-                kind = Config.variants[group].choose({"name": name})
-                keys = kind.model_validate({} if kind is PluginConfig else {"name": name})
-                store(f"_{name}", keys.model_dump(mode="json"), group)
+                config = Config.model_validate({group: {"name": name}}, context={"saved": True})
+                store(f"_{name}", getattr(config, group).model_dump(mode="json"), group)
         elif group != "logger":
             store("_keys", section.model_dump(mode="json"), group)
     published = BuiltinConfig(name="reddit")  # which has no defaults of its own

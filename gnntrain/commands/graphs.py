@@ -162,7 +162,7 @@ def _listed(kind: str | None, folder: Path | None) -> Iterator[Section]:
     from gnntrain.config import DatasetConfig
     from gnntrain.data.stores import find_stores, stores_folder
     from gnntrain.inventory import datasets, models, runs, stores
-    from gnntrain.reporting.run_lookup import RUNS
+    from gnntrain.reporting.rundir import RUNS
     from gnntrain.reporting.tables import Section, rows
     from gnntrain.reporting.text import shown_path
 

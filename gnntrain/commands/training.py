@@ -192,7 +192,7 @@ def _resume(arguments: Namespace) -> int:
         return run_hydra([*begun.overrides, *hydras], ["--multirun"], begun.sources, forced=True)
 
     from gnntrain.app import recompose_config
-    from gnntrain.reporting.run_lookup import RUNS, is_run, run_directories
+    from gnntrain.reporting.rundir import RUNS, is_run, run_directories
     from gnntrain.reporting.text import shown_path
 
     # A folder that is neither a run nor a sweep of ours, but has runs below it.

@@ -56,7 +56,7 @@ class DistributedContext:
         machines = [self.machines[rank] for rank in ranks] if self.machines else []
         numbers = {machine: i for i, machine in enumerate(dict.fromkeys(machines))}
         limit = timedelta(seconds=timeout)  # torch's default is half an hour
-        group = dist.new_group(list(ranks), limit)
+        group = dist.new_group(list(ranks), limit) if len(ranks) < self.world_size else self.group
         by_machine = [
             dist.new_group([rank for rank in ranks if self.machines[rank] == machine], limit)
             for machine in (numbers if len(numbers) > 1 else ())

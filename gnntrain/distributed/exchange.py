@@ -8,9 +8,10 @@ threads of their own. So ranks need not be in step with each other.
         answers = exchange.call("rows", {0: [ids_of_0], 1: [ids_of_1]})
         [rows] = answers[1]
 
-All connections are opened at the start, then the ports are closed. A message is the bytes of its
-head (u32, little endian), the head in JSON, and the arrays' own bytes in C order. Nothing that
-arrives names code or is run: neither pickle nor object arrays.
+All connections are opened at the start, by whoever sends the run's token, then the ports are
+closed. (`multiprocessing.connection` knows neither IPv6 nor a time limit.) A message is the bytes
+of its head (u32, little endian), the head in JSON, and the arrays' own bytes in C order. Nothing
+that arrives names code or is run: neither pickle nor object arrays.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ Lane = dict[int, socket.socket]
 """A connection to each owner, by its number. One call at a time uses it."""
 
 _HEAD_BYTES = struct.Struct("<I")
-_NONCE_BYTES = 32
+_TOKEN_BYTES = 32
+_KNOWN = b"\x06"  # the answer to the token
 _BACKLOG = 512
 _JOIN_SECONDS = 5.0
 
@@ -75,7 +77,8 @@ def open_exchange(
     Raises:
         RunError: This rank cannot listen at `host`, or does not reach an owner.
     """
-    token = context.broadcast(secrets.token_bytes(32))
+    # Rank 0 passes it on without encryption, as each rank then does.
+    token = context.broadcast(secrets.token_bytes(_TOKEN_BYTES))
     exchange = Exchange(context, owners, token, timeout)
     try:
         exchange.connect(context.gather(exchange.listen(host)), num_lanes)
@@ -107,11 +110,9 @@ class Exchange:
     ) -> None:
         self.num_owners = len(owners)
         self.owner = next((o for o, ranks in enumerate(owners) if context.rank in ranks), None)
-        self._context = context
+        self._context, self._token, self._timeout = context, token, timeout
         place = context.rank - context.machine_ranks[0]
         self._asked = [ranks[place % len(ranks)] for ranks in owners]  # by owner
-        self._token = token
-        self._timeout = timeout
         self._addresses: Sequence[tuple[str, int]] = ()
         self._listening: socket.socket | None = None
         self._lanes: SimpleQueue[Lane] = SimpleQueue()
@@ -140,11 +141,7 @@ class Exchange:
         return host, self._listening.getsockname()[1]
 
     def connect(self, addresses: Sequence[tuple[str, int]], num_lanes: int) -> None:
-        """Connect to every owner.
-
-        Args:
-            addresses: The address of each rank.
-            num_lanes: See `open_exchange`.
+        """Connect to every owner, `num_lanes` times; `addresses` are of each rank.
 
         Raises:
             RunError: An owner is out of reach, or does not know the token.
@@ -158,7 +155,9 @@ class Exchange:
                     lane[owner] = socket.create_connection(address, self._timeout)
                     self._connections.append(lane[owner])
                     _limit(lane[owner], self._timeout)
-                    _prove(lane[owner], self._token, b"caller", b"owner")
+                    lane[owner].sendall(self._token)
+                    if _read(lane[owner], 1) != _KNOWN:
+                        raise ConnectionRefusedError("it does not know this run's token")
                 except OSError as error:
                     raise RunError(
                         f"{self._words(owner)} is out of reach of rank {self._context.rank}: "
@@ -208,12 +207,8 @@ class Exchange:
     # -- answering
 
     def serve(self, name: str, answer: Answer) -> None:
-        """Answer calls of `name` from now on. Calls that came before have waited.
-
-        Args:
-            name: Not served yet.
-            answer: Its exception reaches the caller as a RunError with the message.
-        """
+        """Answer calls of `name`, which is not served yet, from now on; also those that have come
+        before. An exception of `answer` reaches the caller as a RunError with the message."""
         with self._changed:
             assert name not in self._services, name
             self._services[name] = answer
@@ -256,7 +251,9 @@ class Exchange:
         try:
             with connection:
                 _limit(connection, self._timeout)
-                _prove(connection, self._token, b"owner", b"caller")
+                if not hmac.compare_digest(_read(connection, _TOKEN_BYTES), self._token):
+                    raise ConnectionRefusedError("a stranger")
+                connection.sendall(_KNOWN)
                 _limit(connection, 0)  # a caller may ask nothing for hours
                 while True:
                     name, arguments = _receive(connection)
@@ -266,7 +263,8 @@ class Exchange:
                         _log.debug("exchange: '%s' failed", name, exc_info=True)
                         kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
                         message = _encoded([f"{kind}{error}", may_mend(error)], [])
-                    _send(connection, message)
+                    for buffer in message:
+                        connection.sendall(buffer)
         except Exception as error:  # a stranger; or a caller that ends, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
 
@@ -291,43 +289,37 @@ class Exchange:
             RunError: An owner has gone, does not answer within `timeout`, or has failed to answer.
         """
         answers: dict[int, list[AnyArray]] = {}
+        others = [owner for owner in arguments if owner != self.owner]
         lane = self._lanes.get()
+        at: int | None = None  # the owner whose connection is used
         try:
-            others = [owner for owner in arguments if owner != self.owner]
-            for owner in others:
-                with self._naming(owner, name):
-                    _send(lane[owner], _encoded(name, arguments[owner]))
+            for at in others:
+                for buffer in _encoded(name, arguments[at]):
+                    lane[at].sendall(buffer)
+            at = None
             if self.owner is not None and self.owner in arguments:
                 answers[self.owner] = self._answer(name, list(arguments[self.owner]))
-            for owner in others:
-                with self._naming(owner, name):
-                    failure, answers[owner] = _receive(lane[owner])
+            for at in others:
+                failure, answers[at] = _receive(lane[at])
                 if failure is not None:
                     text, is_transient = failure
                     kind = TransientError if is_transient else RunError
-                    raise kind(f"{self._words(owner)} failed to answer '{name}': {text}")
-        except BaseException:
+                    raise kind(f"{self._words(at)} failed to answer '{name}': {text}")
+        except BaseException as error:
             for connection in lane.values():  # answers may be under way in them
                 connection.close()
-            raise
-        finally:
-            self._lanes.put(lane)
-        return {owner: answers[owner] for owner in arguments}
-
-    @contextlib.contextmanager
-    def _naming(self, owner: int, name: str) -> Iterator[None]:
-        """Raises RankLost with the owner's rank, machine and address for its lost connection."""
-        try:
-            yield
-        except OSError as error:
+            if at is None or not isinstance(error, OSError):
+                raise
             if self._is_closed:
                 raise RunError(f"'{name}' was called while the exchange was closed.") from error
             what, hint = f"was lost during '{name}': {error.strerror or error}", None
             if isinstance(error, BlockingIOError):  # see `_limit`
                 what = f"has not answered '{name}' for {self._timeout:g} s"
                 hint = "If it only needs more time, raise distributed.timeout."
-            text = f"{self._words(owner)} {what}."
-            raise RankLost(text, hint, ranks=[self._asked[owner]]) from error
+            raise RankLost(f"{self._words(at)} {what}.", hint, ranks=[self._asked[at]]) from error
+        finally:
+            self._lanes.put(lane)
+        return {owner: answers[owner] for owner in arguments}
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:
@@ -343,26 +335,8 @@ def _limit(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _prove(connection: socket.socket, token: bytes, side: bytes, other_side: bytes) -> None:
-    """Prove to each other that both ends know the token.
-
-    Raises:
-        OSError: The other end does not.
-    """
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    connection.sendall(nonce)
-    other = _read(connection, _NONCE_BYTES)
-    connection.sendall(hmac.digest(token, side + nonce + other, "sha256"))
-    expected = hmac.digest(token, other_side + other + nonce, "sha256")
-    if not hmac.compare_digest(_read(connection, len(expected)), expected):
-        raise ConnectionRefusedError("what is there does not know this run's token")
-
-
 def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
-    """A message as buffers: the arrays' own memory where it is contiguous.
-
-    Args:
-        head: Plain data.
+    """A message of a plain head and arrays as buffers: these' own memory where it is contiguous.
 
     Raises:
         TypeError: An array is not of bool, integers or floating point.
@@ -372,15 +346,6 @@ def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
     text = json.dumps([head, described]).encode()
     buffers = [memoryview(_HEAD_BYTES.pack(len(text)) + text)]
     return buffers + [array.reshape(-1).view(np.uint8).data for array in arrays]
-
-
-def _send(connection: socket.socket, buffers: list[memoryview]) -> None:
-    while buffers:
-        sent = connection.sendmsg(buffers)
-        while buffers and sent >= len(buffers[0]):
-            sent -= len(buffers.pop(0))
-        if buffers:
-            buffers[0] = buffers[0][sent:]
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:

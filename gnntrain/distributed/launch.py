@@ -7,9 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,10 +30,10 @@ from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank
 from gnntrain.distributed.tcp_store import (
     LOOPBACK,
     StoreAddress,
-    check_loopback,
+    listen,
     serve_store,
 )
-from gnntrain.errors import Interrupted, RankLost, UserError, signal_of
+from gnntrain.errors import Interrupted, RankLost, RunError, UserError, signal_of
 from gnntrain.limits import available_cores
 from gnntrain.startup import resume_collection
 
@@ -44,8 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
+_CHECK_SECONDS = 10.0
 _CONNECT_SECONDS = 20.0
-_DECISIONS = "decisions"
 
 Worker = Callable[[DistributedContext, Any], None] | str
 
@@ -74,12 +72,10 @@ class LaunchPlan:
 
     @property
     def use_gpus(self) -> bool:
-        """Whether each rank has a GPU."""
         return self.device != "cpu"
 
     @property
     def num_trainers(self) -> int:
-        """How many ranks train."""
         return self.world_size - self.servers
 
     @property
@@ -107,16 +103,13 @@ class LaunchPlan:
             rendezvous.wait_at_most(keys.timeout)
             launched, name = rendezvous.launched, socket.gethostname()
             device = rendezvous.gather("device", device)[0]
-            if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
-                hint = f"Start the program by `torchrun --nproc-per-node {num_ranks}`."
-                if launched.launcher == "submitit":
-                    hint = f"Set hydra.launcher.tasks_per_node={num_ranks}: each task is a rank."
-                raise UserError(
-                    f"{launched.launcher} has started one process on {name}, which is to have "
-                    f"{num_ranks} ranks.",
-                    hint,
-                )
             machines, threads = rendezvous.machines, rendezvous.cores
+            if launched.local_rank is None and num_ranks > 1:  # see `processes.run_ranks`
+                how = f"Start the program by `torchrun --nproc-per-node {num_ranks}`."
+                if launched.launcher == "submitit":
+                    how = f"Set hydra.launcher.tasks_per_node={num_ranks}: each task is a rank."
+                what = f"{launched.launcher} has started one process on {name}, which is to have "
+                raise UserError(f"{what}{num_ranks} ranks.", how)
             num_ranks = len(machines)
             if device == "mps" and num_ranks > 1:
                 raise UserError(
@@ -126,11 +119,10 @@ class LaunchPlan:
             if device != "cpu":
                 if not devices.num_gpus(device):
                     raise UserError(
-                        f"torch sees no GPU on {name}, where {launched.launcher} has started a "
-                        "rank.",
+                        f"torch sees no GPU on {name}, for a rank of {launched.launcher}.",
                         "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0.",
                     )
-                own = gpu_address(_gpu_of(device, launched.local_rank or 0))
+                own = gpu_address(_device(device, launched.local_rank or 0))
                 refuse_shared_gpus(rendezvous.gather("gpu", own), machines)
         if keys.servers and device != "cpu":
             raise UserError(
@@ -144,15 +136,6 @@ class LaunchPlan:
             )
         threads = keys.threads or threads
         return cls(num_ranks, device, threads, keys.timeout, machines, keys.servers, keys.grace)
-
-
-def _gpu_of(device: str, local_rank: int) -> torch.device:
-    """A rank's GPU among those that torch sees.
-
-    A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
-    `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
-    """
-    return torch.device(device, local_rank % max(1, devices.num_gpus(device)))
 
 
 def launch(
@@ -183,11 +166,18 @@ def launch(
         Interrupted: After SIGINT, SIGTERM or SIGHUP to any process of the run; all ranks have
             ended, those that trained after the same step.
     """
-    if rendezvous is not None:
-        return _run_here(worker, payload, plan, rendezvous.control, rendezvous)
-    if plan.world_size == 1 and in_process:
-        return _run_here(worker, payload, plan, RunControl())
-    check_loopback()
+    if rendezvous is not None or (plan.world_size == 1 and in_process):
+        return _run_here(worker, payload, plan, rendezvous)
+    try:
+        with listen(LOOPBACK) as listener:
+            socket.create_connection(listener.getsockname(), _CHECK_SECONDS).close()
+    except OSError as error:  # ranks would retry for minutes
+        raise RunError(
+            "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "
+            f"{error.strerror or error}.",
+            "Bring it up (`ip link set lo up`; containers often leave it down), or train with one "
+            "rank.",
+        ) from error
     # Served by this process, so that the error of a failed rank outlives the rank.
     served = serve_store(plan.world_size, plan.timeout)
     control = RunControl(served, rank=None)
@@ -210,23 +200,21 @@ def launch(
 
 
 def _run_here(
-    worker: Worker,
-    payload: Any,
-    plan: LaunchPlan,
-    control: RunControl,
-    rendezvous: Rendezvous | None = None,
+    worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous | None
 ) -> None:
     """Be a rank in this process: the only one, or that as which a launcher has started it."""
-    host, local_rank, store = LOOPBACK, 0, None
+    control, host, local_rank, store = RunControl(), LOOPBACK, 0, None
     if rendezvous is not None:
-        host, store = rendezvous.host, rendezvous.address
+        control, host, store = rendezvous.control, rendezvous.host, rendezvous.address
         local_rank = rendezvous.launched.local_rank or 0
+    kept = devices.generator_kept(_device(plan.device, local_rank))
     try:
-        reporting = nullcontext() if rendezvous is None else control.reporting_failure()
-        with forward_to(control), reporting, devices.generator_kept(_device(plan, local_rank)):
+        with forward_to(control), kept:
             _run(worker, payload, plan, control, local_rank, host, store)
     except BaseException as error:
         cause = control.cause_of(error)
+        if rendezvous is not None and isinstance(cause, Exception):
+            control.report_failure(cause)  # before the others lose their connections
         if control.stop_requested and not isinstance(cause, RankLost):
             if rendezvous is None and isinstance(error, Exception):
                 _log.warning("While the run was being stopped: %s", error)
@@ -270,7 +258,8 @@ def _run(
     """Meet the other ranks, if there are some, and call the worker."""
     control.grace, control.timeout = plan.grace, plan.timeout
     torch.set_num_threads(plan.threads)
-    rank, device = control.rank or 0, _device(plan, local_rank)
+    rank, device = control.rank or 0, _device(plan.device, local_rank)
+    devices.set_current(device)
     context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
     if plan.world_size > 1 and address is not None:
         with control.waiting():
@@ -278,13 +267,11 @@ def _run(
             # Rank 0 serves a store for the decisions, on which ranks agree also without the parent.
             if rank == 0:
                 control.decisions = served = serve_store(plan.world_size, plan.timeout, host)
-                store.set(_DECISIONS, f"{served.port} {host}")
+                store.set("decisions", f"{served.port} {host}")
             else:
-                port, main = store.get(_DECISIONS).decode().split()
+                port, main = store.get("decisions").decode().split()
                 control.decisions = StoreAddress(main, int(port)).connect(plan.timeout)
-            # torch's own time limit is half an hour.
-            group = init_process_group(context, store, timedelta(seconds=plan.timeout))
-            context = replace(context, machine_group=group)
+            context = init_process_group(context, store, plan.timeout)
     if isinstance(worker, str):
         module, _, name = worker.partition(":")
         worker = cast(Callable[..., None], getattr(importlib.import_module(module), name))
@@ -294,9 +281,12 @@ def _run(
         dist.destroy_process_group()
 
 
-def _device(plan: LaunchPlan, local_rank: int) -> torch.device:
-    if not plan.use_gpus:
+def _device(kind: str, local_rank: int) -> torch.device:
+    """A rank's device: of GPUs one of those that torch sees.
+
+    A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
+    `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
+    """
+    if kind == "cpu":
         return torch.device("cpu")
-    device = _gpu_of(plan.device, local_rank)
-    devices.set_current(device)
-    return device
+    return torch.device(kind, local_rank % max(1, devices.num_gpus(kind)))

@@ -17,12 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from gnntrain.distributed.launchers import STARTED_BY
 from gnntrain.distributed.run_control import (
     SYNC_SECONDS,
     CollectiveTimeout,
@@ -55,17 +56,15 @@ _MEMORY_HINT = (
     "The system kills a process when memory runs out: lower trainer.batch_size, sampler.fan_outs "
     "or the number of ranks."
 )
+_SILENCE_HINT = (
+    "A process is stopped or hangs, or a machine or the network between them has gone. Raise "
+    "distributed.timeout if a step may take longer."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """The ranks of a run, and the machines that they are on.
-
-    Attributes:
-        machines: The number of each rank's machine, ascending from 0; empty: all are on this one.
-        hosts: Name and address of each machine, as in "gnn2, 10.77.0.2".
-        logs: The folder of the ranks' logs.
-    """
+class Roster(NamedTuple):
+    """The ranks of a run: the number of each one's machine, ascending from 0 (empty: all are on
+    this one), name and address of each machine, as in "gnn2, 10.77.0.2", and the folder of logs."""
 
     machines: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -82,36 +81,27 @@ class Roster:
             words.append(name + where)
         return " and ".join(words)
 
-    def ended(self, ranks: Sequence[int], places: Sequence[Progress] = ()) -> RankLost:
-        """The error that names ranks that have ended, and where the first was, if that is known."""
-        where = f", after {_where(places[0])}" if places else ""
-        return self._lost(ranks, f"ended without a word{where}", _MEMORY_HINT)
-
-    def unanswered(
-        self, ranks: Sequence[int], timeout: float, places: Sequence[Progress] = ()
+    def lost(
+        self, ranks: Sequence[int], seen: Sequence[Progress] = (), timeout: float | None = None
     ) -> RankLost:
-        """The error that names ranks for which others have waited in vain, and where they were, if
-        that is known."""
-        steps = " and ".join(dict.fromkeys(map(_where, places)))
-        return self._lost(
-            ranks,
-            f"not answered for {timeout:g} s" + (f", since {steps}" if steps else ""),
-            "A process is stopped or hangs, or a machine or the network between them has gone. "
-            "Raise distributed.timeout if a step may take longer.",
-        )
-
-    def _lost(self, ranks: Sequence[int], has: str, hint: str) -> RankLost:
-        name = self.named(ranks)
+        """The error that names ranks: others have waited `timeout` seconds for them; None: they
+        have ended. `seen` has where each rank was."""
+        steps = []
+        for place in (seen[rank] for rank in ranks if seen):
+            evaluation = "the evaluation after " * (place.phase == Phase.EVALUATING)
+            is_starting = place.phase == Phase.STARTING
+            steps.append("its start" if is_starting else f"{evaluation}step {place.step}")
+        where, name = " and ".join(dict.fromkeys(steps)), self.named(ranks)
+        what, hint = "ended without a word" + f", after {where}" * bool(where), _MEMORY_HINT
+        if timeout is not None:
+            what = f"not answered for {timeout:g} s" + f", since {where}" * bool(where)
+            hint = _SILENCE_HINT
         have = "have" if " and " in name else "has"
-        hint += f" Its log is {self.logs}/rank_{ranks[0]}.log."
-        return RankLost(f"{name[0].upper()}{name[1:]} {have} {has}.", hint, ranks)
-
-
-def _where(place: Progress) -> str:
-    if place.phase == Phase.STARTING:
-        return "its start"
-    evaluation = "the evaluation after " if place.phase == Phase.EVALUATING else ""
-    return f"{evaluation}step {place.step}"
+        return RankLost(
+            f"{name[0].upper()}{name[1:]} {have} {what}.",
+            f"{hint} Its log is {self.logs}/rank_{ranks[0]}.log.",
+            ranks,
+        )
 
 
 class Watch:
@@ -160,14 +150,15 @@ class Watch:
         finally:
             self._over.set()
             thread.join()
-            self._control.end()
+            self._control.enter(Phase.ENDED)
 
     def _run(self) -> None:
         control, over = self._control, self._over
         parent, pid = multiprocessing.parent_process(), os.getppid()
-        is_torchruns = "TORCHELASTIC_RUN_ID" in os.environ  # other launchers may leave it alone
+        # Other launchers than torchrun may leave a process alone.
+        has_parent = not {"TORCHELASTIC_RUN_ID", STARTED_BY}.isdisjoint(os.environ)
         while not over.wait(SYNC_SECONDS) and not control.is_abandoned:
-            if not parent.is_alive() if parent else is_torchruns and os.getppid() != pid:
+            if not parent.is_alive() if parent else has_parent and os.getppid() != pid:
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
                     over.wait(step_seconds(control.grace, signal.SIGTERM))
@@ -224,58 +215,52 @@ class Watch:
     def lost(self) -> RankLost | None:
         """The ranks from which nothing has come for `timeout` seconds, or rank 0, whose store has
         gone; None: there is none."""
-        if isinstance(self._control.lost_store, StoreTimeout):
-            return self._roster.unanswered([0], self.timeout)
-        if self._control.lost_store is not None:
-            return self._roster.ended([0])
+        if (error := self._control.lost_store) is not None:
+            is_silent = isinstance(error, StoreTimeout)
+            return self._roster.lost([0], timeout=self.timeout if is_silent else None)
         silent = self._silent(self.timeout)
-        return self._unanswered(silent) if silent else None
+        return self._roster.lost(silent, self._seen, self.timeout) if silent else None
+
+    def _silent(self, seconds: float) -> list[int]:
+        silent = [n for n, silence in enumerate(self._silence) if silence >= seconds]
+        return [n for n in silent if self._seen[n].phase != Phase.ENDED]
 
     def cause(self, error: BaseException) -> GnntrainError | None:
         """The failure of another rank behind `error`: it has reported it, or is silent; None: there
         is none. Where others may be the cause this looks for some seconds who is silent."""
-        if self._failure is None:
-            self._failure = self._find_cause(error)
-            if self._failure is not None:
-                self._control.report_failure(self._failure)
-        return self._failure
-
-    def _find_cause(self, error: BaseException) -> GnntrainError | None:
+        if self._failure is not None:
+            return self._failure
         control = self._control
         is_others = control.failed_waiting or isinstance(error, RankLost | CollectiveTimeout)
         if isinstance(error, KeyboardInterrupt):
             # torchrun ends the ranks beside one that was killed: they ask the whole run to end.
             is_others = control.is_stopped_elsewhere and control.is_starting
         self._watches_all |= is_others
-        failure, deadline = None, time.monotonic() + _OBSERVE_SECONDS * is_others
-        while control.lost_store is None and (failure := control.first_failure()) is None:
-            if time.monotonic() >= deadline:
-                break
+        deadline = time.monotonic() + _OBSERVE_SECONDS * is_others
+        failure = control.first_failure()
+        while control.lost_store is None and failure is None and time.monotonic() < deadline:
             time.sleep(SYNC_SECONDS)
             self._tick()
+            failure = control.first_failure()
         if control.lost_store is not None:
-            return self.lost()
-        if failure is not None or not is_others:
-            return failure
-        # The exchange tells a time-out as a RankLost.
-        is_late = is_timeout(error) or isinstance(error, CollectiveTimeout)
-        is_late |= isinstance(error, RankLost) and isinstance(
-            error.__cause__, TimeoutError | BlockingIOError
-        )
-        if silent := self._silent(_SILENT_SECONDS):
-            places = [self._seen[n] for n in silent]
-            return self._unanswered(silent) if is_late else self._roster.ended(silent, places)
-        # Others wait for ranks that give signs of life.
-        computing = [n for n, place in enumerate(self._seen) if not place.is_waiting]
-        is_hanging = is_timeout(error) and 0 < len(computing) < len(self._seen)
-        return self._unanswered(computing) if is_hanging else None
-
-    def _silent(self, seconds: float) -> list[int]:
-        silent = [n for n, silence in enumerate(self._silence) if silence >= seconds]
-        return [n for n in silent if self._seen[n].phase != Phase.ENDED]
-
-    def _unanswered(self, ranks: Sequence[int]) -> RankLost:
-        return self._roster.unanswered(ranks, self.timeout, [self._seen[n] for n in ranks])
+            failure = self.lost()
+        elif failure is None and is_others:
+            is_late = is_timeout(error) or isinstance(error, CollectiveTimeout)
+            # The exchange tells a time-out as a RankLost.
+            is_late |= isinstance(error, RankLost) and isinstance(
+                error.__cause__, TimeoutError | BlockingIOError
+            )
+            silent = self._silent(_SILENT_SECONDS)
+            computing = [n for n, place in enumerate(self._seen) if not place.is_waiting]
+            if silent:
+                failure = self._roster.lost(silent, self._seen, self.timeout if is_late else None)
+            elif is_timeout(error) and 0 < len(computing) < len(self._seen):
+                # All give signs of life: the others wait for these.
+                failure = self._roster.lost(computing, self._seen, self.timeout)
+        if failure is not None:
+            control.report_failure(failure)
+        self._failure = failure
+        return failure
 
 
 class Supervisor:
@@ -283,18 +268,13 @@ class Supervisor:
     signal requests it. They wait for each other in a collective for `timeout` seconds."""
 
     def __init__(
-        self,
-        processes: Sequence[BaseProcess],
-        control: RunControl,
-        log_dir: Path,
-        timeout: float,
+        self, processes: Sequence[BaseProcess], control: RunControl, log_dir: Path, timeout: float
     ) -> None:
         self._processes, self._control, self._timeout = processes, control, timeout
         self._roster = Roster(logs=str(log_dir))
-        control.is_writing = lambda: self._is_writing
-        self._began = time.monotonic()
+        self._began, self._kills = time.monotonic(), container().kills
         self._is_writing = False
-        self._kills = container().kills
+        control.is_writing = lambda: self._is_writing
 
     def watch(self) -> None:
         """Wait for all ranks. No rank is running when this returns or raises.
@@ -320,7 +300,9 @@ class Supervisor:
                     return self._stop(signals.pop())
                 self._fail(failed)
         finally:
-            self._kill()  # at once after a second Ctrl-C
+            for process in self._processes:  # at once after a second Ctrl-C
+                process.kill()
+                process.join()
 
     def _stop(self, number: int) -> None:
         """Let the ranks save after their step and end. They may have completed just before."""
@@ -336,8 +318,8 @@ class Supervisor:
 
     def _fail(self, failed: dict[int, int]) -> None:
         """End all after one has failed, and raise the cause."""
-        places, alive, control = self._places(), self._alive(), self._control
-        computing = {n for n in alive if not places[n].is_waiting or self._is_stopped(n)}
+        places, control = self._places(), self._control
+        computing = {n for n in self._alive() if not places[n].is_waiting or self._is_stopped(n)}
         # A rank that the system or a fault in itself has ended has caused all other errors.
         own_ends = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)
         killed = next((n for n, code in failed.items() if -code in own_ends), None)
@@ -357,7 +339,7 @@ class Supervisor:
         could_wait = time.monotonic() - self._began > self._timeout
         is_aborted = cause is None and -signal.SIGABRT in failed.values() and could_wait
         if (is_aborted or isinstance(cause, CollectiveTimeout)) and silent:
-            raise self._roster.unanswered(silent, self._timeout, [places[n] for n in silent])
+            raise self._roster.lost(silent, places, self._timeout)
         if (cause := cause or control.first_failure()) is not None:
             raise cause
         rank, code = next(iter(failed.items()))
@@ -367,19 +349,10 @@ class Supervisor:
         raise RankLost(f"Rank {rank} was ended by {signal.Signals(-code).name}.", hint)
 
     def _end_where_they_are(self) -> None:
-        """End the remaining ranks: by an exception, or by force if that takes too long."""
+        """Have the remaining ranks raise an exception; `watch` kills those that do not end."""
         self._control.is_abandoned = True
         self._control.sync()
         self._wait(_END_SECONDS)
-        self._kill()
-
-    def _kill(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.join()
-
-    def _places(self) -> list[Progress]:
-        return [self._control.progress(rank) for rank in range(len(self._processes))]
 
     def _wait(self, seconds: float) -> None:
         """Wait until all ranks have ended, at most so long; longer while one writes a checkpoint,
@@ -402,6 +375,9 @@ class Supervisor:
     def _failed(self) -> dict[int, int]:
         codes = enumerate(process.exitcode for process in self._processes)
         return {rank: code for rank, code in codes if code}
+
+    def _places(self) -> list[Progress]:
+        return [self._control.progress(rank) for rank in range(len(self._processes))]
 
     def _is_stopped(self, rank: int) -> bool:
         try:

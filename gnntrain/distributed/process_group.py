@@ -30,23 +30,17 @@ _HINT = (
 
 
 def init_process_group(
-    context: DistributedContext, store: TCPStore, limit: timedelta
-) -> dist.ProcessGroup | None:
-    """Meet the other ranks. Collective.
+    context: DistributedContext, store: TCPStore, seconds: float
+) -> DistributedContext:
+    """Meet the other ranks over a store that all reach, and return the context with its groups.
 
-    Args:
-        context: This rank, alone yet.
-        store: Reached by all ranks.
-        limit: How long a rank waits for the others, here and in each collective.
-
-    Returns:
-        The group of this machine's ranks; None: all ranks are on one.
+    Collective. A rank waits so many seconds for the others, here and in each collective.
 
     Raises:
         RunError: The ranks cannot connect.
         torch.distributed.DistError: Another rank has not come in time.
     """
-    seconds = limit.total_seconds()
+    limit = timedelta(seconds=seconds)
     interface = interface_of(context.host)
     defaults = {
         # Nothing listens on other interfaces, and the resolver need not know the host's own name.
@@ -77,18 +71,14 @@ def init_process_group(
                 timeout=limit,
                 device_id=bound,
             )
-            if context.num_machines == 1:
-                return None
-            # Every rank takes part in making the group of every machine.
-            ranks = [[*context.ranks_of(machine)] for machine in range(context.num_machines)]
-            groups: list[dist.ProcessGroup] = [dist.new_group(some, limit) for some in ranks]
-            return groups[context.machine]
+            return context.among(range(world_size), seconds) or context
         except dist.DistBackendError as error:
             if bound is None or is_timeout(error):
                 raise
             reason = str(error).strip().splitlines()[-1]
-            message = f"{name} cannot connect rank {rank} to the others: {reason}"
-            raise RunError(message, _HINT) from error
+            raise RunError(
+                f"{name} cannot connect rank {rank} to the others: {reason}", _HINT
+            ) from error
 
 
 def abort_process_group() -> None:
@@ -109,21 +99,15 @@ def gpu_address(device: torch.device) -> str | None:
 
 
 def refuse_shared_gpus(addresses: Sequence[str | None], machines: Sequence[int]) -> None:
-    """Refuse two processes on one GPU, with which NCCL does not work.
-
-    Args:
-        addresses: Of each process's first GPU, see `gpu_address`.
-        machines: On which they are.
+    """Refuse two processes on one GPU, with which NCCL does not work: the `gpu_address` and the
+    machine of each.
 
     Raises:
         UserError: Two have the same GPU.
     """
     found: dict[tuple[int, str], int] = {}
     for process, (machine, address) in enumerate(zip(machines, addresses, strict=True)):
-        if address is None:
-            continue
-        first = found.setdefault((machine, address), process)
-        if first != process:
+        if address and (first := found.setdefault((machine, address), process)) != process:
             raise UserError(
                 f"Processes {first} and {process} have the same GPU (PCI address {address}), or "
                 "slices (MIG) of it: each rank needs a GPU of its own.",

@@ -24,8 +24,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from gnntrain.distributed.launchers import Launched
-from gnntrain.distributed.signals import HANDLED, block_signals
+from gnntrain.distributed.launchers import STARTED_BY, Launched
+from gnntrain.distributed.signals import HANDLED, block_signals, handled
 from gnntrain.errors import RESTART_CODE, UserError
 
 _PRELOADED = "gnntrain.preloaded"
@@ -147,15 +147,14 @@ def run_ranks(machine: Launched, num_ranks: int) -> int:
             rank.send_signal(number)
 
     common = {
-        "TORCHELASTIC_RUN_ID": machine.launcher,
+        STARTED_BY: machine.launcher,
         "MASTER_ADDR": machine.address,
         "MASTER_PORT": str(machine.port),
         "WORLD_SIZE": str(machine.num_processes * num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
     }
-    for number in HANDLED:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, pass_on)
+    for number in handled():
+        signal.signal(number, pass_on)
     try:
         for local in range(num_ranks):
             rank = machine.process * num_ranks + local

@@ -17,8 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -28,14 +27,7 @@ from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.distributed.liveness import Roster, Watch
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.distributed.signals import prepare_forced_exit
-from gnntrain.distributed.tcp_store import (
-    BoundedStore,
-    StoreAddress,
-    address_of,
-    outward_address,
-    own_address,
-    serve_store,
-)
+from gnntrain.distributed.tcp_store import BoundedStore, StoreAddress, own_address, serve_store
 from gnntrain.errors import (
     GnntrainError,
     Interrupted,
@@ -50,31 +42,22 @@ from gnntrain.limits import container, core_numbers
 _log = logging.getLogger("gnntrain")
 
 _TIMEOUT = "distributed.timeout"
-# A pod or a task may begin minutes after another one.
-_JOIN_SECONDS = DistributedConfig().timeout
-# ... but its name is known earlier.
-_NAME_SECONDS = 30.0
-# Whoever waits for longer says for whom.
-_PATIENCE_SECONDS = 10.0
+_NAME_SECONDS = 30.0  # a cluster may not know the name of a machine yet
+_PATIENCE_SECONDS = 10.0  # whoever waits for longer says for whom
 # A process that gives no sign of life for so long is lost; from the configuration on, it is
 # distributed.timeout.
 _START_SECONDS = 60.0
 _LEAVE_SECONDS = 8.0
 _CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
+# Of no machine (RFC 5737, RFC 3849): only the route to them is looked up.
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessInfo:
-    """One of the processes, and the machine that it is on.
-
-    Attributes:
-        name: The host name of its machine.
-        host: The address from which its machine reaches the others.
-        local_rank: Its number on its machine.
-        cores: The cores that it may run on.
-        program: The version of gnntrain and the command line, which all have in common.
-    """
+class ProcessInfo(NamedTuple):
+    """What each process tells the others: the name of its machine, the address from which it
+    reaches the others, its number there, the cores that it may run on, and the version of gnntrain
+    with the command line, which all have in common."""
 
     name: str
     host: str
@@ -103,6 +86,8 @@ class Rendezvous:
         hosts: Name and address of each machine.
     """
 
+    watch: Watch
+
     def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
         self.launched, self.address, self.host = launched, address, host
         self.is_main, self.is_machine_main = launched.is_main, not launched.local_rank
@@ -111,11 +96,9 @@ class Rendezvous:
         # process 0 for the name of this start.
         self._common = _client(StoreAddress(address.host, address.port, "gnntrain"))
         self.control = RunControl(self._store, launched.process)
-        self.watch = Watch(self.control)
         self.processes: list[ProcessInfo] = []
         self.machines: tuple[int, ...] = ()
         self.hosts: tuple[str, ...] = ()
-        self._answered: set[bytes] = set()
 
     @property
     def machine(self) -> int:
@@ -128,9 +111,8 @@ class Rendezvous:
         processes = zip(self.processes, self.machines, strict=True)
         here = [one.cores for one, machine in processes if machine == self.machine]
         own = self.processes[self.launched.process].cores
-        return max(
-            1, int(min(len(own) // here.count(own), (container().cores or math.inf) / len(here)))
-        )
+        quota = (container().cores or math.inf) / len(here)
+        return max(1, int(min(len(own) // here.count(own), quota)))
 
     def join(self, command: Sequence[str] | None, deadline: float) -> None:
         """Meet the other processes.
@@ -149,7 +131,7 @@ class Rendezvous:
             program += f", started with `{' '.join(command)}`"
         name, local_rank = socket.gethostname(), self.launched.local_rank or 0
         info = ProcessInfo(name, self.host, local_rank, core_numbers(), program)
-        self.processes = [ProcessInfo(**one) for one in self.gather("info", asdict(info), deadline)]
+        self.processes = [ProcessInfo(*one) for one in self.gather("info", info, deadline)]
         firsts = itertools.accumulate(not one.local_rank for one in self.processes)
         self.machines = tuple(count - 1 for count in firsts)
         by_machine = dict(zip(self.machines, self.processes, strict=True))
@@ -164,10 +146,9 @@ class Rendezvous:
                     f"Process {number} ({one.host}) runs {one.program}; process 0 runs {program}.",
                     "Start the same command line of the same version on all machines.",
                 )
-        with self._reached():
-            text = self._common.compare_set(f"failed/{_num_meetings}", "", "").decode()
-            if text and self.control.failure(text):  # see `end_others`
-                raise self.control.first_failure() or RunError(text)
+        text = self._common.compare_set(f"failed/{_num_meetings}", "", "").decode()
+        if text and self.control.failure(text):  # see `end_others`
+            raise self.control.first_failure() or RunError(text)
 
     def wait_at_most(self, timeout: float) -> None:
         """Set how long the others may give no sign of life."""
@@ -175,8 +156,7 @@ class Rendezvous:
 
     def publish(self, key: str, value: Any) -> None:
         """Give plain data to all processes that `wait_for` the key."""
-        with self._reached():
-            self._store.set(key, json.dumps(value))
+        self._store.set(key, json.dumps(value))
 
     def wait_for(self, key: str) -> Any:
         """Wait for what a process tells.
@@ -198,16 +178,19 @@ class Rendezvous:
         return self._wait_for(keys, deadline if self.is_main else math.inf)
 
     def _wait_for(self, keys: Sequence[str], deadline: float) -> list[Any]:
+        """The values of the keys; with a deadline, of what each process tells."""
         values: dict[str, Any] = {}
         says_at = time.monotonic() + _PATIENCE_SECONDS
         place = f"{self.address.host} port {self.address.port}"
         while True:
-            with self._reached():
-                for key in keys:
-                    if key not in values and (text := self._store.compare_set(key, "", "")):
-                        values[key] = json.loads(text)
+            for key in keys:
+                if key not in values and (text := self._store.compare_set(key, "", "")):
+                    values[key] = json.loads(text)
             if len(values) == len(keys):
                 return [values[key] for key in keys]
+            for process in range(1, len(keys)) if deadline < math.inf else ():  # see `_reach`
+                if request := self._common.compare_set(f"ask/{len(keys)}/{process}", "", ""):
+                    self._common.set(f"answer/{request.decode()}", _start or "")
             self.control.sync()
             if (failure := self.control.first_failure()) is not None:
                 raise failure
@@ -223,32 +206,13 @@ class Rendezvous:
                     "Look at their output, and whether a firewall is between the machines.",
                     missing,
                 )
-            if self.is_main and deadline < math.inf:
-                with self._reached():  # see `_find`
-                    for process in range(1, len(keys)):
-                        request = self._common.compare_set(f"ask/{len(keys)}/{process}", "", "")
-                        if request and request not in self._answered:
-                            self._common.set(f"answer/{request.decode()}", _start or "")
-                            self._answered.add(request)
-                if now > says_at:
-                    says_at = math.inf
-                    _log.warning(
-                        "Waiting at %s for process %s of %d, for at most %.0f s more (%s).",
-                        *(place, listed, len(keys), deadline - now, _TIMEOUT),
-                    )
+            if deadline < math.inf and now > says_at:
+                says_at = math.inf
+                _log.warning(
+                    "Waiting at %s for process %s of %d, for at most %.0f s more (%s).",
+                    *(place, listed, len(keys), deadline - now, _TIMEOUT),
+                )
             time.sleep(_LOOK_SECONDS)
-
-    @contextmanager
-    def _reached(self) -> Iterator[None]:
-        try:
-            yield
-        except dist.DistError as error:
-            raise RankLost(
-                "Process 0, which leads the run, can no longer be reached at "
-                f"{self.address.host} port {self.address.port}.",
-                "Look at its output for the cause.",
-                ranks=[0],
-            ) from error
 
     def job_name(self) -> str | None:
         """A name for what torchrun has started, which it keeps when it starts the ranks again.
@@ -257,8 +221,7 @@ class Rendezvous:
         """
         if not self.launched.has_store:
             return None
-        with self._reached():
-            return str(self._common.compare_set("job", "", uuid.uuid4().hex).decode())
+        return str(self._common.compare_set("job", "", uuid.uuid4().hex).decode())
 
     def end_others(self, error: BaseException) -> None:
         """Have all processes end with this error, which process 0 tells the user."""
@@ -319,7 +282,7 @@ def _client(address: StoreAddress) -> BoundedStore:
 _meeting: Rendezvous | None = None
 _num_meetings = 0
 _start: str | None = None  # the name of this start of all processes
-_served: tuple[str, Any] | None = None  # the address and the store
+_served: Any = None  # the store, for as long as this process lives
 
 
 @contextmanager
@@ -332,35 +295,40 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
         command: See `Rendezvous.join`.
 
     Raises:
-        UserError: As of `launched` and `Rendezvous.join`.
+        UserError: As of `launched` and `Rendezvous.join`; or process 0 cannot listen at its
+            address.
         RunError: The others cannot be reached.
     """
     global _meeting, _num_meetings, _start, _served
-    if _meeting is not None:
-        yield _meeting
-        return
     # A child of ours, as a sweep's worker, has inherited the variables.
     found = launched() if multiprocessing.parent_process() is None else None
-    if found is None:
-        yield None
+    if _meeting is not None or found is None:
+        yield _meeting
         return
-    # `distributed.timeout` as typed: no process has composed a configuration yet. What is no
-    # positive number is told with the configuration.
-    seconds = _JOIN_SECONDS
+    # A pod or a task may begin minutes after another one. `distributed.timeout` as typed: no
+    # process has composed a configuration yet. What is no positive number is told with the
+    # configuration.
+    seconds = DistributedConfig().timeout
     for text in command or ():
         if text.startswith(f"{_TIMEOUT}="):
             with suppress(ValueError):
-                given = float(text.partition("=")[2])
-                seconds = given if given > 0 else seconds
+                typed = float(text.partition("=")[2])
+                seconds = typed if typed > 0 else seconds
     deadline = time.monotonic() + seconds
     _num_meetings += 1
     if found.is_main:
         _start = _start or uuid.uuid4().hex
-    if found.is_main and not found.has_store:
-        _served = _served or _serve(found)
-        host = _served[0]
-    else:
-        host, _start = _find(found, deadline, _start)
+    host, _start = _reach(found, deadline, _start)
+    if found.is_main and not found.has_store and _served is None:
+        try:
+            _served = serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
+        except OSError as error:
+            raise UserError(
+                f"Process 0 cannot listen at MASTER_ADDR={found.address}, "
+                f"MASTER_PORT={found.port}: {error.strerror or error}.",
+                "Set MASTER_ADDR to an address of its machine, and MASTER_PORT to a free port, "
+                "the same for all processes.",
+            ) from error
     address = StoreAddress(host, found.port, f"gnntrain/{_start}/{_num_meetings}")
     _meeting = rendezvous = Rendezvous(found, address, own_address(host))
     try:
@@ -369,6 +337,13 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
             yield rendezvous
     except BaseException as error:
         cause = rendezvous.control.cause_of(error)
+        if isinstance(cause, dist.DistError):
+            cause = RankLost(
+                "Process 0, which leads the run, can no longer be reached at "
+                f"{host} port {found.port}.",
+                "Look at its output for the cause.",
+                ranks=[0],
+            )
         rendezvous.end_others(cause)
         if cause is error:
             raise
@@ -379,37 +354,10 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
         rendezvous.leave()
 
 
-def _serve(found: Launched) -> tuple[str, Any]:
-    """Serve the run's store at the address at which the others look for process 0. A cluster may
-    not know its name yet."""
-    until = time.monotonic() + _NAME_SECONDS
-    while True:
-        try:
-            host = _address(found)
-            break
-        except socket.gaierror as error:
-            if time.monotonic() > until:
-                raise RankLost(
-                    f"MASTER_ADDR={found.address}, process 0's own address, is not known: "
-                    f"{error.strerror or error}.",
-                    "Set it to an address or a name of its machine.",
-                    [0],
-                ) from error
-        time.sleep(_LOOK_SECONDS)
-    try:
-        return host, serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
-    except OSError as error:
-        raise UserError(
-            f"Process 0 cannot listen at MASTER_ADDR={found.address}, MASTER_PORT={found.port}: "
-            f"{error.strerror or error}.",
-            "Set MASTER_ADDR to an address of its machine, and MASTER_PORT to a free port, the "
-            "same for all processes.",
-        ) from error
-
-
-def _find(found: Launched, deadline: float, start: str | None) -> tuple[str, str]:
+def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, str]:
     """The address of process 0, once it answers, and the name that it gives to this start of all
-    processes, if that is not known.
+    processes, if that is not known. A process 0 that will serve the store itself has only to know
+    its own address.
 
     A launcher may start them again while the store of the start before is there: torchrun's
     outlives them, and process 0 may end later than others. So each process stores a request under
@@ -424,7 +372,19 @@ def _find(found: Launched, deadline: float, start: str | None) -> tuple[str, str
     while True:
         ends, why = deadline, "it does not answer"
         try:
-            host = _address(found)
+            known = socket.getaddrinfo(found.address, None, type=socket.SOCK_STREAM)
+            # IPv4 if it has one, as gloo prefers.
+            host = str(min(known, key=lambda one: one[0] != socket.AF_INET)[4][0])
+            # Some systems give their own name a loopback address, which other machines cannot
+            # reach: then another one of this machine. One that the launcher gave as a number is
+            # meant.
+            is_meant = found.is_on_one_machine or host == found.address
+            for elsewhere in _ELSEWHERE if ipaddress.ip_address(host).is_loopback else ():
+                with suppress(OSError):  # this machine may have no route there
+                    host = host if is_meant else own_address(elsewhere)
+                    break
+            if start is not None and found.is_main and not found.has_store:
+                return host, start
             socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
             if start is not None:
                 return host, start
@@ -457,17 +417,3 @@ def _find(found: Launched, deadline: float, start: str | None) -> tuple[str, str
             says_at = math.inf
             _log.warning("%s; it tries for %.0f s more.", text, ends - now)
         time.sleep(_LOOK_SECONDS)
-
-
-def _address(found: Launched) -> str:
-    """The address of process 0. For a loopback address that other machines cannot reach, another
-    one of this machine: some systems give their own name a loopback address. One that the launcher
-    gave as a number is meant.
-
-    Raises:
-        OSError: The name is not known.
-    """
-    host = address_of(found.address)
-    if found.is_on_one_machine or host == found.address:
-        return host
-    return (ipaddress.ip_address(host).is_loopback and outward_address()) or host

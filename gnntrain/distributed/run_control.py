@@ -33,15 +33,12 @@ E = TypeVar("E", bound=BaseException)
 # A `torch.distributed.Store`. Its `compare_set`, `add` and `set` do not wait for a missing key.
 Store = Any
 
-# Seconds between two calls of `RunControl.sync`. A shorter time would only cost: a stop request
-# waits for the end of a step anyway.
-SYNC_SECONDS = 0.2
+SYNC_SECONDS = 0.2  # between two calls of `RunControl.sync`
 
 SAVE = -1
 """Stands for a signal where a checkpoint is due without one."""
 
-_STOP, _SAVES, _ABANDONED, _FAILURE, _COMMITTED = "stop", "saves", "abandoned", "failure", "commit"
-
+_COMMITTED = "commit"
 # gloo, NCCL and TCPStore have an exception class and a wording of their own for a timeout.
 _TIME_OUT = re.compile(r"tim(e|ed)[ -]?out", re.IGNORECASE)
 _MAX_CHARACTERS = 2_000  # of a message or a hint; a traceback may have twice as many
@@ -69,21 +66,13 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a rank is.
-
-    Attributes:
-        phase: The phase of the run.
-        step: The last step that the rank began, from 1; 0: none.
-        is_waiting: Whether the rank is in a collective, which needs the other ranks.
-        is_writing: Whether a checkpoint is being written, for which an end by force waits.
-        beat: How often the rank has called `sync`: it lives while this grows.
-    """
+    """Where a rank is."""
 
     phase: Phase = Phase.STARTING
-    step: int = 0
-    is_waiting: bool = False
-    is_writing: bool = False
-    beat: int = field(default=0, compare=False)
+    step: int = 0  # the last one that it began, from 1; 0: none
+    is_waiting: bool = False  # in a collective, which needs the other ranks
+    is_writing: bool = False  # a checkpoint, for which an end by force waits
+    beat: int = field(default=0, compare=False)  # calls of `sync`: it lives while this grows
 
 
 class RunControl:
@@ -91,9 +80,8 @@ class RunControl:
 
     Every rank and the process that supervises them hold one each, over their own client of the
     same store. Requests and progress are attributes, which `sync`, called by a thread, exchanges
-    with the store. So a signal handler and a training step never wait for it, and the thread can
-    publish that its rank waits in a collective. When the store has gone, requests reach this
-    process alone, progress and failures are dropped, and nothing raises.
+    with the store: a signal handler and a training step never wait for it. When the store has gone,
+    requests reach this process alone, progress and failures are dropped, and nothing raises.
 
     Args:
         store: Reached by all processes of the run.
@@ -143,18 +131,18 @@ class RunControl:
     def sync(self) -> None:
         """Exchange requests and progress with the store; called every `SYNC_SECONDS`."""
         try:
-            if stop := self._first(_STOP, str(self.stop_requested or "")):
+            if stop := self._first("stop", str(self.stop_requested or "")):
                 self.is_stopped_elsewhere |= not self.stop_requested
                 self.stop_requested = int(stop)
-            if self._first(_ABANDONED, "1" if self.is_abandoned else ""):
+            if self._first("abandoned", "1" if self.is_abandoned else ""):
                 self.is_abandoned = True
             if self.rank == 0:
-                num_saves = self._store.add(_SAVES, 0)
+                num_saves = self._store.add("saves", 0)
                 if num_saves > self._num_saves:
                     self._num_saves, self._must_save = num_saves, True
             elif self._must_save:
                 self._must_save = False
-                self._store.add(_SAVES, 1)
+                self._store.add("saves", 1)
             self._beat += 1
             self._publish()
         except dist.DistError as error:
@@ -170,12 +158,10 @@ class RunControl:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
         save a checkpoint without a request.
 
-        Rank 0 calls this before it enters the gradient exchange of `step`. Where it writes a
-        decision, it waits for the store's answer.
+        Rank 0 calls this before it enters the gradient exchange of `step`.
         """
-        asked = int(signal.SIGUSR1) if self._must_save else SAVE if save else 0
-        number = self.stop_requested or asked
-        if number:
+        saving = int(signal.SIGUSR1) if self._must_save else SAVE if save else 0
+        if number := self.stop_requested or saving:
             self._must_save = False
             self.decisions.set(_COMMITTED, f"{step} {number}")
             # `set` returns before the store has done it. The answer to this comes after.
@@ -184,30 +170,22 @@ class RunControl:
     def agreed(self, step: int) -> int:
         """The signal to act on after `step`: SIGUSR1 saves, others end the run; `SAVE`; 0: none.
 
-        All ranks call this after the gradient exchange of `step` and get the same answer, without
-        a collective: no rank leaves the exchange before rank 0 has entered it, and rank 0 enters
-        it after the decision about this step is in the store. Nor is the decision overwritten
-        before all ranks have read it: to act on it takes a collective, which rank 0 does not leave
-        before all have entered, so that it commits no other step meanwhile.
-
-        Costs one round trip to the store.
+        All ranks call this after the gradient exchange of `step` and get the same answer, by one
+        round trip to the store: no rank leaves the exchange before rank 0 has entered it, and rank
+        0 enters it after the decision about this step is in the store. Nor is the decision
+        overwritten before all ranks have read it: to act on it takes a collective, which rank 0
+        does not leave before all have entered.
         """
         late = CollectiveTimeout("Rank 0 has not answered in time.")
         with self.must_end_within(self.timeout, late), self.waiting():
             committed = self.decisions.compare_set(_COMMITTED, "", "")
-        if not committed:
-            return 0
-        committed_step, number = map(int, committed.split())
+        committed_step, number = map(int, committed.split() or (step, 0))
         return number if committed_step == step else 0
 
     @contextmanager
     def must_end_within(self, seconds: float, failure: GnntrainError) -> Iterator[None]:
-        """Marks a wait that has no time limit of its own: the watch ends a rank that is overdue.
-
-        Args:
-            seconds: The limit.
-            failure: What is reported then.
-        """
+        """Marks a wait that has no limit of its own: the watch ends a rank that is overdue, and
+        reports the failure."""
         self._deadline = time.monotonic() + seconds, failure
         try:
             yield
@@ -229,24 +207,16 @@ class RunControl:
         """Whether this rank has left training and writes its results."""
         return self._progress.phase == Phase.CLOSING
 
-    @property
-    def acts_on_requests(self) -> bool:
-        """Whether this process answers a stop request in order: it supervises, or it trains."""
-        return self.rank is None or not self.is_starting
-
-    def enter(self, phase: Phase, step: int) -> None:
-        """Note that this rank begins `step`, or another phase after it.
+    def enter(self, phase: Phase, step: int | None = None) -> None:
+        """Note that this rank begins `step`, or another phase after it (None: the last one).
 
         A new phase is published at once: whether a stop request is answered depends on it.
         """
-        before, self._progress = self._progress, Progress(phase, step)
+        before = self._progress
+        self._progress = Progress(phase, before.step if step is None else step)
         if phase != before.phase:
             with suppress(dist.DistError):
                 self._publish()
-
-    def end(self) -> None:
-        """Note that this rank ends by itself: nobody need look for it."""
-        self.enter(Phase.ENDED, self._progress.step)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -284,31 +254,24 @@ class RunControl:
 
     def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
-        ours = error if isinstance(error, GnntrainError) else None
         kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
         if is_timeout(error):
             kind = CollectiveTimeout.__name__
         elif not kind and may_mend(error):
             kind = TransientError.__name__
-        message = ours.message if ours else f"Rank {self.rank} failed: {told(error)}"
-        described = {
-            "kind": kind,
-            "message": message[:_MAX_CHARACTERS],
-            "hint": ours.hint[:_MAX_CHARACTERS] if ours and ours.hint else None,
-            "ranks": error.ranks if isinstance(error, RankLost) else (),
-            # Its end tells most.
-            "traceback": "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :],
-        }
+        message, hint = f"Rank {self.rank} failed: {told(error)}", None
+        if isinstance(error, GnntrainError):
+            message, hint = error.message, error.hint and error.hint[:_MAX_CHARACTERS]
+        ranks = error.ranks if isinstance(error, RankLost) else ()
+        # Its end tells most.
+        trace = "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :]
         with suppress(dist.DistError):
-            self.failure(json.dumps(described))
+            self.failure(json.dumps([kind, message[:_MAX_CHARACTERS], hint, ranks, trace]))
 
     def failure(self, text: str = "") -> str:
-        """The error of the rank that failed first, as JSON; `text` if there is none yet.
-
-        Raises:
-            DistError: The store has gone.
-        """
-        return self._first(_FAILURE, text)
+        """The error of the rank that failed first, as JSON; `text` if there is none yet. Raises
+        DistError where the store has gone."""
+        return self._first("failure", text)
 
     def first_failure(self) -> GnntrainError | None:
         """The error of the rank that failed first, with its traceback as a note; None: no error."""
@@ -317,11 +280,11 @@ class RunControl:
             text = self.failure()
         if not text:
             return None
-        failure = json.loads(text)
-        cause = _KINDS.get(failure["kind"], RunError)(failure["message"], failure["hint"])
+        kind, message, hint, ranks, trace = json.loads(text)
+        cause = _KINDS.get(kind, RunError)(message, hint)
         if isinstance(cause, RankLost):
-            cause.ranks = tuple(failure["ranks"])
-        cause.add_note(failure["traceback"])
+            cause.ranks = tuple(ranks)
+        cause.add_note(trace)
         return cause
 
     def close(self) -> None:

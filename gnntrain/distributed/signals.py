@@ -33,6 +33,15 @@ _LAST_SECONDS_AT_ONCE = 2.0
 _ONE_SIGNAL_SECONDS = 0.2
 
 
+def handled() -> list[signal.Signals]:
+    """Of `HANDLED` those that are not ignored, as under nohup, nor submitit's SIGTERM: its handler
+    lets that pass, since SLURM sends it beside SIGUSR2."""
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
+    if by_submitit() and callable(handlers[signal.SIGTERM]):
+        del handlers[signal.SIGTERM]
+    return [number for number, handler in handlers.items() if handler != signal.SIG_IGN]
+
+
 @contextmanager
 def install_handlers(
     requeue: Callable[[], None] = lambda: None,
@@ -44,13 +53,11 @@ def install_handlers(
     to the run. A second SIGINT is raised at once; further SIGTERM and SIGHUP are ignored, since a
     scheduler may send many. The process ends 28 s after the first signal in any case, and 2 s
     after a second SIGINT; a run ends by `RunControl.grace`, and not while it writes a checkpoint.
-    Signals that were ignored before (as under nohup) stay ignored.
     Some libraries swallow an exception that is raised while they are imported: the error that
     follows is raised as the `Interrupted` that caused it.
 
     SIGUSR2 ends the run as SIGTERM does, and then has the batch job requeued: by a handler that was
     installed before, as submitit's, or by `requeue`. In a SLURM job SIGUSR1 does the same.
-    submitit's handler of SIGTERM, which SLURM sends beside SIGUSR2, stays.
 
     Args:
         requeue: Has the job of this process requeued, if it is one.
@@ -61,15 +68,10 @@ def install_handlers(
         yield
         return
     _active = _Handler()
-    _active.tell = tell
-    previous = {}
-    for number in HANDLED:
-        handler = signal.getsignal(number)
-        is_submitits = by_submitit() and callable(handler) and number == signal.SIGTERM
-        if handler != signal.SIG_IGN and not is_submitits:
-            previous[number] = signal.signal(number, _active.handle)
+    previous = {number: signal.signal(number, _active.handle) for number in handled()}
     submitits = previous.get(signal.SIGUSR2)
     _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
+    _last_calls.append(tell)
     try:
         yield
     except Interrupted as error:
@@ -84,6 +86,7 @@ def install_handlers(
         _active.over.set()
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _last_calls.remove(tell)
         _active = None
 
 
@@ -94,10 +97,9 @@ def forward_to(control: RunControl) -> Iterator[None]:
         if _active is None:
             yield
             return
-        if _active.raised is not None:
-            raise Interrupted(_active.raised)  # a library has swallowed the exception
-        if _active.must_requeue:
-            raise Interrupted(signal.SIGUSR2)
+        if _active.raised is not None or _active.must_requeue:
+            # A library has swallowed the exception; or no run could be told.
+            raise Interrupted(_active.raised or signal.SIGUSR2)
         _active.control = control
         try:
             yield
@@ -105,91 +107,91 @@ def forward_to(control: RunControl) -> Iterator[None]:
             _active.control = None
 
 
-def prepare_forced_exit(error: BaseException) -> None:
-    """Call what was given to `on_forced_exit`, and tell the user of `error`."""
-    if _active is None:
-        return
-    if _active.on_forced_exit is not None:
-        with suppress(Exception):  # no other process needs an error of this one
-            _active.on_forced_exit(error)
-    _active.tell(error)
-
-
 @contextmanager
 def on_forced_exit(call: Callable[[BaseException], None]) -> Iterator[None]:
     """Have `call(error)` called before this process is ended by force, with what ends it."""
     with install_handlers():
-        if _active is None:
-            yield
-            return
-        _active.on_forced_exit = call
+        _last_calls.append(call)
         try:
             yield
         finally:
-            _active.on_forced_exit = None
+            _last_calls.remove(call)
+
+
+def prepare_forced_exit(error: BaseException) -> None:
+    """Call what was given to `on_forced_exit`, and tell the user of `error`."""
+    for call in reversed(_last_calls):
+        with suppress(Exception):  # no other process needs an error of this one
+            call(error)
+
+
+def install_rank_handlers(control: RunControl) -> None:
+    """Handle signals in a rank's process, which begins with them blocked.
+
+    A terminal or a scheduler signals all processes of a run, so a signal is only a request to the
+    run. When the run is abandoned, it ends this rank where it is, unless it is writing its results.
+    """
+    handler = _Handler(control, is_supervised=True)
+    for number in handled():
+        signal.signal(number, handler.handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
 
 
 class _Handler:
-    """Handles the signals to one command."""
+    """Handles the signals to one process: a command's, or a rank's that a supervisor has started.
 
-    def __init__(self) -> None:
+    Attributes:
+        control: Of the run, while there is one.
+        raised: The first signal, if it was raised.
+        must_requeue: Whether SIGUSR1 has come in a SLURM job.
+    """
+
+    def __init__(self, control: RunControl | None = None, *, is_supervised: bool = False) -> None:
+        self.control, self._is_supervised = control, is_supervised
         self.over = threading.Event()
-        self.control: RunControl | None = None
-        self.on_forced_exit: Callable[[BaseException], None] | None = None
         self.raised: int | None = None
         self.must_requeue = False
         self.requeue: Callable[[], None] = lambda: None
-        self.tell: Callable[[BaseException], None] = lambda _: None
         self._first = 0
         self._first_at = self._step_ends_by = self._ends_by = 0.0
-        self._raises_next = False
-        self._is_at_once = False
-        self._has_ended_rank = False
+        self._must_raise = self._has_ended_rank = self._is_at_once = False
 
     def handle(self, number: int, _frame: object) -> None:
+        control, now = self.control, time.monotonic()
         if number == signal.SIGUSR1 and requeues_itself():
             self.must_requeue = True
-            if self.control is None:  # a run that is to begin ends then; a sweep goes on
+            if control is None:  # a run that is to begin ends then; a sweep goes on
                 return
             number = signal.SIGUSR2
+        is_rank = control is not None and control.rank is not None
+        is_again = now - self._first_at > _ONE_SIGNAL_SECONDS and not self._is_at_once
+        is_ending = control is not None and control.is_abandoned and not control.is_closing
         if number == signal.SIGUSR1:
-            if self.control is not None:
-                self.control.request_save()
-        elif (
-            # A rank of an abandoned run is told so for the first time.
-            self.control is not None
-            and self.control.rank is not None
-            and self.control.is_abandoned
-            and not (self.control.is_closing or self._has_ended_rank)
-        ):
-            self._has_ended_rank = True
-            raise Interrupted(number)
+            if control is not None:
+                control.request_save()
+        elif self._must_raise or (is_rank and is_ending and not self._has_ended_rank):
+            self._must_raise, self._has_ended_rank = False, True
+            raise Interrupted(self._first or number)
+        elif self._is_supervised:
+            if control is not None and not self._has_ended_rank:
+                control.request_stop(number)
         elif self._first == 0:
-            self._handle_first(number)
-        elif self._raises_next:
-            self._raises_next = False
-            raise Interrupted(self._first)
-        elif number == signal.SIGINT and not self._is_at_once:
-            now = time.monotonic()
-            if now - self._first_at > _ONE_SIGNAL_SECONDS:
-                self._is_at_once = True
-                self._ends_by = now + _LAST_SECONDS_AT_ONCE
-                raise Interrupted(self._first)
-
-    def _handle_first(self, number: int) -> None:
-        if self.control is not None and self.control.is_abandoned:
-            raise Interrupted(number)
-        self._first, self._first_at = number, time.monotonic()
-        grace = GRACE_SECONDS if self.control is None else self.control.grace
-        seconds = seconds_given(number, grace)
-        self._step_ends_by = self._first_at + step_seconds(grace, number)
-        self._ends_by = self._first_at + max(seconds - 2, seconds * 0.9)
-        threading.Thread(target=self._enforce_end, daemon=True).start()
-        if self.control is not None:
-            self.control.request_stop(number)
-        if self.control is None or not self.control.acts_on_requests:
+            self._first, self._first_at = number, now
+            grace = GRACE_SECONDS if control is None else control.grace
+            seconds = seconds_given(number, grace)
+            self._step_ends_by = now + step_seconds(grace, number)
+            self._ends_by = now + max(seconds - 2, seconds * 0.9)
+            threading.Thread(target=self._enforce_end, daemon=True).start()
+            # A run that trains answers in order, and a supervisor, unless all is to end.
+            if control is not None and not control.is_abandoned:
+                control.request_stop(number)
+                if not (is_rank and control.is_starting):
+                    return
             self.raised = number
             raise Interrupted(number)
+        elif number == signal.SIGINT and is_again:
+            self._is_at_once, self._ends_by = True, now + _LAST_SECONDS_AT_ONCE
+            raise Interrupted(self._first)
 
     def _enforce_end(self) -> None:
         """End a process that does not end by itself. A thread can do so while it computes."""
@@ -211,20 +213,17 @@ class _Handler:
                 self._step_ends_by = math.inf
                 # Raise in a rank that runs in this process, unless it is writing its results.
                 if control is not None and control.rank is not None and not control.is_closing:
-                    self._raises_next = True
+                    self._must_raise = True
                     os.kill(os.getpid(), signal.SIGTERM)
 
 
 _active: _Handler | None = None
+_last_calls: list[Callable[[BaseException], None]] = []  # of `on_forced_exit`, the last one first
 
 
 def step_seconds(grace: float, number: int) -> float:
-    """Seconds from the first signal until a run must have finished its step. It saves after it.
-
-    Args:
-        grace: As `distributed.grace`.
-        number: The signal.
-    """
+    """Seconds from the first signal until a run must have finished its step, after which it saves:
+    of the `grace` of the configuration, or as long as SLURM gives after this signal."""
     seconds = seconds_given(number, grace)
     return max(seconds - 10, seconds / 2)
 
@@ -237,28 +236,3 @@ def block_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def install_rank_handlers(control: RunControl) -> None:
-    """Handle signals in a rank's process, which begins with them blocked.
-
-    A terminal or a scheduler signals all processes of a run, so a signal is only a request to the
-    run. When the run is abandoned, it ends this rank where it is, unless it is writing its results.
-    """
-
-    def handle(number: int, _frame: object) -> None:
-        if number == signal.SIGUSR1 and requeues_itself():
-            number = signal.SIGUSR2
-        if number == signal.SIGUSR1:
-            control.request_save()
-        elif not control.is_abandoned or control.is_closing:
-            control.request_stop(number)
-        else:
-            for ending in ENDING:
-                signal.signal(ending, signal.SIG_IGN)
-            raise Interrupted(number)
-
-    for number in HANDLED:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handle)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

@@ -7,11 +7,9 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch.distributed as dist
@@ -20,13 +18,10 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
     TCPStore,
 )
 
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import UserError
 
 LOOPBACK = "127.0.0.1"
-_CHECK_SECONDS = 10.0
 _TICK_SECONDS = 0.2
-# Of no machine (RFC 5737, RFC 3849): only the route to them is looked up.
-_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 class StoreTimeout(dist.DistNetworkError):
@@ -89,8 +84,7 @@ class BoundedStore:
                 one[0].set_exception(error)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreAddress:
+class StoreAddress(NamedTuple):
     """Where a store is served, and the prefix of the keys that a client of it sees."""
 
     host: str
@@ -117,35 +111,12 @@ def listen(host: str, port: int = 0, backlog: int | None = None) -> socket.socke
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 
-def check_loopback() -> None:
-    """Check that processes can connect at 127.0.0.1; otherwise ranks would retry for minutes.
-
-    Raises:
-        RunError: They cannot.
-    """
-    try:
-        with listen(LOOPBACK) as listener:
-            socket.create_connection(listener.getsockname(), _CHECK_SECONDS).close()
-    except OSError as error:
-        raise RunError(
-            "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "
-            f"{error.strerror or error}.",
-            "Bring it up (`ip link set lo up`; containers often leave it down), or train with one "
-            "rank.",
-        ) from error
-
-
 def serve_store(world_size: int, timeout: float, host: str = LOOPBACK, port: int = 0) -> TCPStore:
-    """A store that this process serves at one of its addresses.
-
-    Args:
-        world_size: Number of processes that may connect at once.
-        timeout: Seconds that a client waits for a key.
-        host: The address.
-        port: The port; 0: the system chooses one.
+    """A store that this process serves, at an address and port as of `listen`, for so many
+    processes at once, whose clients wait for a key for `timeout` seconds.
 
     Raises:
-        OSError: The address is not this machine's, or the port is taken.
+        OSError: As of `listen`.
     """
     with listen(host, port, backlog=2 * world_size) as listener:
         # TCPStore takes the listening socket over, so that no other process can take the port. A
@@ -160,30 +131,6 @@ def serve_store(world_size: int, timeout: float, host: str = LOOPBACK, port: int
         )
 
 
-def interface_of(host: str) -> str:
-    """The name of the network interface that has this address.
-
-    Raises:
-        UserError: None has.
-    """
-    wanted, families = ipaddress.ip_address(host), (socket.AF_INET, socket.AF_INET6)
-    for name, addresses in psutil.net_if_addrs().items():
-        texts = [one.address.partition("%")[0] for one in addresses if one.family in families]
-        if wanted in map(ipaddress.ip_address, texts):
-            return str(name)
-    raise UserError(f"No network interface of this machine has the address {host}.")
-
-
-def address_of(host: str) -> str:
-    """An address of a host name; IPv4 if it has one, as gloo prefers.
-
-    Raises:
-        OSError: The name is not known.
-    """
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
-
-
 def own_address(towards: str) -> str:
     """The address of this machine from which it reaches `towards`. Nothing is sent.
 
@@ -196,9 +143,15 @@ def own_address(towards: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def outward_address() -> str | None:
-    """The address from which this machine reaches others; None: it has no route to any."""
-    for elsewhere in _ELSEWHERE:
-        with suppress(OSError):
-            return own_address(elsewhere)
-    return None
+def interface_of(host: str) -> str:
+    """The name of the network interface that has this address.
+
+    Raises:
+        UserError: None has.
+    """
+    wanted, families = ipaddress.ip_address(host), (socket.AF_INET, socket.AF_INET6)
+    for name, addresses in psutil.net_if_addrs().items():
+        texts = [one.address.partition("%")[0] for one in addresses if one.family in families]
+        if wanted in map(ipaddress.ip_address, texts):
+            return str(name)
+    raise UserError(f"No network interface of this machine has the address {host}.")

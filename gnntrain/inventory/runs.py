@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gnntrain.limits import why_killed
-from gnntrain.reporting.run_lookup import is_running, run_directories
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, is_running, run_directories
 from gnntrain.reporting.text import format_metric, format_seconds, shown_metric
 
 HEADER = ("run", "status", "metric", "val", "test", "best", "time")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pprint import pformat
 from typing import Any, ClassVar
 
@@ -17,8 +17,43 @@ from gnntrain.models.conv import HeteroConv, InputRows, LinearConv, Rows, first_
 from gnntrain.models.dropout import Dropout
 from gnntrain.models.embedding import EmbeddingTable, LearntRows
 from gnntrain.models.plain import Layers, LayerTypes, TypedConv
-from gnntrain.models.pyg_model import PyGModel, call
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
+
+_WIDTH = 80
+
+
+@dataclass
+class PyGModel:
+    """A plain PyG model with the same outputs as a model of ours.
+
+    Attributes:
+        name: The class or function of `module` that it is known as.
+        weights: Its state dict.
+        code: Python that makes `model`; PyG's layers are `pyg.NAME`.
+        copied: The classes of `plain` that the code needs.
+        arguments: Of the class or function; for people to read.
+        inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
+        module: A plug-in's, from which the code needs `name`.
+    """
+
+    name: str
+    weights: dict[str, Tensor]
+    code: str
+    copied: Sequence[Any] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ("x", "edge_index")
+    module: str = "torch_geometric.nn"
+
+
+def call(name: str, *arguments: str, **keywords: Any) -> str:
+    """A call as Python, of arguments as Python and of keywords, with short ones side by side."""
+    values = (f"{key}={pformat(value, sort_dicts=False)}" for key, value in keywords.items())
+    lines = [f"{name}("]
+    for argument in (*arguments, *values):
+        if len(lines) == 1 or len(lines[-1]) + len(argument) > _WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {argument},"
+    return "\n".join([*lines, ")"])
 
 
 class HeteroGNN(Layers):
@@ -28,10 +63,8 @@ class HeteroGNN(Layers):
     calls `start` for all nodes, by chunks, then for each layer and type `HeteroConv.on_blocks`
     stage by stage, `finish`, `update`, and of the target's rows `jk_update`, and `readout`.
 
-    Args:
-        make_conv: Makes a layer's convolution.
-        schema, out_channels: The types of the graph, and the width of the outputs (logits).
-        **options: See `Layers`, and `gnntrain.config.models`.
+    `make_conv` makes a layer's convolution; `out_channels` is the width of the outputs (logits);
+    for the options see `Layers`, and `gnntrain.config.models`.
 
     Attributes:
         config_defaults: Shared options with another default for this model.
@@ -44,6 +77,7 @@ class HeteroGNN(Layers):
     config_defaults: ClassVar[dict[str, Any]] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
+    make_dropout, make_table = Dropout, EmbeddingTable  # of `Layers`
 
     def __init__(
         self,
@@ -55,14 +89,6 @@ class HeteroGNN(Layers):
         self.options = options | {"is_typed": self.is_hetero}
         super().__init__(make_conv, schema, out_channels, **self.options)
         self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
-
-    def make_dropout(self, p: float) -> Dropout:
-        """As torch's, faster on a CPU."""
-        return Dropout(p)
-
-    def make_table(self, num_nodes: int, width: int, parts: int) -> EmbeddingTable:
-        """Learnt rows; those of one-hot input are drawn as the matrices whose rows they are."""
-        return EmbeddingTable(num_nodes, width, parts)
 
     def forward(  # type: ignore[override]  # on blocks
         self,
@@ -92,10 +118,8 @@ class HeteroGNN(Layers):
 
     @property
     def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads.
-
-        Of one type, the first layer takes lazy features only if `start` would not change them.
-        """
+        """The fields of a mini-batch that the model reads. Of one type, the first layer takes lazy
+        features only if `start` would not change them."""
         needs = self.conv(0).needs
         return replace(needs, rows=needs.rows and (self.is_hetero or self._is_unchanged(NODE)))
 
@@ -120,13 +144,11 @@ class HeteroGNN(Layers):
         return conv
 
     def pyg_model(self) -> PyGModel:
-        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`.
+        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`. Gradients
+        flow from the weights. UserError: PyG has no such model.
 
         A plug-in does not inherit it, since its additions would be missing: it defines its own,
-        which may call this one, or of one type `GNN.basic_gnn`. Gradients flow from the weights.
-
-        Raises:
-            UserError: PyG has no such model with these options.
+        which may call this one, or of one type `GNN.basic_gnn`.
         """
         state = self.state_dict(keep_vars=True)
         weights = {name: w for name, w in state.items() if not name.startswith("convs.")}
@@ -189,11 +211,8 @@ class GNN(HeteroGNN):
     (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
     the same architecture, see `pyg_model`.
 
-    Args:
-        make_conv: (width in, width out, whether it gives the model's outputs) → convolution, a
-            `BlockConv` or `LinearConv`.
-        in_channels, out_channels: Widths of the input rows and of the outputs (logits).
-        **scaffold: See `Layers`.
+    `make_conv` makes a `BlockConv` or `LinearConv` of width in, width out, and whether it gives the
+    model's outputs (logits).
     """
 
     is_hetero = False

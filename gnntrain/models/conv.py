@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
+from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
@@ -21,17 +22,21 @@ from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_
 from gnntrain.models.plain import LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
-if TYPE_CHECKING:
-    from gnntrain.models.pyg_model import PyGLayer
-
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""
+
+Blocks = Mapping[EdgeType, Block]
+Sources = Mapping[EdgeType, Rows]
+"""Of the edge types of a stage: their blocks, and the rows that they aggregate."""
 
 InputRows = Rows | LearntRows
 """The rows that a layer of a mini-batch reads."""
 
 SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
+
+PyGLayer = tuple[Mapping[str, Any], Mapping[str, Tensor]]
+"""The arguments and the weights of a `plain.TypedConv` with the same outputs as a `HeteroConv`."""
 
 
 class HeteroConv:
@@ -44,6 +49,7 @@ class HeteroConv:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
         is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
             then hold the destinations'.
+        has_transform: Whether each edge type aggregates rows of its own, see `source`.
         is_joint: Whether all edge types into a node type are one stage.
         is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
             also where `source` names transformed rows, and multiplies after the aggregation.
@@ -52,6 +58,7 @@ class HeteroConv:
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     is_one_relation: ClassVar[bool] = False
+    has_transform: ClassVar[bool] = False
     is_joint: bool = False
     is_linear: bool = False
     gives_layer: bool = False
@@ -67,27 +74,24 @@ class HeteroConv:
             return [edge_types]
         return [(edge_type,) for edge_type in edge_types]
 
-    def source(self, edge_type: EdgeType) -> SourceKey | None:  # noqa: ARG002
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
         """Which transformed rows the edge type aggregates: those of its source type (shared with
         others), its own, or None: the layer's input, see `columns`."""
-        return None
+        return edge_type if self.has_transform else None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
         rows have its `columns`."""
         raise NotImplementedError
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
-        """The rows of one stage for some destinations, `[num_dst, …]`, by the edge types of the
-        stage from its blocks and the rows that it aggregates (see `source`), and from `h_dst`,
-        `[num_dst, …]`, the layer's input for the destinations (see `columns`)."""
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
+        """The rows of one stage for some destinations, `[num_dst, …]`: from the blocks of its edge
+        types, the rows that each aggregates (see `source`), and the destinations' own rows."""
         raise NotImplementedError
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         """The convolution's output for destinations of one type, from the sum of the stages (None:
-        no edge leads to this type) and their own rows, see `on_blocks`."""
+        no edge leads to this type) and their own rows."""
         assert total is not None
         return total
 
@@ -98,24 +102,22 @@ class HeteroConv:
         for the sources, by the node types that it reads."""
         inputs = {t: r.table(r.nodes) if isinstance(r, LearntRows) else r for t, r in h.items()}
         transformed: dict[SourceKey, Tensor] = {}
-
-        def source(edge_type: EdgeType) -> Rows:
-            rows = _columns(inputs[edge_type[0]], self.columns(edge_type))
-            edges, key = hop.edges[edge_type], self.source(edge_type)
-            # The transform narrows the rows, but multiplies those of all sources.
-            if key is None or (self.is_linear and edges.num_src > 2 * edges.num_dst):
-                return rows
-            if key not in transformed:
-                transformed[key] = self.transform(in_memory(rows), key)
-            return transformed[key]
-
         out = {}
         for t in node_types:
             h_dst = first_rows(_columns(inputs[t], self.columns(t)), hop.num_dst[t])
             total = None
             for stage in self.stages([*hop.into(t)]):
-                blocks = {edge: hop.edges[edge] for edge in stage}
-                part = self.on_blocks(blocks, {edge: source(edge) for edge in stage}, h_dst)
+                sources = {}
+                for edge in stage:
+                    block, key = hop.edges[edge], self.source(edge)
+                    sources[edge] = rows = _columns(inputs[edge[0]], self.columns(edge))
+                    # The transform narrows the rows, but multiplies those of all sources.
+                    multiplies_last = self.is_linear and block.num_src > 2 * block.num_dst
+                    if key is not None and not multiplies_last:
+                        if key not in transformed:
+                            transformed[key] = self.transform(in_memory(rows), key)
+                        sources[edge] = transformed[key]
+                part = self.on_blocks({edge: hop.edges[edge] for edge in stage}, sources, h_dst)
                 total = part if total is None else total + part
             out[t] = self.finish(t, total, h_dst)
         return out
@@ -135,11 +137,7 @@ class BlockConv(HeteroConv):
     """
 
     needs = BlockNeeds()
-    has_transform: ClassVar[bool] = False
     is_one_relation = True
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        return edge_type if self.has_transform else None
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         """Aggregate over a block's edges, and add the destination's own term: `[num_dst, width of
@@ -147,9 +145,7 @@ class BlockConv(HeteroConv):
         lazy), and `x_dst`, `[num_dst, …]`, the layer's input for the destinations."""
         raise NotImplementedError
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         (block,), (z,) = blocks.values(), sources.values()
         return self.propagate_block(block, z, h_dst)
 
@@ -192,10 +188,8 @@ class LinearConv(HeteroConv):
         columns = range(self.types.in_channels[edge_type[0]])[self.columns(edge_type)]
         return len(columns), self.types.out_channels
 
-    def total(self, block: Block, dtype: torch.dtype) -> Sum | None:
-        """The sum over a block of rows of a type; None: the maximum."""
-        if self.reduce == "max":
-            return None
+    def total(self, block: Block, dtype: torch.dtype) -> Sum:
+        """The sum or mean over a block of rows of a type."""
         is_mean = self.reduce == "mean"
         scale = block.edges.shares(exact_type(dtype)) if is_mean else sampling_scale(block)
         return Sum(*block.edges, scale=scale)
@@ -203,7 +197,7 @@ class LinearConv(HeteroConv):
     def aggregated(self, source: Rows, block: Block) -> Tensor:
         """The aggregates of a block's in-neighbours, `[num_dst, F]`."""
         dtype = (source if isinstance(source, Tensor) else source.rows).dtype
-        return aggregate(source, block, self.total(block, dtype))
+        return aggregate(source, block, None if self.reduce == "max" else self.total(block, dtype))
 
     def on_hop(
         self,
@@ -219,31 +213,28 @@ class LinearConv(HeteroConv):
             is_read = is_single and any(isinstance(rows, LazyFeatures) for rows in h.values())
             is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
             multiplies_last = is_read or not is_whole
-        if not multiplies_last:
-            outputs = super().on_hop(h, hop, node_types)
-        else:
+        if multiplies_last:
             rows = [
                 r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
             ]
             parts = [self._part(t, hop.into(t), [*h], hop.num_dst[t]) for t in node_types]
             sums = linear_sums(rows, parts, dropout if is_single else None)
             outputs = dict(zip(node_types, sums, strict=True))
-        if dropout is None or (multiplies_last and is_single):
+            if is_single:
+                return outputs
+        else:
+            outputs = super().on_hop(h, hop, node_types)
+        if dropout is None:
             return outputs
         return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
 
     def _part(
-        self,
-        node_type: NodeType,
-        blocks: Mapping[EdgeType, Block],
-        inputs: Sequence[NodeType],
-        num_dst: int,
+        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
     ) -> LinearSum:
         terms = []
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            assert total is not None  # see `is_linear`
             terms.append(LinearTerm(source, block, total, weight, self.columns(edge)))
         own = inputs.index(node_type)
         return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
@@ -256,12 +247,7 @@ class LinearConv(HeteroConv):
         assert isinstance(key, tuple)  # from `source`
         return F.linear(x, self.relation_weight(key))
 
-    def on_blocks(
-        self,
-        blocks: Mapping[EdgeType, Block],
-        sources: Mapping[EdgeType, Rows],
-        h_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         ((edge_type, block),) = blocks.items()
         if self.gives_layer:
             node_type = edge_type[2]
@@ -277,6 +263,43 @@ class LinearConv(HeteroConv):
         weight, bias = self.root(node_type)
         own = bias if weight is None else F.linear(h_dst, weight, bias)
         return own if total is None else total + own
+
+    def pyg_layer(self) -> PyGLayer:
+        widths, options, weights, own = self.types.in_channels, {}, {}, {}
+
+        def whole(key: SourceKey, weight: Tensor) -> Tensor:
+            """For all columns of the input: 0 for those that are not read."""
+            width = widths[key if isinstance(key, str) else key[0]]
+            start, stop, _ = self.columns(key).indices(width)
+            return F.pad(weight, (start, width - stop))
+
+        fixed = {"aggr": self.reduce, "root_weight": False, "bias": False}
+        for edge in self.types.edge_types:
+            before, after = (widths[edge[0]], widths[edge[2]]), self.types.out_channels
+            options[edge] = {"in_channels": before, "out_channels": after, **fixed}
+            name = f"convs.{ModuleDict.to_internal_key(edge)}.lin_l.weight"
+            weights[name] = whole(edge, self.relation_weight(edge))
+        for t in self.types.node_types:
+            weight, bias = self.root(t)
+            own[t] = whole(t, weight), bias
+        return pyg_layer("SAGEConv", options, weights, own, aggr="sum")
+
+
+def pyg_layer(
+    conv: str,
+    options: Mapping[Any, Any],
+    weights: Mapping[str, Tensor],
+    own: Mapping[NodeType, tuple[Tensor, Tensor]],
+    **more: Any,
+) -> PyGLayer:
+    """A `TypedConv` of PyG's `conv`: its `options` and weights, and weight and bias of the linear
+    maps of nodes' own rows."""
+    named = {f"conv.{name}": weight for name, weight in weights.items()}
+    for t, pair in own.items():
+        key = ModuleDict.to_internal_key(t)
+        named |= {f"own.{key}.{n}": w for n, w in zip(("weight", "bias"), pair, strict=True)}
+    widths = {t: (weight.shape[1], weight.shape[0]) for t, (weight, _) in own.items()}
+    return {"conv": conv, "options": dict(options), "own": widths, **more}, named
 
 
 def glorot_linear(before: int, after: int) -> nn.Module:

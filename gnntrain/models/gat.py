@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.models.attention import attend
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import BlockConv, Rows, SourceKey
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from gnntrain.compute.ops import Sum
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models.aggregate import sampling_scale
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import LinearConv, Root
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 

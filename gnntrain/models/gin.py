@@ -10,9 +10,8 @@ from torch import Tensor
 from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
 from gnntrain.models.aggregate import aggregate, sampling_scale
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import BlockConv, Rows
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 

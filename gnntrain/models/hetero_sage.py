@@ -14,7 +14,6 @@ from gnntrain.models.aggregate import Reduce
 from gnntrain.models.base import HeteroGNN
 from gnntrain.models.conv import LinearConv, Root
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 
 
 class BlockHeteroSAGEConv(LinearConv, nn.Module):
@@ -27,14 +26,12 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
     def __init__(self, types: LayerTypes, aggregator: Reduce, is_mean: bool) -> None:
         super().__init__()
         self.types, self.reduce, self.is_mean = types, aggregator, is_mean
-        widths, fixed = types.in_channels, {"out_channels": types.out_channels, "aggr": aggregator}
-        self.options: dict[EdgeType, dict[str, Any]] = {
-            edge: {"in_channels": (widths[edge[0]], widths[edge[2]]), **fixed}
-            for edge in types.edge_types
-        }
-        self.convs = ModuleDict({edge: pyg.SAGEConv(**of) for edge, of in self.options.items()})
+        widths, after, self.convs = types.in_channels, types.out_channels, ModuleDict()
+        for edge in types.edge_types:
+            both = widths[edge[0]], widths[edge[2]]
+            self.convs[edge] = pyg.SAGEConv(both, after, aggr=aggregator)
         alone = [t for t in types.node_types if not types.into(t)]
-        self.lins = ModuleDict({t: nn.Linear(widths[t], types.out_channels) for t in alone})
+        self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
 
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
@@ -53,12 +50,6 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
         """Divided by the number of relations, if they are averaged."""
         shared: Tensor = weight / (len(self.types.into(node_type)) if self.is_mean else 1)
         return shared
-
-    def pyg_layer(self) -> PyGLayer:
-        weights = self.convs.state_dict(prefix="convs.", keep_vars=True)
-        own = {t: self.root(t) for t, _ in self.lins.items()}
-        aggr = "mean" if self.is_mean else "sum"
-        return pyg_layer("SAGEConv", self.options, weights, own, aggr=aggr)
 
 
 class HeteroSAGE(HeteroGNN):

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import BlockConv, Rows, first_rows
-from gnntrain.models.pyg_model import PyGModel
 from gnntrain.sampling.block import Block
 
 

@@ -15,10 +15,9 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import HeteroConv, Rows, SourceKey, glorot_linear
+from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, glorot_linear, pyg_layer
 from gnntrain.models.gat import BlockGATConv, head_options
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 from gnntrain.sampling.block import Block
 
 
@@ -29,6 +28,8 @@ class BlockRGATConv(HeteroConv, nn.Module):
     `GATConv` for each edge type, made with `options`. If `is_joint`, one softmax covers the
     in-neighbours of all relations.
     """
+
+    has_transform = True
 
     def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
         super().__init__()
@@ -42,9 +43,6 @@ class BlockRGATConv(HeteroConv, nn.Module):
         self.relations = ModuleDict({e: BlockGATConv(**of) for e, of in self.options.items()})
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        return edge_type
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         out: Tensor = self.relations[key].transform(x, key)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn.inits import glorot
 from torch_geometric.nn.module_dict import ModuleDict
@@ -19,7 +18,6 @@ from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN
 from gnntrain.models.conv import LinearConv, Root, SourceKey, glorot_linear
 from gnntrain.models.plain import LayerTypes
-from gnntrain.models.pyg_model import PyGLayer, pyg_layer
 
 
 class BlockRGCNConv(LinearConv, nn.Module):
@@ -105,25 +103,6 @@ class BlockRGCNConv(LinearConv, nn.Module):
             return self.one, self.biases[node_type]
         linear: Any = self.roots[node_type]
         return linear.weight, linear.bias
-
-    def pyg_layer(self) -> PyGLayer:
-        widths, options, weights, own = self.types.in_channels, {}, {}, {}
-
-        def whole(key: SourceKey, weight: Tensor) -> Tensor:
-            """For all columns of the input: 0 for those that are not read."""
-            width = widths[key if isinstance(key, str) else key[0]]
-            start, stop, _ = self.columns(key).indices(width)
-            return F.pad(weight, (start, width - stop))
-
-        fixed = {"out_channels": self.types.out_channels, "root_weight": False, "bias": False}
-        for edge in self.types.edge_types:
-            options[edge] = {"in_channels": (widths[edge[0]], widths[edge[2]]), **fixed}
-            name = f"convs.{ModuleDict.to_internal_key(edge)}.lin_l.weight"
-            weights[name] = whole(edge, self.relation_weight(edge))
-        for t in self.types.node_types:
-            weight, bias = self.root(t)
-            own[t] = whole(t, weight), bias
-        return pyg_layer("SAGEConv", options, weights, own, aggr="sum")
 
 
 class RGCN(HeteroGNN):

@@ -9,9 +9,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.models.base import GNN
+from gnntrain.models.base import GNN, PyGModel
 from gnntrain.models.conv import LinearConv, Root
-from gnntrain.models.pyg_model import PyGModel
 
 
 class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types

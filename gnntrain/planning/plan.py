@@ -28,7 +28,7 @@ from gnntrain.inventory.datasets import known_size
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
 from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
-from gnntrain.reporting.run_lookup import RUNS
+from gnntrain.reporting.rundir import RUNS
 from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes, shown_path
 from gnntrain.run import graph_sizes, refuse_untrainable

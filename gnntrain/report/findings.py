@@ -59,7 +59,6 @@ class SplitScores:
 class Projection:
     """Some labelled nodes in the plane: neighbours in the last hidden layer are side by side."""
 
-    nodes: Ints  # `[n]`
     places: Floats  # `[n, 2]`
     texts: Sequence[str]  # `[n]`, node and split of each
     source: str  # the rows that were projected, in words
@@ -133,12 +132,11 @@ def judge(
         is_labelled = ~np.isnan(labels)
         scored = {split for _, points in found.targets for split in points}
     else:
-        names = [*(graph.class_names or range(graph.num_classes))]
-        number = 1 if positive is None else names.index(positive)
-        found.names, kind = [str(name) for name in names], (graph.task, graph.num_classes, number)
-        parts = {split: graph.split(split) for split in SCORED_SPLITS}
-        scores = {s: score_split(logits[n], graph.labels[n], *kind) for s, n in parts.items()}
-        found.scores = {split: one for split, one in scores.items() if one is not None}
+        found.names = [str(name) for name in graph.class_names or range(graph.num_classes)]
+        number = 1 if positive is None else found.names.index(str(positive))
+        kind, parts = (graph.task, graph.num_classes, number), map(graph.split, SCORED_SPLITS)
+        scores = [score_split(logits[nodes], graph.labels[nodes], *kind) for nodes in parts]
+        found.scores = {s: one for s, one in zip(SCORED_SPLITS, scores, strict=True) if one}
         labels = graph.labels[everyone].astype(np.int64)
         if graph.task == "multilabel":
             frequency = graph.labels[everyone].sum(axis=0, dtype=np.int64) + 1
@@ -155,22 +153,19 @@ def judge(
     if places is None:
         found.notes.append("Embeddings are missing: too few labelled nodes, or no finite values.")
         return found
-    splits = np.full(len(nodes), "", dtype="U5")
-    for name in SPLITS:
-        splits[np.isin(nodes, graph.split(name))] = name
-    texts = [f"node {node} ({split})" for node, split in zip(nodes, splits, strict=True)]
+    members = {name: nodes[np.isin(nodes, graph.split(name))].tolist() for name in SPLITS}
+    split_of = {node: name for name, several in members.items() for node in several}
+    texts = [f"node {node} ({split_of[node]})" for node in nodes.tolist()]
     source = "outputs" if hidden is None else "input of the last layer"
-    chosen = None if predicted is None else predicted[shown]
-    number = int(is_labelled.sum())
-    found.projection = Projection(nodes, places, texts, source, number, labels[shown], chosen)
+    chosen, number = None if predicted is None else predicted[shown], int(is_labelled.sum())
+    found.projection = Projection(places, texts, source, number, labels[shown], chosen)
     return found
 
 
 def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[int, str, dict[str, Any]]]:
     """Column, name and points of the targets that a node of a scored split has."""
     written = task.predictions()["value"]()
-    values = written.columns[0].values(outputs)
-    found = []
+    values, found = written.columns[0].values(outputs), []
     for i, name in enumerate(written.notes["target_names"].tolist()):
         points = {}
         for split in SCORED_SPLITS:
@@ -181,28 +176,23 @@ def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[int, str, 
                 "true": graph.labels[nodes, i].astype(np.float64),
                 "predicted": values[nodes, i].astype(np.float64),
             }
-            frame = pd.DataFrame(columns).dropna(subset=["true"])
-            if len(frame):
-                points[split] = frame
-        if points:
+            points[split] = pd.DataFrame(columns).dropna(subset=["true"])
+        if points := {split: frame for split, frame in points.items() if len(frame)}:
             found.append((i, name, points))
     return found
 
 
 def regression_scores(points: Any) -> list[float]:
     """The metrics `METRICS` of a frame with columns `true` and `predicted`."""
-    values = (torch.tensor(points[name].to_numpy())[:, None] for name in ("predicted", "true"))
-    predicted, true = values
-    return [get_metric(name).compute(predicted, true) for name in METRICS]
+    values = [torch.tensor(points[name].to_numpy())[:, None] for name in ("predicted", "true")]
+    return [get_metric(name).compute(*values) for name in METRICS]
 
 
 def predicted_classes(logits: npt.NDArray[Any], task: LabelKind) -> Ints:
     """The predicted classes of logits `[n, num_outputs]`: `[n]`, or 0/1 `[n, num_classes]`."""
     if task == "multiclass":
-        best: Ints = logits.argmax(axis=1)
-        return best
-    chosen = (logits > 0).astype(np.int64)
-    return chosen[:, 0] if task == "binary" else chosen
+        return np.asarray(logits.argmax(axis=1))
+    return (logits[:, 0] > 0 if task == "binary" else logits > 0).astype(np.int64)
 
 
 def score_split(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from gnntrain import __version__
@@ -21,7 +21,6 @@ from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import from_plain
 from gnntrain.report import figures, tables
-from gnntrain.report.drawing import Drawing, Figure, draw
 from gnntrain.report.findings import Findings
 from gnntrain.report.runs import ReportedRun, differences, groups_of
 from gnntrain.reporting.text import (
@@ -61,16 +60,13 @@ def to_html(page: Page, folder: Path | None = None) -> str:
     )
     numbers = itertools.count()
 
-    def drawn(figure: Figure, title: str, width: int, height: int) -> Drawing:
+    def drawn(figure: figures.Figure, title: str, width: int, height: int) -> figures.Drawing:
         prefix = f"figure-{next(numbers)}"
-        return draw(figure, prefix, width, height, title=title, folder=folder)
+        return figures.draw(figure, prefix, width, height, title=title, folder=folder)
 
     def to_json(value: Any) -> Markup:
         """JSON inside a script element: without `<`, which could end the element."""
-        text = json.dumps(json_safe(value), separators=(",", ":"), ensure_ascii=False)
-        for sign in "<>&":
-            text = text.replace(sign, f"\\u{ord(sign):04x}")
-        return Markup(text)
+        return htmlsafe_json_dumps(json_safe(value), separators=(",", ":"), ensure_ascii=False)
 
     environment.filters |= {"json": to_json, "drawn": drawn}
     script = _LOADER.get_source(environment, "page.js")[0]
@@ -119,66 +115,60 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
     size = f" ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)" if graph else ""
     prefix = "sampler.fan_outs."  # by edge type, else of all
     by_type = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
-    fan_outs = as_typed(by_type or config.get("sampler.fan_outs"))
+    fan_outs = f"fan-outs {as_typed(by_type or config.get('sampler.fan_outs'))}"
     words = [
-        f"{run.model}{f' with {parameters:,} parameters' if parameters else ''}"
-        f" on {run.dataset}{size}",
-        "trained on the full graph"
-        if config.get("sampler.name") == "full"
-        else f"fan-outs {fan_outs}",
-        *([counted(ranks, "rank")] if ranks else []),
-        f"seed {config.get('trainer.seed')}",
+        run.model + (f" with {parameters:,} parameters" if parameters else ""),
+        f" on {run.dataset}{size}, ",
+        "trained on the full graph" if config.get("sampler.name") == "full" else fan_outs,
+        f", {counted(ranks, 'rank')}" if ranks else "",
+        f", seed {config.get('trainer.seed')}.",
     ]
     notes = []
     if run.status != "completed":
         killed = " (it was probably killed)" * (run.status == "unfinished")
-        asked = config.get("trainer.epochs")
-        notes.append(f"Status {run.status}{killed}: {len(records)} of {asked} epochs were trained.")
+        trained = f"{len(records)} of {config.get('trainer.epochs')} epochs were trained."
+        notes.append(f"Status {run.status}{killed}: {trained}")
     if replaced := (summary.get("kernels") or {}).get("replaced"):
         names = ", ".join(replaced)
         notes.append(f"Triton's kernels were replaced where they failed: {names}.")
     if nan := sum(not math.isfinite(record.train_loss) for record in records):
         notes.append(f"The training loss of {counted(nan, 'epoch')} is not a finite number.")
-    if not records:
-        notes.append("No epoch was finished.")
-    elif not any(record.metrics for record in records):
-        notes.append("No epoch was evaluated, so there is no metric.")
+    if not any(record.metrics for record in records):
+        lacks = "evaluated, so there is no metric" if records else "finished"
+        notes.append(f"No epoch was {lacks}.")
     keys: list[Key] = []
-    metric = shown_metric(run.metric or "")
+    metric, training = shown_metric(run.metric or ""), None
     if run.best:
-        split = next(name for name in ("test", "val", "train") if name in run.best)
-        others = [name for name in ("val", "train") if name in run.best and name != split]
+        split, *others = [name for name in ("test", "val", "train") if name in run.best]
         more = " · ".join(f"{name} {format_metric(run.score(name))}" for name in others)
         keys.append((f"{split} {metric}", format_metric(run.score(split)), more))
         more = f"by val {metric}, of {len(records)} trained"
         keys.append(("best epoch", str(run.result.best_epoch), more))
-    training = None
     if records:
         last, phases = records[-1], tables.phases_table(run)
         keys.append(("train loss", format_loss(last.train_loss), f"in epoch {last.epoch}"))
-        beside = tables.background_seconds(records).items()
         training = {
             "phases": phases if phases.rows else None,
             "clock": "The GPU's time." if last.gpu_memory_bytes else "Time of rank 0.",
-            "background": " and ".join(f"{name} {format_seconds(s)}" for name, s in beside),
+            "background": tables.background_seconds(records),
         }
-    if summary.get("seconds_total") is not None:
+    if (seconds := summary.get("seconds_total")) is not None:
         each = f"{format_seconds(summary.get('seconds_per_epoch'))} an epoch"
-        keys.append(("time", format_seconds(summary["seconds_total"]), each))
-    if summary.get("edges_per_s") is not None:
-        seeds = f"{format_rate(summary.get('seeds_per_s'))} seeds/s"
-        keys.append(("edges/s", format_rate(summary["edges_per_s"]), seeds))
-    if summary.get("peak_rss_bytes"):
+        keys.append(("time", format_seconds(seconds), each))
+    if (rate := summary.get("edges_per_s")) is not None:
+        more = f"{format_rate(summary.get('seeds_per_s'))} seeds/s"
+        keys.append(("edges/s", format_rate(rate), more))
+    if memory := summary.get("peak_rss_bytes"):
         gpu = summary.get("peak_gpu_bytes")
         more = f"{format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
-        keys.append(("memory", format_bytes(summary["peak_rss_bytes"]), more))
+        keys.append(("memory", format_bytes(memory), more))
     if graph is not None:
         sizes = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
         more = f"{format_rate(graph.num_edges)} edges · {sizes}"
         keys.append(("nodes", f"{graph.num_nodes:,}", more))
     return {
         "title": run.name,
-        "lead": f"{', '.join(words)}.",
+        "lead": "".join(words),
         "status": run.status,
         "error": summary.get("error") or "",
         "notes": notes,
@@ -194,18 +184,16 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
     lead = f"They differ in {', '.join(differing) or 'no key'}."
     if len(groups) < len(runs):
         lead += f" Runs that differ in seed or split alone are a setting: {len(groups)} in all."
-    notes = []
-    incomplete = [run for run in runs if run.status != "completed"]
+    notes, incomplete = [], []
+    for run in runs:
+        if run.status != "completed":
+            error = " ".join(str(run.summary.get("error") or "").split())
+            incomplete.append(f"{run.name} ({': '.join(filter(None, [run.status, error]))})")
     if incomplete:
-        errors = [" ".join(str(run.summary.get("error") or "").split()) for run in incomplete]
-        named = [
-            f"{run.name} ({run.status}{f': {error}' if error else ''})"
-            for run, error in zip(incomplete, errors, strict=True)
-        ]
-        if len(named) > _NAMED_RUNS:
-            named[_NAMED_RUNS:] = [f"and {len(named) - _NAMED_RUNS} more, see the table of runs"]
-        number = f"{len(incomplete)} of {len(runs)} runs"
-        notes.append(f"{number} did not complete: {'; '.join(named)}.")
+        named = "; ".join(incomplete[:_NAMED_RUNS])
+        if (rest := len(incomplete) - _NAMED_RUNS) > 0:
+            named += f"; and {rest} more, see the table of runs"
+        notes.append(f"{len(incomplete)} of {len(runs)} runs did not complete: {named}.")
     ranked = rank(groups)
     if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
         first, number = ranked[0].runs[0], counted(sum(len(g.runs) for g in ranked), "run")

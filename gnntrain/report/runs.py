@@ -4,6 +4,7 @@ differ in seed or split alone."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,14 @@ from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
 from gnntrain.paths import is_file
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.run_lookup import RUNS, find_run, is_running, known_runs, run_directories
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import (
+    RUNS,
+    RunDirectory,
+    find_run,
+    is_running,
+    known_runs,
+    run_directories,
+)
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import REPEATED, SPLIT, Group, Scored, rank
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
@@ -58,6 +65,11 @@ class ReportedRun(Scored):
     def score(self, split: str) -> float:
         """The deciding metric at the best epoch."""
         return self.best.get(split, {}).get(self.metric or "", math.nan)
+
+    def course(self, split: str) -> dict[int, float]:
+        """The deciding metric of the evaluated epochs."""
+        values = {record.epoch: record.metric(split, self.metric or "") for record in self.records}
+        return {epoch: value for epoch, value in values.items() if value is not None}
 
     @property
     def dataset(self) -> str:
@@ -126,18 +138,15 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
 
 def differences(runs: Sequence[ReportedRun]) -> list[str]:
     """The keys in which the runs' configurations differ, names of data set and model first."""
-
-    def differ(key: str) -> bool:
-        """Whether runs disagree; another model (data set) may simply not have the key."""
-        having = [run for run in runs if key in run.config]
-        option = f"{key.partition('.')[0]}.name"
+    differing = []
+    for key in dict.fromkeys(key for run in runs for key in run.config):
+        # Another model (data set) may simply not have the key.
+        having, option = [run for run in runs if key in run.config], f"{key.partition('.')[0]}.name"
         lacking = {run.config.get(option) for run in runs if key not in run.config}
-        return len({repr(run.config[key]) for run in having}) > 1 or any(
-            run.config.get(option) in lacking for run in having
-        )
-
-    keys = dict.fromkeys(key for run in runs for key in run.config)
-    differing = [key for key in keys if not key.startswith(_IMMATERIAL) and differ(key)]
+        differ = len({repr(run.config[key]) for run in having}) > 1
+        differ = differ or any(run.config.get(option) in lacking for run in having)
+        if differ and not key.startswith(_IMMATERIAL):
+            differing.append(key)
     return sorted(differing, key=lambda key: (not key.endswith(".name"), key in REPEATED))
 
 
@@ -159,15 +168,12 @@ def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
         splits = {str(run.config[SPLIT]) for run in counted if SPLIT in run.config}
         first = several[0]
         data = (first.dataset, first.metric or "", str(first.summary.get("positive_class")))
+        short = {key: re.sub(r"^(trainer|model)\.(?!name$)|\.name$", "", key) for key in keys}
         known = (key for key in keys if key in first.config)
-        label = ", ".join(f"{_short(key)}={as_typed(first.config[key])}" for key in known)
+        label = ", ".join(f"{short[key]}={as_typed(first.config[key])}" for key in known)
         varied = (label or f"{first.dataset} {first.model}",)
         groups.append(Group(varied, several, counted, tuple(sorted(splits)), data))
     return groups
-
-
-def _short(key: str) -> str:
-    return key.removesuffix(".name").removeprefix("trainer.").removeprefix("model.")
 
 
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.colors import to_hex
 
 from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.phases import BACKGROUND
-from gnntrain.report.drawing import class_color
 from gnntrain.report.findings import METRICS, SCORED_SPLITS, SplitScores, regression_scores
 from gnntrain.report.runs import ReportedRun, differences
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
@@ -40,6 +41,13 @@ PHASES = {
 """The phases of an epoch in their order, with label and colour."""
 
 _VISIBLE = 0.0005
+
+
+def class_color(number: int) -> str:
+    """The colour of a class or a group of runs: ten distinct ones, then hues around the circle."""
+    if number < 10:
+        return to_hex(matplotlib.colormaps["tab10"](number))
+    return to_hex(matplotlib.colormaps["hsv"](number * 0.381966 % 1))  # by the golden angle
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,9 @@ def metrics_table(run: ReportedRun) -> Table:
 def phases_table(run: ReportedRun) -> Table:
     """Median seconds and share of each phase of an epoch."""
     phases = typical_phases(run.records)
-    whole = sum(phases.values())
-    rows = [
-        [PHASES[name][0], format_seconds(seconds), f"{seconds / whole:.1%}"]
-        for name, seconds in phases.items()
-    ]
+    whole, rows = sum(phases.values()), []
+    for name, seconds in phases.items():
+        rows.append([PHASES[name][0], format_seconds(seconds), f"{seconds / whole:.1%}"])
     return Table(["phase", "an epoch", "share"], rows, colors=[PHASES[name][1] for name in phases])
 
 
@@ -100,27 +106,25 @@ def typical_phases(records: Sequence[EpochRecord]) -> dict[str, float]:
     return dict(typical[typical > _VISIBLE * typical.sum()])
 
 
-def background_seconds(records: Sequence[EpochRecord]) -> dict[str, float]:
-    """The median seconds an epoch of the phases that run beside the steps."""
+def background_seconds(records: Sequence[EpochRecord]) -> str:
+    """The median seconds an epoch of the phases that run beside the steps, in words."""
     medians = pd.DataFrame([record.time for record in _warm(records)]).fillna(0.0).median()
-    names = [name for name in medians.index if name.startswith(BACKGROUND)]
-    return {name.removeprefix(BACKGROUND): float(medians[name]) for name in names}
+    beside = medians[[name for name in medians.index if name.startswith(BACKGROUND)]].items()
+    return " and ".join(f"{k.removeprefix(BACKGROUND)} {format_seconds(s)}" for k, s in beside)
 
 
 def _warm(records: Sequence[EpochRecord]) -> Sequence[EpochRecord]:
-    """The epochs with times, without the first where there are several."""
     timed = [record for record in records if record.time]
     return timed[1:] or timed
 
 
 def graph_tables(graph: Graph) -> dict[str, Table]:
     """Sizes and in-degrees, of a typed graph by type; each table with its title."""
-
-    def degree_cells(indptr: Any) -> list[str]:
-        degrees = np.diff(indptr)
-        median, mean = f"{np.median(degrees):g}", f"{degrees.mean():.1f}"
-        return [median, mean, f"{degrees.max():,}", f"{(degrees == 0).sum():,}"]
-
+    edges = []
+    for name, of_type in graph.edges.items():
+        degrees = np.diff(of_type.indptr)
+        cells = [f"{np.median(degrees):g}", f"{degrees.mean():.1f}", f"{degrees.max():,}"]
+        edges.append(["/".join(name), f"{len(of_type):,}", *cells, f"{(degrees == 0).sum():,}"])
     sizes = {
         "nodes": f"{graph.num_nodes:,}",
         "edges": f"{graph.num_edges:,}",
@@ -129,20 +133,13 @@ def graph_tables(graph: Graph) -> dict[str, Table]:
     }
     if not graph.is_hetero:
         sizes["features"] = f"{graph.num_features:,}"
-        sizes |= zip(_DEGREES, degree_cells(graph.indptr), strict=True)
+        sizes |= zip(_DEGREES, edges[0][2:], strict=True)
         return {"Sizes": Table(["quantity", "value"], [*sizes.items()])}
-    nodes = [
-        [
-            f"{name} (target)" if name == graph.target else name,
-            f"{len(nodes):,}",
-            f"{nodes.num_features:,}" if nodes.num_features else "learnt",
-        ]
-        for name, nodes in graph.nodes.items()
-    ]
-    edges = [
-        ["/".join(name), f"{len(edges):,}", *degree_cells(edges.indptr)]
-        for name, edges in graph.edges.items()
-    ]
+    nodes = []
+    for node_type, of_node in graph.nodes.items():
+        features = f"{of_node.num_features:,}" if of_node.num_features else "learnt"
+        target = " (target)" * (node_type == graph.target)
+        nodes.append([node_type + target, f"{len(of_node):,}", features])
     return {
         "Sizes": Table(["quantity", "value"], [*sizes.items()]),
         "Node types": Table(["node type", "nodes", "features"], nodes),
@@ -166,30 +163,28 @@ def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
 
 def classes_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Table:
     """Precision, recall and F1 of each class."""
-    heads = ["precision", "recall", "F1", "support"]
-    rows = []
-    for i, name in enumerate(names):
-        row = [name]
-        for scored in scores.values():
+    rows = [[name] for name in names]
+    for scored in scores.values():
+        for i, row in enumerate(rows):
             numbers = (scored.precision[i], scored.recall[i], scored.f1[i])
             row += [*map(format_metric, map(float, numbers)), f"{scored.support[i]:,}"]
-        rows.append(row)
-    return Table(["class", *(f"{split} {head}" for split in scores for head in heads)], rows)
+    return Table(["class", *_by_split(scores, "precision", "recall", "F1", "support")], rows)
 
 
 def targets_table(targets: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """The metrics of each target."""
-    heads = [*map(shown_metric, METRICS), "nodes"]
-    rows = []
-    for name, points in targets:
-        row = [name]
+    rows = [[name] for name, _ in targets]
+    for row, (_, points) in zip(rows, targets, strict=True):
         for split in SCORED_SPLITS:
             known = points.get(split, ())
             scores = regression_scores(known) if len(known) else [math.nan] * len(METRICS)
             row += [*map(format_metric, scores), f"{len(known):,}"]
-        rows.append(row)
-    columns = [f"{split} {head}" for split in SCORED_SPLITS for head in heads]
-    return Table(["target", *columns], rows)
+    heads = _by_split(SCORED_SPLITS, *map(shown_metric, METRICS), "nodes")
+    return Table(["target", *heads], rows)
+
+
+def _by_split(splits: Iterable[str], *heads: str) -> list[str]:
+    return [f"{split} {head}" for split in splits for head in heads]
 
 
 def worst_table(points: Any) -> Table:
@@ -265,10 +260,8 @@ def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[st
         kernels: `kernels` of `summary.json`; empty where it is not known.
     """
     machine = {key.replace("_", " "): found[key] for key in found if key not in _SHOWN_APART}
-    machine |= {
-        "memory": format_bytes(found.get("memory_bytes")),
-        "gpus": ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none",
-    }
+    machine["memory"] = format_bytes(found.get("memory_bytes"))
+    machine["gpus"] = ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none"
     replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
     operators = {"kernels": kernels.get("kernels"), **replaced}
     sections = {"machine": machine, "operators": operators, "software": found.get("packages") or {}}

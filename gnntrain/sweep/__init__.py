@@ -20,7 +20,7 @@ from gnntrain.distributed.processes import (
 )
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.console import DOT, SweepConsole, shown_overrides
-from gnntrain.reporting.run_lookup import planned_sweep
+from gnntrain.reporting.rundir import planned_sweep
 from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
@@ -242,7 +242,7 @@ def _conduct(
 
 def graph_metric(config: Config, data: object) -> str:
     """The metric that a search improves: that of its graph, which is prepared for it."""
-    from gnntrain.run_graph import open_graph  # a grid does without it
+    from gnntrain.run_store import open_graph  # a grid does without it
 
     return open_graph(config, data=data).store.metric
 

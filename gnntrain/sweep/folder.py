@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 from gnntrain.app import Sources
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded, is_file
-from gnntrain.reporting.run_lookup import SWEEPS, is_run
-from gnntrain.reporting.rundir import occupied, write_atomically
+from gnntrain.reporting.rundir import SWEEPS, is_run, occupied, write_atomically
 from gnntrain.reporting.text import short_number, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 

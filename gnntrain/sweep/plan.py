@@ -23,7 +23,7 @@ from hydra.core.override_parser.types import (
 from gnntrain.app import Composer, parse_overrides, sides_of
 from gnntrain.app.overrides import is_config_file, is_hydras
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
-from gnntrain.reporting.run_lookup import LATEST, find_run
+from gnntrain.reporting.rundir import LATEST, find_run
 
 if TYPE_CHECKING:
     from gnntrain.sweep.search_space import Space

@@ -136,7 +136,7 @@ def test_a_time_out_while_all_live_is_explained_by_the_rank_that_does_not_wait(
 
 def test_what_a_rank_has_reported_is_the_cause_and_that_it_ended_no_loss(group: Group) -> None:
     group.controls[3].report_failure(UserError("the value 7 is wrong"))
-    group.controls[3].end()
+    group.controls[3].enter(Phase.ENDED)
     group.stopped = {3}
     fail_in_collective(group.controls[0])
     assert isinstance(group.watches[0].cause(lost_connection), UserError)
@@ -191,7 +191,7 @@ def test_exactly_the_ranks_that_stopped_and_did_not_end_are_named(
     stopped, ended = pick.draw(some) - {0}, pick.draw(some) - {0}
     made.pass_time(pick.draw(st.integers(1, 5)))
     for rank in ended:
-        made.controls[rank].end()
+        made.controls[rank].enter(Phase.ENDED)
         made.controls[rank].progress(rank)  # a late `set` has then arrived
     made.stopped = stopped | ended
     made.pass_time(LOOKS + 1)

@@ -29,7 +29,7 @@ def started(
     context = DistributedContext(0, 1, device)
     with mock.patch.dict(os.environ, environment, clear=True):
         store: Any = dist.HashStore()  # type: ignore[attr-defined]
-        init_process_group(context, store, timedelta(seconds=90))
+        init_process_group(context, store, 90)
         return told | {"environment": dict(os.environ)}
 
 
@@ -58,7 +58,7 @@ def test_ranks_of_gpus_connect_when_all_are_there(monkeypatch: pytest.MonkeyPatc
     context = DistributedContext(0, 2, torch.device("cuda", 0))
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
     with pytest.raises(dist.DistStoreError):
-        init_process_group(context, store, timedelta(seconds=0.2))
+        init_process_group(context, store, 0.2)
 
 
 def test_a_rank_that_nccl_does_not_connect_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_rank_that_nccl_does_not_connect_is_overdue(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dist, "init_process_group", hang)
     context = DistributedContext(0, 1, torch.device("cuda", 0), control)
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
-    for limit in (timedelta(seconds=60), timedelta(seconds=0)):
+    for limit in (60, 0):
         init_process_group(context, store, limit)
     assert found[0] is None
     assert isinstance(found[1], RunError)
@@ -104,7 +104,7 @@ def test_why_nccl_does_not_connect_ranks_is_one_sentence(
     context = DistributedContext(0, 1, torch.device("cuda", 0))
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
     with pytest.raises(kind, match=words):
-        init_process_group(context, store, timedelta(seconds=9))
+        init_process_group(context, store, 9)
 
 
 def test_two_processes_on_one_gpu_are_refused() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -17,7 +18,6 @@ from typing import Any
 import pytest
 
 from gnntrain.distributed import rendezvous as module
-from gnntrain.distributed import tcp_store
 from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
@@ -146,7 +146,7 @@ def test_a_name_that_nobody_knows_ends_the_wait_early(
     monkeypatch.setattr(module, "_NAME_SECONDS", 0.5)
     found = Launched("test", 1, 2, None, "no-such-machine.invalid", 29500)
     with pytest.raises(RankLost, match=r"process 0 at no-such-machine\.invalid port 29500"):
-        module._find(found, time.monotonic() + 600, None)
+        module._reach(found, time.monotonic() + 600, None)
     assert "no-such-machine.invalid" in caplog.text
 
 
@@ -219,6 +219,10 @@ def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) ->
     assert {ip for ips in found for ip in ips} == {LOOPBACK}
 
 
+def resolver(address: str) -> Callable[..., list[Any]]:
+    return lambda *_, **__: [(socket.AF_INET, 0, 0, "", (address, 0))]
+
+
 @pytest.mark.parametrize(
     ("address", "one_machine", "expected"),
     [
@@ -231,10 +235,10 @@ def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) ->
 def test_other_machines_are_not_told_a_loopback_address(
     monkeypatch: pytest.MonkeyPatch, address: str, one_machine: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(tcp_store, "own_address", lambda _: "10.9.8.7")
-    monkeypatch.setattr(module, "address_of", lambda a: a.replace("localhost", "127.0.0.1"))
-    found = Launched("test", 1, 2, None, address, 29500, is_on_one_machine=one_machine)
-    assert module._address(found) == expected
+    monkeypatch.setattr(module, "own_address", lambda _: "10.9.8.7")
+    monkeypatch.setattr(socket, "getaddrinfo", resolver(address.replace("localhost", LOOPBACK)))
+    found = Launched("test", 0, 2, None, address, 29500, is_on_one_machine=one_machine)
+    assert module._reach(found, math.inf, "start") == (expected, "start")
 
 
 def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,15 +247,17 @@ def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.Monke
             raise OSError("Network is unreachable")
         return "fd00::7"
 
-    monkeypatch.setattr(tcp_store, "own_address", own)
-    monkeypatch.setattr(module, "address_of", lambda _: "127.0.1.1")
+    monkeypatch.setattr(module, "own_address", own)
+    monkeypatch.setattr(socket, "getaddrinfo", resolver("127.0.1.1"))
     found = Launched("test", 0, 2, None, "node1", 29500)
-    assert module._address(found) == "fd00::7"
+    assert module._reach(found, math.inf, "start") == ("fd00::7", "start")
 
 
-def test_process_0_needs_an_address_of_its_machine() -> None:
-    with pytest.raises(UserError, match=r"MASTER_ADDR=192\.0\.2\.1"):
-        module._serve(Launched("test", 0, 2, None, "192.0.2.1", 29500))
+def test_process_0_needs_an_address_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Launched("test", 0, 2, None, "192.0.2.1", 29500)
+    monkeypatch.setattr(module, "launched", lambda: found)
+    with pytest.raises(UserError, match=r"MASTER_ADDR=192\.0\.2\.1"), module.meeting():
+        pass
 
 
 def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
@@ -261,7 +267,7 @@ def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
     with socket.create_server((LOOPBACK, 0)) as other:  # takes connections and is silent
         port = int(other.getsockname()[1])
         with pytest.raises(RankLost):
-            module._find(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1, None)
+            module._reach(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1, None)
 
 
 def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:

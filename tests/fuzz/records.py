@@ -24,8 +24,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import SAGE
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.run_lookup import RunPlace
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last

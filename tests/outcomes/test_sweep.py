@@ -17,7 +17,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from gnntrain.cli import main
-from gnntrain.reporting.run_lookup import is_running
+from gnntrain.reporting.rundir import is_running
 
 SEARCH = [
     *(

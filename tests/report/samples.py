@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain.config import Config
-from gnntrain.reporting.run_lookup import RunPlace
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.training.records import EpochRecord, json_safe
 from tests.reporting.samples import SUMMARY, record
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure as Canvas
 
 from gnntrain.report import figures
-from gnntrain.report.drawing import Figure, Panel, draw
+from gnntrain.report.figures import Figure, Panel, draw
 from gnntrain.report.runs import read_run
 from tests.report.samples import records_of, write_run
 

@@ -80,7 +80,7 @@ def test_embeddings_need_no_label_on_val_and_test(tmp_path: Path) -> None:
     places = np.arange(8.0).reshape(4, 2)
     classes, predicted = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1])
     texts = [f"node {i} (train)" for i in range(4)]
-    projection = Projection(np.arange(4), places, texts, "outputs", 4, classes, predicted)
+    projection = Projection(places, texts, "outputs", 4, classes, predicted)
     run = read_run(write_run(tmp_path / "run", records_of(0.5), {}))
     page = to_html(page_of([run], run, Findings(names=["cat", "dog"], projection=projection)))
     titles = Structure(page).titles("h2")

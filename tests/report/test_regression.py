@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Canvas
 from gnntrain.cli import main
 from gnntrain.data.graph import AnyArray
 from gnntrain.report import figures
-from gnntrain.report.drawing import Panel
+from gnntrain.report.figures import Panel
 from gnntrain.report.findings import Findings, findings_of, judge, regression_scores
 from gnntrain.report.runs import read_run
 from gnntrain.report.tables import worst_table

@@ -11,8 +11,7 @@ import pytest
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting import rundir
-from gnntrain.reporting.run_lookup import RunPlace, is_run, planned_run
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, RunPlace, is_run, planned_run
 
 CONFIG = {"model": {"name": "sage"}, "sampler": {"fan_outs": [25, 10]}, "trainer": {"lr": 1e-5}}
 

@@ -12,8 +12,7 @@ import torch
 from gnntrain.config import Config, from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.models import GNN, AnyModel, build_model
-from gnntrain.reporting.run_lookup import RunPlace
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.run_store import record_of
 from gnntrain.training.checkpoint import save_checkpoint
 from tests.evaluators import layerwise

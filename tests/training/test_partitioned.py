@@ -34,7 +34,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading import read_counts, shared
-from gnntrain.run_graph import rank_graph
+from gnntrain.run_store import rank_graph
 from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
 from gnntrain.training.forward import OnBatch

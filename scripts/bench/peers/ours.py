@@ -19,7 +19,6 @@ from gnntrain.build import (
     build_loaders,
     build_model,
     build_task,
-    sampler_in_words,
 )
 from gnntrain.compute.features import as_tensor
 from gnntrain.config import Config
@@ -131,7 +130,7 @@ def train(context: DistributedContext, turns: Turns) -> None:
             context=context,
             listeners=[listener],
         )
-        _ready(turns, f"Trainer, {sampler_in_words(config, loaders)}, {config.trainer.precision}")
+        _ready(turns, f"Trainer, {loaders.backend} sampler, {config.trainer.precision}")
         try:
             listener.begin()
             trainer.fit()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.reporting.run_lookup import find_run, planned_sweep, run_directories
+from gnntrain.reporting.rundir import find_run, planned_sweep, run_directories
 from tests.report.samples import write_run
 
 
