@@ -16,7 +16,7 @@ from hydra.plugins.launcher import Launcher
 from gnntrain.app.hydra_main import TrainTask
 from gnntrain.errors import Interrupted
 from gnntrain.limits import available_cores
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import has_checkpoint
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome, left_behind, outcome_of
 
@@ -53,7 +53,7 @@ class TrialJob:
         return outcome
 
     def _train(self, cfg: Any, run_dir: str) -> Outcome:
-        if RunDirectory(Path(run_dir)).has_checkpoint:
+        if has_checkpoint(run_dir):
             from gnntrain.run import resume
 
             return resume(run_dir)
