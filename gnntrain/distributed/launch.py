@@ -50,25 +50,15 @@ Worker = Callable[[DistributedContext, Any], None] | str
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The ranks of a run, and the devices and threads of each.
-
-    Attributes:
-        world_size: Number of ranks.
-        device: The type of each rank's device: "cpu", or one GPU a rank, as "cuda".
-        threads: Compute threads a rank.
-        timeout: Seconds a collective may take.
-        machines: See `DistributedContext`.
-        servers: How many of the ranks, the last ones, only hold the graph.
-        grace: Seconds from a stop signal until the system kills the run.
-    """
+    """The ranks of a run, and the devices and threads of each."""
 
     world_size: int
-    device: str
-    threads: int
-    timeout: float
-    machines: tuple[int, ...] = ()
-    servers: int = 0
-    grace: float = GRACE_SECONDS
+    device: str  # the type of each rank's: "cpu", or one GPU a rank, as "cuda"
+    threads: int  # that compute, a rank
+    timeout: float  # seconds a collective may take
+    machines: tuple[int, ...] = ()  # see `DistributedContext`
+    servers: int = 0  # how many of the ranks, the last ones, only hold the graph
+    grace: float = GRACE_SECONDS  # from a stop signal until the system kills the run
 
     @property
     def use_gpus(self) -> bool:
@@ -156,10 +146,9 @@ def launch(
         worker: A module-level function; or its name, `module:function`, so that this process need
             not import the modules that only ranks need.
         payload: Plain, picklable data.
-        plan: The ranks.
+        plan, rendezvous: The ranks, and the meeting of those that a launcher has started.
         log_dir: Where ranks write their logs, for messages.
         in_process: Whether a single rank may run in this process.
-        rendezvous: Of the processes that a launcher has started; None: it has started no others.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.

@@ -126,7 +126,7 @@ class Watch:
         control: RunControl,
         roster: Roster | None = None,
         timeout: float = math.inf,
-        on_forced_end: Callable[[GnntrainError | None], None] = lambda _: None,
+        on_forced_end: Callable[[GnntrainError], None] = lambda _: None,
     ) -> None:
         self._control, self._roster, self.timeout = control, roster or Roster(), timeout
         self._on_forced_end = on_forced_end
@@ -182,8 +182,10 @@ class Watch:
         self._end_by_force()
 
     def _end_by_force(self) -> None:
+        if self._failure is None:
+            os._exit(1)
         self._on_forced_end(self._failure)
-        os._exit(1 if self._failure is None else exit_code(self._failure))
+        os._exit(exit_code(self._failure))
 
     def _tick(self) -> None:
         """Synchronise, and every `LOOK_SECONDS` look for the others."""

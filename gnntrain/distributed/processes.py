@@ -36,13 +36,22 @@ _started: list[Any] = []  # of multiprocessing's two servers those that this pro
 
 def start_server(preloaded: str = _PRELOADED) -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
+    # It looks for modules in the current directory only if this process does: `python -c`, which it
+    # is, would find a user's `random.py` before Python's.
+    name, here = "PYTHONSAFEPATH", Path.cwd()
+    is_here = any(Path(folder).absolute() == here for folder in sys.path)
+    is_set = name not in os.environ and not is_here
     # Signals to the process group are for the ranks: the server ends with this process.
     with _tracked():
         forkserver.set_forkserver_preload([preloaded])
         server: Any = forkserver._forkserver
         is_new = server._forkserver_pid is None
-        with _our_modules_alone():
+        os.environ |= {name: "1"} if is_set else {}
+        try:
             forkserver.ensure_running()
+        finally:
+            if is_set:
+                del os.environ[name]
         _started.extend([server] * is_new)
 
 
@@ -91,30 +100,11 @@ def refuse_unguarded_script() -> None:
         )
 
 
-@contextlib.contextmanager
-def _our_modules_alone() -> Iterator[None]:
-    """The server looks for modules in the current directory only if this process does: `python -c`,
-    which it is, would find a user's `random.py` before Python's."""
-    name, here = "PYTHONSAFEPATH", Path.cwd()
-    if name in os.environ or any(Path(folder).absolute() == here for folder in sys.path):
-        yield
-        return
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def start_process(
     target: Callable[..., None], arguments: Sequence[Any], *, uses_gpu: bool
 ) -> BaseProcess:
-    """Start a process. It begins with the signals of `HANDLED` blocked.
-
-    Args:
-        target: A module-level function.
-        arguments: Its arguments; pickled.
-        uses_gpu: Whether it must not be forked.
+    """Start a process, with the signals of `HANDLED` blocked, that calls a module-level function
+    with picklable arguments; `uses_gpu`: it must not be forked.
     """
     if not uses_gpu:
         start_server()
@@ -130,11 +120,8 @@ def start_process(
 
 
 def run_ranks(machine: Launched, num_ranks: int) -> int:
-    """Start this command once for each rank of this machine, as torchrun would, and wait for all.
-
-    Args:
-        machine: How this process was started: one a machine.
-        num_ranks: Ranks of each machine.
+    """Start this command once for each rank of this machine, as torchrun would, and wait for all;
+    each machine has as many.
 
     Returns:
         The exit code: 0; that of a rank whose failure would only happen again; else

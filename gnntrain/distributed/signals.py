@@ -138,19 +138,13 @@ def install_rank_handlers(control: RunControl) -> None:
 
 
 class _Handler:
-    """Handles the signals to one process: a command's, or a rank's that a supervisor has started.
-
-    Attributes:
-        control: Of the run, while there is one.
-        raised: The first signal, if it was raised.
-        must_requeue: Whether SIGUSR1 has come in a SLURM job.
-    """
+    """Handles the signals to a command, or to a rank that a supervisor has started."""
 
     def __init__(self, control: RunControl | None = None, *, is_supervised: bool = False) -> None:
         self.control, self._is_supervised = control, is_supervised
         self.over = threading.Event()
-        self.raised: int | None = None
-        self.must_requeue = False
+        self.raised: int | None = None  # the first signal, unless the run was told
+        self.must_requeue = False  # SIGUSR1 has come in a SLURM job
         self.requeue: Callable[[], None] = lambda: None
         self._first = 0
         self._first_at = self._step_ends_by = self._ends_by = 0.0
