@@ -19,8 +19,8 @@ class CudaError(RunError):
 
 
 def register_host_memory(address: int, size: int) -> None:
-    """Pin pages of the host's memory, so that kernels read them over the bus. Raises CudaError where
-    the system refuses to pin that much."""
+    """Pin pages of the host's memory, so that kernels read them over the bus; a CudaError where the
+    system refuses to pin that much."""
     flags = ctypes.c_uint(_PORTABLE | _MAPPED)
     _call("HostRegister", ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
 
@@ -58,8 +58,8 @@ def _call(name: str, *arguments: object) -> None:
 
 @cache
 def _runtime() -> tuple[ctypes.CDLL, str]:
-    """The runtime that torch has loaded, wherever it lies, and how the names of its functions begin:
-    they are looked up in torch's own library and those that it needs, of several runtimes in this
-    process the right one."""
+    """The runtime that torch has loaded, and how the names of its functions begin: of several in
+    this process the right one, since they are looked up in torch's own library and those that it
+    needs."""
     prefix = "cuda" if torch.version.hip is None else "hip"
     return ctypes.CDLL(f"libc10_{prefix}.so"), prefix

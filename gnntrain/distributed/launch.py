@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
-_CHECK_SECONDS = 10.0
 _CONNECT_SECONDS = 20.0
 
 Worker = Callable[[DistributedContext, Any], None] | str
@@ -159,7 +158,7 @@ def launch(
         return _run_here(worker, payload, plan, rendezvous)
     try:
         with listen(LOOPBACK) as listener:
-            socket.create_connection(listener.getsockname(), _CHECK_SECONDS).close()
+            socket.create_connection(listener.getsockname(), timeout=10).close()
     except OSError as error:  # ranks would retry for minutes
         raise RunError(
             "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "
@@ -224,11 +223,11 @@ def _run_rank(
     with Watch(control).running():
         install_rank_handlers(control)
         try:
-            with control.reporting_failure():
-                _run(worker, payload, plan, control, rank, LOOPBACK, address)
+            _run(worker, payload, plan, control, rank, LOOPBACK, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
-        except Exception:  # reported above: the parent raises it
+        except Exception as error:
+            control.report_failure(control.cause_of(error))  # the parent raises it
             sys.exit(1)
         finally:
             # After the report: the other ranks fail as soon as they lose the connection.

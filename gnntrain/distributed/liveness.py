@@ -39,19 +39,13 @@ from gnntrain.limits import container
 
 _log = logging.getLogger("gnntrain")
 
-# Seconds between two looks at the other ranks' signs of life.
-LOOK_SECONDS = 1.0
-# A rank that has failed by a lost connection looks this long for the rank that caused it, ...
-_OBSERVE_SECONDS = 6.0
-# ... which is one that gives no sign of life for so long. A rank that computes without releasing
-# Python's lock may miss some.
-_SILENT_SECONDS = 4.0
-# Seconds in which ranks may notice by themselves that another one has failed, ...
-_NOTICE_SECONDS = 8.0
-# ... in which a launched process whose run is abandoned may raise the reason by itself, ...
-_RAISE_SECONDS = 3.0
-# ... and in which a process must then end, unless it writes a checkpoint.
-_END_SECONDS = 7.0
+LOOK_SECONDS = 1.0  # between two looks at the other ranks' signs of life
+# A rank that has failed by a lost connection looks this long for the rank that caused it, which is
+# one that gives no sign of life for so long (it may compute without releasing Python's lock).
+_OBSERVE_SECONDS, _SILENT_SECONDS = 6.0, 4.0
+# In which ranks may notice by themselves that another one has failed, in which a launched process
+# whose run is abandoned may raise the reason by itself, and in which it must then end.
+_NOTICE_SECONDS, _RAISE_SECONDS, _END_SECONDS = 8.0, 3.0, 7.0
 _MEMORY_HINT = (
     "The system kills a process when memory runs out: lower trainer.batch_size, sampler.fan_outs "
     "or the number of ranks."

@@ -310,7 +310,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     _meeting = rendezvous = Rendezvous(found, address, own_address(host))
     try:
         rendezvous.join(command, deadline)
-        with rendezvous.watch.running(), rendezvous.control.reporting_failure():
+        with rendezvous.watch.running():
             yield rendezvous
     except BaseException as error:
         cause = rendezvous.control.cause_of(error)

@@ -229,15 +229,6 @@ class RunControl:
             self.lost_store = error
         return Progress()
 
-    @contextmanager
-    def reporting_failure(self) -> Iterator[None]:
-        """Stores this rank's exception, or what caused it. KeyboardInterrupt is not stored."""
-        try:
-            yield
-        except Exception as error:
-            self.report_failure(self.cause_of(error))
-            raise
-
     def cause_of(self, error: E) -> E | GnntrainError:
         """Another rank's failure, where this rank failed because of it; otherwise `error`."""
         return self.find_cause(error) or error

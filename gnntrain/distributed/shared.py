@@ -40,13 +40,12 @@ def shared_tensor(
             try:
                 file: Any
                 if sys.platform != "linux":
-                    file = tempfile.NamedTemporaryFile(dir=directory)
+                    file = stack.enter_context(tempfile.NamedTemporaryFile(dir=directory))
                 # Without a name from the start: a rank that is killed leaves nothing.
                 elif directory is not None:
-                    file = tempfile.TemporaryFile(dir=directory)
+                    file = stack.enter_context(tempfile.TemporaryFile(dir=directory))
                 else:
-                    file = os.fdopen(os.memfd_create("gnntrain-shared"), "w+b")
-                stack.enter_context(file)
+                    file = stack.enter_context(os.fdopen(os.memfd_create("gnntrain-shared"), "w+b"))
                 linux = f"/proc/{os.getpid()}/fd/{file.fileno()}"
                 path = linux if sys.platform == "linux" else file.name
                 # Reserved now: a disk that is full when a mapped page is written kills the process.
