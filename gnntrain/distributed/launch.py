@@ -158,7 +158,7 @@ def launch(
         return _run_here(worker, payload, plan, rendezvous)
     try:
         with listen(LOOPBACK) as listener:
-            socket.create_connection(listener.getsockname(), timeout=10).close()
+            socket.create_connection(listener.getsockname(), 10.0).close()
     except OSError as error:  # ranks would retry for minutes
         raise RunError(
             "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "

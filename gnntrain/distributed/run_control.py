@@ -61,7 +61,7 @@ class Phase(IntEnum):
     TRAINING = 1
     EVALUATING = 2
     CLOSING = 3
-    ENDED = 4  # and if it failed, it has reported why
+    ENDED = 4  # by itself: nobody need look for it
 
 
 @dataclass(frozen=True, slots=True)
