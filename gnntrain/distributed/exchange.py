@@ -63,8 +63,7 @@ def open_exchange(
 ) -> Iterator[Exchange]:
     """An exchange of all ranks. Collective, at its end too: others may still ask this rank.
 
-    After an error it reports this rank's failure, or that of the rank that caused it, before others
-    lose their connections.
+    It reports a failure, or its cause in another rank, before others lose their connections.
 
     Args:
         context: This rank.
@@ -269,17 +268,15 @@ class Exchange:
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
     ) -> dict[int, list[AnyArray]]:
-        """Call `name` at several owners at once and wait for all.
-
-        This rank's own part is asked without a connection, while the others work.
+        """Call `name` at several owners at once and wait for all; this rank's own part is asked
+        without a connection, while the others work.
 
         Args:
             name: As the owners serve it.
             arguments: By the number of the owner; arrays of bool, integers or floating point.
 
         Returns:
-            By the number of the owner, in the order of `arguments`: new arrays; from the own part
-            the very arrays of its answer.
+            By the number of the owner, in this order: new arrays; of the own part the very arrays.
 
         Raises:
             RunError: An owner has gone, does not answer within `timeout`, or has failed to answer.

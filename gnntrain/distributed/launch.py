@@ -73,12 +73,11 @@ class LaunchPlan:
 
     @classmethod
     def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
-        """The ranks of a configuration: on this machine, or those that a launcher has started.
-
-        Every process that the launcher has started calls this.
+        """The ranks of a configuration: on this machine, or those that a launcher has started, of
+        which each calls this.
 
         Raises:
-            UserError: This machine has fewer GPUs than ranks; or no rank would train; or see
+            UserError: There are fewer GPUs than ranks; or no rank would train; or see
                 `refuse_unguarded_script`.
         """
         device, num_gpus = training_device(config.trainer, devices.gpus_here())

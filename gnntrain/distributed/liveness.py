@@ -112,7 +112,7 @@ class Watch:
         control: Of this rank.
         roster: The ranks on all machines; None: a supervisor watches them.
         timeout: Seconds after which a silent rank is lost; may be changed.
-        on_forced_end: Called before the process is ended by force, with the failure that ends it.
+        on_forced_end: Called with the failure that ends the process by force.
     """
 
     def __init__(
@@ -273,11 +273,10 @@ class Supervisor:
         control.is_writing = lambda: self._is_writing
 
     def watch(self) -> None:
-        """Wait for all ranks. No rank is running when this returns or raises.
+        """Wait for all ranks; none is running afterwards.
 
         Raises:
-            GnntrainError: The error of the first rank that failed, or the name of a rank that
-                hangs.
+            GnntrainError: Of the first rank that failed, or with the name of one that hangs.
             Interrupted: A signal asked the run to stop.
         """
         control = self._control

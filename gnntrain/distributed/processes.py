@@ -28,13 +28,12 @@ from gnntrain.distributed.launchers import STARTED_BY, Launched
 from gnntrain.distributed.signals import HANDLED, block_signals, handled
 from gnntrain.errors import RESTART_CODE, UserError
 
-_PRELOADED = "gnntrain.preloaded"
 _STREAMS = (1, 2)
 
 _started: list[Any] = []  # of multiprocessing's two servers those that this process has started
 
 
-def start_server(preloaded: str = _PRELOADED) -> None:
+def start_server(preloaded: str = "gnntrain.preloaded") -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
     # It looks for modules in the current directory only if this process does: `python -c`, which it
     # is, would find a user's `random.py` before Python's.
@@ -69,8 +68,7 @@ def _tracked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping_servers() -> Iterator[None]:
-    """Stop at the end what `start_server` and `start_process` have started beside the processes
-    themselves. Both servers would stay until this process ends, a notebook's perhaps."""
+    """Stop at the end multiprocessing's two servers, which would stay in a notebook's process."""
     try:
         yield
     finally:
@@ -82,11 +80,8 @@ def stopping_servers() -> Iterator[None]:
 
 
 def refuse_unguarded_script() -> None:
-    """Refuse to start processes from a script that they would run again, importing it.
-
-    Raises:
-        UserError: It has no `if __name__ == "__main__":`.
-    """
+    """Refuse to start processes from a script without `if __name__ == "__main__":`, which each of
+    them would import and so run again."""
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
     if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
         return

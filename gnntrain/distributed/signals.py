@@ -126,11 +126,8 @@ def prepare_forced_exit(error: BaseException) -> None:
 
 
 def install_rank_handlers(control: RunControl) -> None:
-    """Handle signals in a rank's process, which begins with them blocked.
-
-    A terminal or a scheduler signals all processes of a run, so a signal is only a request to the
-    run. When the run is abandoned, it ends this rank where it is, unless it is writing its results.
-    """
+    """Handle signals in a rank's process, which begins with them blocked. A signal is a request to
+    the run; when that is abandoned, it ends this rank where it is, unless it writes its results."""
     handler = _Handler(control, is_supervised=True)
     for number in handled():
         signal.signal(number, handler.handle)
