@@ -19,7 +19,7 @@ from gnntrain.build import (
 )
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS, select
-from gnntrain.config.types import fan_outs_text
+from gnntrain.config.problems import as_typed
 from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.devices import is_gpu, peak_memory
@@ -143,7 +143,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             ]
             sampler = "full graph"
             if config.sampler.name != "full":
-                sampler = f"neighbor {fan_outs_text(config.sampler.fan_outs)} ({loaders.backend})"
+                sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
             plan, result = trainer.loader.plan, trainer.result
             info = RunInfo(
                 dataset=graph.dataset,

@@ -16,17 +16,15 @@ from typing import NamedTuple
 
 from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 
-from gnntrain.config.datasets import DatasetConfig, FilesConfig
-from gnntrain.config.mistakes import choices, in_words, key_schema, section_class
 from gnntrain.config.models import (
     HeteroLayeredConfig,
     LayeredConfig,
     StackConfig,
     model_names,
-    model_source,
+    model_section,
 )
-from gnntrain.config.schema import Config, LoggerConfig
-from gnntrain.config.types import Section
+from gnntrain.config.schema import Config, DatasetConfig, FilesConfig, LoggerConfig
+from gnntrain.config.section import Section, choices, in_words, key_schema, section_class
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 KEYS = Path(__file__).parents[1] / "gnntrain" / "commands" / "keys.json"
@@ -85,7 +83,7 @@ def meanings(kind: type[Section]) -> dict[str, str]:
             found |= extract_docstrings_from_cls(base, use_inspect=True)
     name = kind.model_fields["name"].default if "name" in kind.model_fields else None
     if issubclass(kind, StackConfig) and kind not in _COMMON["model"].values():
-        found |= dict(_ARGUMENT.findall(model_source(name).docstring))
+        found |= dict(_ARGUMENT.findall(model_section(name).docstring))
     return {key: " ".join(cleandoc(text).split()) for key, text in found.items()}
 
 
@@ -95,7 +93,8 @@ def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
         common = _COMMON.get(section, {})
         kinds = [(title, section, kind) for title, kind in common.items()]
         for title, name in _OPTIONS.get(section, {}).items():
-            kinds.append((title, section, Config.variants[section].choose({"name": name})))
+            named = Config.model_validate({section: {"name": name}}, context={"saved": True})
+            kinds.append((title, section, type(getattr(named, section))))
         if section == "logger":
             for name in LoggerConfig.model_fields:
                 found = section_class(LoggerConfig, name, {})
@@ -111,7 +110,7 @@ def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
                 accepts = in_words(schema)
                 keys.append(Key(f"{prefix}.{name}", said[name], accepts, choices(schema), default))
             keys = [key for key in keys if key not in told]
-            if section in Config.variants and kind is not FilesConfig:  # the title says the name
+            if section in Config.named and kind is not FilesConfig:  # the title says the name
                 keys = [key for key in keys if key.name != f"{section}.name"]
             told += keys if title in common else []
             yield section, title, kind, keys

@@ -21,12 +21,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from gnntrain import metrics
 from gnntrain.cli import main
 from gnntrain.config import TrainerConfig
-from gnntrain.config.reading import read
 from gnntrain.errors import UserError
 from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
 from gnntrain.report.runs import best_of, groups_of, read_run
 from gnntrain.report.tables import groups_table
 from gnntrain.training.optimizer import build_optimizer, build_schedule
+from tests.config.problems import problems_of
 from tests.examples import examples
 from tests.packages import install
 from tests.report.samples import write_run
@@ -114,9 +114,9 @@ def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: st
 
 def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
     dataset = {"name": "files", "edges": "e.csv"}
-    problems = read({"dataset": dataset | {"metric": error_rate}})[1]
+    problems = [*problems_of({"dataset": dataset | {"metric": error_rate}}).values()]
     assert "dataset.metric" not in [problem.key for problem in problems]
-    problems = read({"dataset": dataset | {"metric": "acuracy"}})[1]
+    problems = [*problems_of({"dataset": dataset | {"metric": "acuracy"}}).values()]
     hints = {problem.key: problem.hint for problem in problems}
     assert hints["dataset.metric"] == "did you mean accuracy?"
 

@@ -8,31 +8,29 @@ from gnntrain.config.checks import (
     refuse_other_arguments,
     training_device,
 )
-from gnntrain.config.datasets import (
-    BuiltinConfig,
-    DatasetConfig,
-    FilesConfig,
-    SyntheticConfig,
-    SyntheticMAGConfig,
-)
 from gnntrain.config.models import LayeredConfig, ModelConfig, PluginConfig, model_names
 from gnntrain.config.problems import ConfigError, Problem
 from gnntrain.config.published import DATASET_NAMES
-from gnntrain.config.reading import changed_meaning, from_dict, read, takes_integers
+from gnntrain.config.reading import changed_meaning, from_dict, takes_integers
 from gnntrain.config.schema import (
+    BuiltinConfig,
     CheckpointConfig,
     ComputeConfig,
     Config,
+    DatasetConfig,
     DistributedConfig,
     EvaluationConfig,
     FeaturesConfig,
     FileLoggerConfig,
+    FilesConfig,
     LoggerConfig,
     MLflowConfig,
     OptunaSweepConfig,
     RunConfig,
     SamplerConfig,
     SweepConfig,
+    SyntheticConfig,
+    SyntheticMAGConfig,
     TaskConfig,
     TrainerConfig,
     WandBConfig,
@@ -73,7 +71,6 @@ __all__ = [
     "machine_problems",
     "model_names",
     "needs_gpu_count",
-    "read",
     "refuse_other_arguments",
     "takes_integers",
     "training_device",

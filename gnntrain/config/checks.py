@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from gnntrain.config.datasets import FilesConfig, SyntheticConfig
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
-from gnntrain.config.schema import Config, TrainerConfig
+from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig, TrainerConfig
 from gnntrain.config.types import Divides
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gnntrain.config.mistakes import mistakes
 from gnntrain.config.problems import Problem, did_you_mean, shown, told
-from gnntrain.config.types import Names, Section, Text, described
+from gnntrain.config.section import UNKNOWN, choices, in_words
+from gnntrain.config.types import JSON, Names, Text, described
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
-    from gnntrain.config.datasets import FilesConfig
+    from gnntrain.config.schema import FilesConfig
 
 EdgeType = tuple[str, str, str]
 NO_ID = "none"
@@ -35,100 +34,24 @@ Files = Annotated[
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     described("a file, a pattern such as author-*.csv, or a list of them"),
 ]
+Missing = Literal["refuse", "mean", "zero", "indicator"]
 
-
-class ColumnFile(Section):
-    """Labels or splits in a file of their own."""
-
-    file: Text
-    """The file, a table or an array; or a pattern such as labels-*.csv."""
-    id: Text | None = None
-    """Column of the node id; null: recognised by its name, or the rows are those of the nodes."""
-    column: Names | None = None
-    """Column of the label or the split, or a list of labels; null: recognised by its name."""
-
-
-class SplitFiles(Section):
-    """Splits as files of node ids; each may be a pattern such as train-*.csv."""
-
-    train: Text
-    """Ids of the training nodes."""
-    val: Text | None = None
-    """Ids of the validation nodes."""
-    test: Text | None = None
-    """Ids of the test nodes."""
-
-
-class NodeColumns(Section):
-    """The columns of one node type."""
-
-    features: Names | None = None
-    """Columns of features, by name or pattern; null: all columns without another use; []: none, a
-    model learns the rows."""
-    categorical: Names = ()
-    """Columns of categories: each category becomes a feature of 0 and 1."""
-    ignore: Names = ()
-    """Columns to leave out, by name or pattern."""
-    missing: Literal["refuse", "mean", "zero", "indicator"] | None = None
-    """What to do about a missing feature; null: as dataset.missing says."""
-    standardize: bool | None = None
-    """Scale each column of numbers to mean 0 and standard deviation 1; null: as dataset.standardize
-    says."""
-    label: Names | ColumnFile | None = None
-    """Column of the label, a list of them, or a file: {file: labels.csv, column: area}."""
-    split: Text | ColumnFile | SplitFiles | None = None
-    """Column that says train, val or test; or a file: {file: split.csv, column: fold}; or files of
-    ids: {train: train.npy, val: val.npy, test: test.npy}."""
-    foreign_keys: Annotated[
-        Mapping[str, Text], described("a mapping from columns to node types")
-    ] = Field(default_factory=dict)
-    """Columns that name a node of another type: each makes an edge type, `this/column/other`."""
-
-
-class NodeTable(NodeColumns):
-    """The table of one node type."""
-
-    files: Files | None = None
-    """Its files; null: there is no table, and the ids come from the edges."""
-    id: Text | None = None
-    """Column of the node id; null: recognised by its name; none: row 0 is node 0, and so on."""
-
-
-class MixedNodeTable(Section):
-    """A table of several node types."""
-
-    files: Files
-    """Its files."""
-    id: Text | None = None
-    """Column of the node id; null: recognised by its name."""
-    type: Text | None = None
-    """Column of the node type; null: `type`."""
-    types: Annotated[Mapping[str, Any], described("a mapping from node types to their columns")] = (
-        Field(default_factory=dict)
-    )
-    """What single types have of their own: features, label, split and so on."""
-
-
-class EdgeTable(Section):
-    """The table of one edge type."""
-
-    files: Files
-    """Its files."""
-    source: Text | None = None
-    """Column of the source node; null: recognised by its name, else the first of two."""
-    target: Text | None = None
-    """Column of the target node; null: recognised by its name, else the second of two."""
-
-
-class MixedEdgeTable(EdgeTable):
-    """A table of several edge types."""
-
-    type: Text | None = None
-    """Column of the relation; null: `type` or `relation`."""
-    source_type: Text | None = None
-    """Column of the source node's type; null: told by its id."""
-    target_type: Text | None = None
-    """Column of the target node's type; null: told by its id."""
+# The keys of a schema's parts, with the types of their values.
+_COLUMN_FILE = {"file": Text, "id": Text, "column": Names}
+_SPLIT_FILES = dict.fromkeys(("train", "val", "test"), Text)
+NODE_KEYS: Mapping[str, Any] = {
+    **dict.fromkeys(("features", "categorical", "ignore"), Names),
+    "missing": Missing,
+    "standardize": bool,
+    "label": Names | Annotated[dict[str, Any], described("{file: labels.csv, column: area}")],
+    "split": Text | Annotated[dict[str, Any], described("{file: split.csv} or {train: ids.npy}")],
+    "foreign_keys": Annotated[dict[str, Text], described("a mapping from columns to node types")],
+}
+"""Keys of a node type, but for those of its table."""
+_NODE_TABLE = {"files": Files, "id": Text}
+_MIXED_NODES = {**_NODE_TABLE, "type": Text, "types": Any}
+_EDGES = {"files": Files, "source": Text, "target": Text}
+_MIXED_EDGES = {**_EDGES, **dict.fromkeys(("type", "source_type", "target_type"), Text)}
 
 
 @dataclass(frozen=True)
@@ -137,7 +60,7 @@ class TableSpec:
 
     Attributes:
         place: Key of its files: `features`, `nodes.author`, `nodes.author.label`.
-        files: Its files.
+        files: Its files; none: of nodes, their ids come from the edges.
         keys: By the schema's word for a key, keys that are called otherwise: `id` is
             `dataset.id_column`.
     """
@@ -175,7 +98,7 @@ class ColumnSpec(TableSpec):
 
     Attributes:
         columns: Their names; None: recognised.
-        id: Column of the node ids in these files, see `NodeTable`.
+        id: Column of the node ids in these files, see `NodeSpec`.
         ignore: Columns of these files to leave out.
         parts: Of splits, files of the node ids of each instead.
     """
@@ -200,11 +123,14 @@ class ColumnSpec(TableSpec):
 
 @dataclass(frozen=True)
 class NodeSpec(TableSpec):
-    """The nodes of one type: their table and its columns, see `NodeTable`.
+    """The nodes of one type: their table and its columns.
 
     Attributes:
-        name: The node type; None: a column of the table says it, see `MixedNodeTable`.
+        name: The node type; None: the column `type` says it.
+        id: Column of the node id; None: recognised by its name; `NO_ID`: there is none.
         id_names: More names by which the column of ids is recognised.
+        features, categorical, ignore, missing, standardize: As keys of `FilesConfig`.
+        foreign_keys: Columns that name a node of another type, and this type.
         types: What single types of a table of several types have of their own.
         unused: Names of columns that are no features, each with the reason.
     """
@@ -215,7 +141,7 @@ class NodeSpec(TableSpec):
     features: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
+    missing: Missing = "refuse"
     standardize: bool = False
     foreign_keys: Mapping[str, str] = field(default_factory=dict)
     label: ColumnSpec = field(default_factory=lambda: ColumnSpec("label"))
@@ -237,10 +163,9 @@ class NodeSpec(TableSpec):
 
 @dataclass(frozen=True)
 class EdgeSpec(TableSpec):
-    """Edges of one type, or of several: their table and its columns, see `MixedEdgeTable`.
-
-    `edge_type` is None where a column of the table says the relation.
-    """
+    """Edges of one type: their table and the columns of both ends; None: recognised by name. Of
+    several types (`edge_type` None), `type` is the column of the relation; the types at the ends
+    have columns too, or are told by the ids."""
 
     edge_type: EdgeType | None = None
     source: str | None = None
@@ -303,7 +228,7 @@ def spec_of_files(
     """
     words = ("id", "label", "split", "source", "target", "weight")
     keys = {
-        **{word: f"dataset.{word}" for word in (*NodeColumns.model_fields, "labels")},
+        **{word: f"dataset.{word}" for word in (*NODE_KEYS, "labels")},
         **{word: f"dataset.{word}_column" for word in words},
         "features": "dataset.feature_columns",
     }
@@ -333,32 +258,20 @@ def spec_of_files(
     return GraphSpec(nodes={node: nodes}, edges=(edges,))
 
 
-def node_spec(
-    name: str, place: str, columns: NodeColumns, config: FilesConfig, **table: Any
-) -> NodeSpec:
-    """A node type of a schema; what it leaves open, the configuration says."""
-
-    def own(word: str, given: str | Names | ColumnFile | SplitFiles | None) -> ColumnSpec:
-        key = f"{place}.{word}"
-        if isinstance(given, ColumnFile):
-            return ColumnSpec(key, (given.file,), columns=given.column, id=given.id)
-        if isinstance(given, SplitFiles):
-            parts = {split: file for split, file in given if file is not None}
-            return ColumnSpec(key, keys={"column": key}, parts=parts)
-        names = (given,) if isinstance(given, str) else given
-        return ColumnSpec(key, keys={"column": key}, columns=names)
-
+def node_spec(name: str, place: str, config: FilesConfig) -> NodeSpec:
+    """A node type of a schema that says no more of it: the configuration says the rest."""
+    label, split = (
+        ColumnSpec(key, keys={"column": key}) for key in (f"{place}.label", f"{place}.split")
+    )
     return NodeSpec(
         place,
-        keys={"labels": f"{place}.label"},
+        keys={"labels": label.place},
         name=name,
         id_names=ids_called(name),
-        missing=columns.missing or config.missing,
-        standardize=config.standardize if columns.standardize is None else columns.standardize,
-        **columns.model_dump(include={"features", "categorical", "ignore", "foreign_keys"}),
-        label=own("label", columns.label),
-        split=own("split", columns.split),
-        **table,
+        missing=config.missing,
+        standardize=config.standardize,
+        label=label,
+        split=split,
     )
 
 
@@ -368,8 +281,6 @@ def ids_called(node_type: str) -> tuple[str, ...]:
     return f"{name}_id", f"{name}id", f"id_{name}"
 
 
-_Part = TypeVar("_Part", bound=Section)
-_Mixed = TypeVar("_Mixed", bound=Section)
 _EXAMPLE = "docs/typed-graphs.md has an example of each key."
 
 
@@ -391,110 +302,124 @@ def read_schema(path: Path, config: FilesConfig) -> GraphSpec:
 
 
 def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Problem]]:
-    """What a schema's plain data say, and its mistakes; the parts that have some are left out."""
+    """What a schema's plain data say, and its mistakes; what is mistaken is left out."""
     problems: list[Problem] = []
 
     def wrong(key: str, value: object, expects: str, hint: str | None = None) -> None:
         problems.append(Problem(key, shown(value), expects, hint))
 
-    def mapping(raw: object, key: str) -> dict[str, object]:
+    def mapping(place: str, raw: object) -> JSON:
         if not isinstance(raw, Mapping | None):
-            wrong(key, raw, "keys, not a value")
+            wrong(place or "the schema", raw, "keys, not a value")
             return {}
         return {str(name): value for name, value in (raw or {}).items()}
 
-    def parts(
-        kind: type[_Part], tables: Mapping[str, object], prefix: str = ""
-    ) -> dict[str, _Part]:
-        """The sections without mistakes, by their names."""
-        sound = {}
-        for name, table in tables.items():
-            keys = mapping(table, prefix + name)
-            try:
-                sound[name] = kind.model_validate(keys)
-            except ValidationError as error:
-                problems.extend(chain(*mistakes(error, kind, keys, f"{prefix}{name}.").values()))
-        return sound
+    def keys_of(place: str, raw: object, kinds: Mapping[str, Any], needs: str = "") -> JSON:
+        """The keys of a part, each as its type has it; null leaves a key out."""
+        keys, is_told = {}, False
+        for word, value in mapping(place, raw).items():
+            key = f"{place}.{word}" if place else word
+            if word not in kinds:
+                wrong(key, value, UNKNOWN, did_you_mean(word, kinds))
+            elif value is not None:
+                kind = TypeAdapter(kinds[word], config=ConfigDict(strict=True))
+                try:
+                    keys[word] = kind.validate_python(value)
+                except ValidationError:
+                    schema = kind.json_schema()
+                    near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
+                    wrong(key, value, in_words(schema), near)
+                    is_told |= word == needs
+        if needs and needs not in keys and not is_told:
+            wrong(f"{place}.{needs}", None, "a file")
+        return keys
 
-    def tables(
-        word: str, of_one: type[_Part], of_several: type[_Mixed]
-    ) -> tuple[dict[str, object], dict[str, _Part], dict[str, _Mixed]]:
-        """Below nodes or edges: plain data by type, tables of one type, tables of several."""
+    def columns(place: str, value: Any) -> ColumnSpec:
+        """Labels or splits: in columns of the nodes' table, or in files of their own."""
+        if not isinstance(value, dict):
+            names = (value,) if isinstance(value, str) else value
+            return ColumnSpec(place, keys={"column": place}, columns=names)
+        if place.endswith(".split") and not value.keys() & _COLUMN_FILE.keys():
+            parts = keys_of(place, value, _SPLIT_FILES, "train")
+            return ColumnSpec(place, keys={"column": place}, parts=parts)
+        keys = keys_of(place, value, _COLUMN_FILE, "file")
+        return ColumnSpec(
+            place, (keys.get("file", ""),), columns=keys.get("column"), id=keys.get("id")
+        )
+
+    def nodes_of(place: str, by_name: JSON, kinds: Mapping[str, Any]) -> dict[str, NodeSpec]:
+        """Node types by their names."""
+        found = {}
+        for name, raw_keys in by_name.items():
+            key = f"{place}.{name}"
+            keys = keys_of(key, raw_keys, kinds)
+            keys |= {w: columns(f"{key}.{w}", keys[w]) for w in ("label", "split") if w in keys}
+            found[name] = replace(node_spec(name, key, config), **keys)
+        return found
+
+    def tables(word: str) -> tuple[JSON, JSON]:
+        """Below nodes or edges: tables of one type by it, tables of several by their places."""
         raw_tables = keys.get(word)
         if isinstance(raw_tables, list):
-            mixed: dict[str, object] = {f"{word}[{at}]": one for at, one in enumerate(raw_tables)}
-            return {}, {}, parts(of_several, mixed)
-        by_name = mapping(raw_tables, word)
-        if isinstance(by_name.get("files"), str | list):
-            return {}, {}, parts(of_several, {word: by_name})
-        return by_name, parts(of_one, by_name, f"{word}."), {}
+            return {}, {f"{word}[{at}]": one for at, one in enumerate(raw_tables)}
+        by_name = mapping(word, raw_tables)
+        is_mixed = isinstance(by_name.get("files"), str | list)
+        return ({}, {word: by_name}) if is_mixed else (by_name, {})
 
-    keys = mapping(raw, "the schema")
-    for key in keys.keys() - {"nodes", "edges", "reverse"}:
-        hint = did_you_mean(key, ("nodes", "edges", "reverse"))
-        wrong(key, keys[key], "nodes, edges or reverse", hint)
-    reverse = keys.get("reverse", False)
-    if not isinstance(reverse, bool):
-        wrong("reverse", reverse, "true or false")
-
-    raw_nodes, nodes, mixed_nodes = tables("nodes", NodeTable, MixedNodeTable)
-    types = {
-        name: node_spec(name, f"{key}.types.{name}", columns, config)
-        for key, mixed in mixed_nodes.items()
-        for name, columns in parts(NodeColumns, mixed.types, f"{key}.types.").items()
-    }
-    raw_edges, named_edges, mixed_edges = tables("edges", EdgeTable, MixedEdgeTable)
-    edges: dict[str, EdgeSpec] = {}
-    for name in raw_edges:
+    keys = keys_of("", raw, {"nodes": Any, "edges": Any, "reverse": bool})
+    of_one, of_several = tables("nodes")
+    nodes = nodes_of("nodes", of_one, {**_NODE_TABLE, **NODE_KEYS})
+    mixed_nodes: list[NodeSpec] = []
+    for key, table in of_several.items():
+        of_table = keys_of(key, table, _MIXED_NODES, "files")
+        types = mapping(f"{key}.types", of_table.pop("types", None))
+        types = nodes_of(f"{key}.types", types, NODE_KEYS)
+        mixed_nodes.append(NodeSpec(key, **of_table, types=types))
+    edges: list[EdgeSpec] = []
+    of_one, of_several = tables("edges")
+    for name, table in of_one.items():
         ends = tuple(part.strip() for part in name.replace(",", "/").split("/"))
+        of_table = keys_of(f"edges.{name}", table, _EDGES, "files")
         if len(ends) != 3 or not all(ends):
             expects = "an edge type source/relation/target, such as author/writes/paper"
             wrong(f"edges.{name}", None, expects)
-        elif name in named_edges:
-            place, edge_type = f"edges.{'/'.join(ends)}", (ends[0], ends[1], ends[2])
-            edges[place] = EdgeSpec(place, edge_type=edge_type, **dict(named_edges[name]))
-    edges |= {key: EdgeSpec(key, **dict(table)) for key, table in mixed_edges.items()}
-
+        else:
+            edge_type = (ends[0], ends[1], ends[2])
+            edges.append(EdgeSpec(f"edges.{'/'.join(ends)}", edge_type=edge_type, **of_table))
+    for key, table in of_several.items():
+        edges.append(EdgeSpec(key, **keys_of(key, table, _MIXED_EDGES, "files")))
     spec = GraphSpec(
-        nodes={
-            name: node_spec(name, f"nodes.{name}", t, config, files=t.files or (), id=t.id)
-            for name, t in nodes.items()
-        },
-        mixed_nodes=tuple(
-            NodeSpec(key, t.files, id=t.id, type=t.type, types=types)
-            for key, t in mixed_nodes.items()
-        ),
-        edges=tuple(edges.values()),
-        reverse=reverse is True,
-        plain=keys,
+        nodes=nodes,
+        mixed_nodes=tuple(mixed_nodes),
+        edges=tuple({part.place: part for part in edges}.values()),
+        reverse=keys.get("reverse", False),
+        plain=mapping("", raw) if isinstance(raw, Mapping) else {},
     )
 
     # Types that are not there, and tables that nothing refers to.
     foreign = [
         (f"{part.place}.foreign_keys.{column}", other)
-        for part in (*spec.nodes.values(), *types.values())
+        for part in (*nodes.values(), *spec.types.values())
         for column, other in part.foreign_keys.items()
     ]
     if not (problems or nodes or mixed_nodes):
         wrong("nodes", None, "a table of each node type")
-    if not (problems or spec.edges or foreign):
+    if not (problems or edges or foreign):
         wrong("edges", None, "a table of edges, or foreign_keys in one of nodes")
-    for name in raw_nodes:
+    for name in nodes:
         if any(sign in name for sign in "/,") or not name.isprintable() or not name:
             wrong(f"nodes.{name}", None, "a name without slash and comma")
     if mixed_nodes:  # the types are known when the tables are read
         return spec, problems
     at_ends = [
-        (place, name)
-        for place, one in edges.items()
-        for name in dict.fromkeys((one.edge_type or ())[::2])
+        (part.place, name) for part in edges for name in dict.fromkeys((part.edge_type or ())[::2])
     ]
     for key, name in (*at_ends, *foreign):
-        if name not in raw_nodes:
-            hint = did_you_mean(name, raw_nodes) or f"write `{name}: {{}}` below nodes"
+        if name not in nodes:
+            hint = did_you_mean(name, nodes) or f"write `{name}: {{}}` below nodes"
             wrong(key, name, "a node type below nodes", hint)
     in_use = {name for _, name in (*at_ends, *foreign)}
-    unused = [name for name, t in nodes.items() if t.files is None and name not in in_use]
-    for name in () if problems or mixed_edges else unused:
+    unused = [name for name, part in nodes.items() if not part.files and name not in in_use]
+    for name in () if problems or any(part.edge_type is None for part in edges) else unused:
         wrong(f"nodes.{name}", None, "files, or an edge type that has its ids")
     return spec, problems

@@ -12,30 +12,22 @@ runs that were saved before there was a key.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    SerializeAsAny,
-    ValidationInfo,
-    WrapValidator,
-    create_model,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, create_model, model_validator
 
 from gnntrain.config import types
-from gnntrain.config.types import JSON, OneOf, OneOrMore, Section, Share, Text, Variants, name_in
+from gnntrain.config.section import Section
+from gnntrain.config.types import JSON, OneOf, OneOrMore, Share, Text, name_in
 from gnntrain.groups import config_groups
 from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
 
-DEFAULT = "sage"
 _PLUGIN = "plugin"
-_FOLDER = Path(__file__).parents[1] / "models"
 
 
 @cache
@@ -51,7 +43,7 @@ class ModelConfig(Section):
     of a built-in model those of its class, of any other model those of `PluginConfig`.
     """
 
-    name: Text = DEFAULT
+    name: Text = "sage"
     """Name of the model."""
     num_layers: OneOrMore = 2
     """Number of layers. Each layer (but the MLP's) looks one hop further."""
@@ -59,11 +51,19 @@ class ModelConfig(Section):
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = False
     saved_defaults: ClassVar[JSON] = {}
+    class_name: ClassVar[str] = ""
+    docstring: ClassVar[str] = ""
+    """Of the class: what its arguments mean."""
 
     @classmethod
-    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
+    def class_for(cls, keys: object) -> type[Section]:
         """The class that the name stands for."""
-        return _choose(keys) if cls is ModelConfig else cls
+        return model_section(name_in(keys, "sage")) if cls is ModelConfig else cls
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """Those of gnntrain first."""
+        return (*model_names(), *plugin_names(MODELS))
 
     @model_validator(mode="before")
     @classmethod
@@ -133,96 +133,53 @@ class PluginConfig(ModelConfig):
         return takes_schema(load_plugin(MODELS, self.name))
 
 
-class ClassSource(NamedTuple):
-    """A class that gives its file the name: `GATv2` in `gatv2.py`; underscores do not count.
-
-    Attributes:
-        name: Of the class.
-        summary: First line of the file's docstring.
-        docstring: Of the class; of its base class where that has the arguments.
-        arguments: (annotation, default) of each keyword-only argument of `__init__`.
-        passes_on: Whether `__init__` takes `**keywords` too, for its base class.
-        constants: Attributes of the class that are plain values, such as `uses_graph = False`.
-    """
-
-    name: str
-    summary: str
-    docstring: str
-    arguments: Mapping[str, tuple[str, Any]]
-    passes_on: bool
-    constants: Mapping[str, Any]
-
-
-def read_class(file: Path) -> ClassSource:
-    """Parse, not import, the class that is named as its file: a model's file imports torch, which
-    takes seconds, and a configuration is judged without it.
-
-    A class without an `__init__` has the arguments and constants of its first base class, which
-    has a file of its own in the same folder: `GAT` in `gat.py`.
-    """
-    module, name = ast.parse(file.read_text(encoding="utf-8")), file.stem.replace("_", "")
-    classes = (node for node in module.body if isinstance(node, ast.ClassDef))
-    found = next(node for node in classes if node.name.lower() == name)
-    summary = (ast.get_docstring(module) or "").partition("\n")[0]
-    init, constants = None, dict[str, Any]()
-    for node in found.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            init = node.args
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            with suppress(ValueError):  # it would have to be computed
-                constants[ast.unparse(target)] = ast.literal_eval(node.value)
-    if init is None:
-        base = read_class(file.with_name(f"{ast.unparse(found.bases[0]).lower()}.py"))
-        constants = {**base.constants, **constants}
-        return base._replace(name=found.name, summary=summary, constants=constants)
-    arguments = {
-        argument.arg: (ast.unparse(argument.annotation), ast.literal_eval(default))
-        for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True)
-        if argument.annotation is not None and default is not None
-    }
-    docstring, passes_on = ast.get_docstring(found) or "", init.kwarg is not None
-    return ClassSource(found.name, summary, docstring, arguments, passes_on, constants)
-
-
-@cache
-def model_source(name: str) -> ClassSource:
-    """What the file of a built-in model says of its class."""
-    return read_class(_FOLDER / f"{name}.py")
-
-
 @cache
 def model_section(name: str) -> type[ModelConfig]:
-    """The section of a built-in model; `PluginConfig` for any other name."""
+    """The section of a built-in model; `PluginConfig` for any other name.
+
+    Its file is parsed, not imported, which would import torch. The class is named as the file:
+    `GATv2` in `gatv2.py`; underscores do not count. Without an `__init__` it has the arguments and
+    constants of its base class, which has a file of its own.
+    """
     if name not in model_names():
         return PluginConfig
-    source = model_source(name)
-    is_hetero = source.constants.get("is_hetero", False)
-    scaffold = HeteroLayeredConfig if is_hetero else LayeredConfig
-    base = scaffold if source.passes_on else ModelConfig
-    fields: dict[str, Any] = {"name": (Literal[name], name), **source.arguments}
-    for key, default in source.constants.get("config_defaults", {}).items():
+    classes, summary, file, init = list[ast.ClassDef](), "", name, None
+    constants = dict[str, Any]()
+    while init is None:
+        path = Path(__file__).parents[1] / "models" / f"{file}.py"
+        module, folded = ast.parse(path.read_text(encoding="utf-8")), file.replace("_", "")
+        of_file = [node for node in module.body if isinstance(node, ast.ClassDef)]
+        classes += [node for node in of_file if node.name.lower() == folded]
+        summary = summary or (ast.get_docstring(module) or "").partition("\n")[0]
+        for node in classes[-1].body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                init = node.args
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                with suppress(ValueError):  # it would have to be computed
+                    constants.setdefault(ast.unparse(target), ast.literal_eval(node.value))
+        file = ast.unparse(classes[-1].bases[0]).lower()
+    is_hetero = constants.get("is_hetero", False)
+    base = HeteroLayeredConfig if is_hetero else LayeredConfig
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True):
+        if argument.annotation is not None and default is not None:
+            fields[argument.arg] = (ast.unparse(argument.annotation), ast.literal_eval(default))
+    for key, default in constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
         field.default = default
         fields[key] = (field.annotation, field)
     section = create_model(
-        f"{source.name}Config", __base__=base, __module__=__name__, __doc__=source.summary, **fields
+        f"{classes[0].name}Config", __base__=base, __module__=__name__, __doc__=summary, **fields
     )
-    section.uses_graph = source.constants.get("uses_graph", True)
+    section.uses_graph = constants.get("uses_graph", True)
     section.is_hetero = is_hetero
-    section.saved_defaults = source.constants.get("saved_defaults", {})
+    section.saved_defaults = constants.get("saved_defaults", {})
+    section.class_name = classes[0].name
+    section.docstring = ast.get_docstring(classes[-1]) or ""
     section.model_rebuild(_types_namespace=vars(types))
     return section
 
 
 def _unpickle(keys: JSON) -> ModelConfig:
-    return _choose(keys).model_validate(keys, context={"saved": True})
-
-
-def _choose(keys: object) -> type[ModelConfig]:
-    return model_section(name_in(keys, DEFAULT))
-
-
-MODEL_VARIANTS = Variants(lambda: (*model_names(), *plugin_names(MODELS)), _choose)
-
-AnyModelConfig = Annotated[SerializeAsAny[ModelConfig], WrapValidator(MODEL_VARIANTS.read)]
+    return ModelConfig.model_validate(keys, context={"saved": True})

@@ -13,10 +13,10 @@ from gnntrain.config.checks import (
     missing_files,
     needs_gpu_count,
 )
-from gnntrain.config.mistakes import in_words, key_schema, mistakes
 from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.config.schema import Config
-from gnntrain.config.types import Section, without_numpy
+from gnntrain.config.section import Section, in_words, key_schema, mistakes
+from gnntrain.config.types import without_numpy
 
 GONE = {("features", "hotness")}
 """Keys of earlier versions, in runs of which they may stand: they changed no result."""
@@ -58,21 +58,6 @@ def from_dict(
         ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
             contradict each other, files that are not there.
     """
-    config, problems = read(raw, saved=saved, found=found, gpus=gpus)
-    if problems:
-        raise ConfigError(problems)
-    return config
-
-
-def read(
-    raw: Mapping[str, Any],
-    *,
-    saved: bool = False,
-    found: Sequence[Problem] = (),
-    gpus: Callable[[], Mapping[str, int]] | None = None,
-) -> tuple[Config, list[Problem]]:
-    """As `from_dict`, but the mistakes are returned, with the configuration that has defaults in
-    place of what is wrong."""
     kept, wrong, problems = _without(without_numpy(raw), GONE if saved else ()), None, [*found]
     while True:
         try:
@@ -99,7 +84,9 @@ def read(
         touched |= {problem.key for problem in problems}
         lacking = machine_problems(config, gpus() if needs_gpu_count(config) else {})
         problems += [problem for problem in lacking if is_sound(problem.key)]
-    return config, problems
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 def changed_meaning(begun: Config, asked: Config) -> list[Problem]:

@@ -1,30 +1,24 @@
-"""The building blocks of the schema: a strict base class, and types of values with their ranges."""
+"""The types of the schema's values, with their ranges."""
 
 from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    ValidationError,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WithJsonSchema,
 )
 from pydantic_core import CoreSchema, core_schema
 
-from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.plugins import plugin_names
 
 JSON = dict[str, Any]
@@ -45,112 +39,9 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> JSON:
     return flat
 
 
-@dataclass(frozen=True)
-class Variants:
-    """The classes of a section whose keys depend on its key `name`.
-
-    Attributes:
-        names: Returns every name that may be chosen, those of installed packages included.
-        choose: Returns the class for a mapping of keys; without a name, the default's.
-    """
-
-    names: Callable[[], Sequence[str]]
-    choose: Callable[[object], type[Section]]
-
-    def read(
-        self, raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> Section:
-        """A `WrapValidator` of pydantic: keys are judged by the class that their name chooses."""
-        if not isinstance(raw, Mapping):
-            section: Section = handler(raw)
-            return section
-        return self.choose(raw).model_validate(raw, context=info.context)
-
-
 def name_in(keys: object, default: str) -> str:
     """What the key `name` says."""
     return str(keys.get("name", default)) if isinstance(keys, Mapping) else default
-
-
-if TYPE_CHECKING:  # a section's keys are its arguments
-    from pydantic._internal._model_construction import ModelMetaclass as _SectionType
-else:
-
-    class _SectionType(type(BaseModel)):
-        """Where a section is made, `TrainerConfig(lr=-1)`, pydantic's error is a `ConfigError`.
-
-        Not in `__init__`: pydantic would call it for a section within a section too, whose
-        mistakes are told with those of the whole.
-        """
-
-        def __new__(meta, *args: Any, **keys: Any) -> type:
-            with warnings.catch_warnings():
-                # pydantic has a deprecated method of the name that the key `schema` must have.
-                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
-                return super().__new__(meta, *args, **keys)
-
-        def __call__(cls, /, **keys: Any) -> Section:
-            from gnntrain.config.mistakes import mistakes
-
-            keys = without_numpy(keys)
-            kind = cls.class_for(keys)
-            try:
-                return kind.model_validate(keys)
-            except ValidationError as error:
-                prefix = "" if kind.variants else f"{cls.__name__}."
-                wrong = mistakes(error, kind, keys, prefix)
-            raise ConfigError(problem for of_key in wrong.values() for problem in of_key)
-
-
-class Section(BaseModel, metaclass=_SectionType):
-    """A frozen group of keys. Unknown keys, `true` for a number and 1.5 for an integer fail.
-
-    Raises:
-        ConfigError: With every mistake.
-    """
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
-    )
-    variants: ClassVar[Mapping[str, Variants]] = {}
-    """The sections in this one of which there are several classes."""
-
-    @classmethod
-    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:  # noqa: ARG003
-        """The class that these keys make a section of: this one."""
-        return cls
-
-    if not TYPE_CHECKING:  # that it is frozen is known to type checkers
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if name.startswith("_"):
-                super().__setattr__(name, value)
-                return
-            expects = "no change: a configuration is frozen"
-            hint = f"make a changed copy: config.changed(section={{'{name}': {value!r}}})"
-            key = f"{type(self).__name__}.{name}"
-            raise ConfigError([Problem(key, shown(value), expects, hint)])
-
-    def changed(self, **changes: Any) -> Self:
-        """A copy with other values, judged as those of a new section are.
-
-        Args:
-            changes: Values by key. A mapping changes these keys of a section and keeps its others:
-                `config.changed(trainer={"lr": 0.003})`.
-
-        Raises:
-            ConfigError: With every mistake.
-        """
-        return type(self)(**self._merged(changes))
-
-    def _merged(self, changes: Mapping[str, Any]) -> JSON:
-        merged: JSON = dict(self)
-        for key, value in changes.items():
-            section = merged.get(key)
-            if isinstance(section, Section) and isinstance(value, Mapping):
-                value = section._merged(value)
-            merged[key] = value
-        return merged
 
 
 @dataclass(frozen=True)
@@ -169,7 +60,7 @@ class OneOf:
     may have gone since.
 
     Attributes:
-        builtin: Returns gnntrain's own names.
+        builtin: Returns gnntrain's own names, which come first.
         group: Entry-point group in which other packages offer more.
     """
 
@@ -177,23 +68,21 @@ class OneOf:
     group: str
 
     def names(self) -> list[str]:
-        """All names there are, gnntrain's own first."""
+        """All names there are."""
         return list(dict.fromkeys((*self.builtin(), *plugin_names(self.group))))
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """The text's own schema, and after it the look-up."""
-        return core_schema.with_info_after_validator_function(self._judge, handler(source))
+        def judge(name: str, info: ValidationInfo) -> str:
+            if not (info.context or {}).get("saved") and name not in self.names():
+                raise ValueError
+            return name
+
+        return core_schema.with_info_after_validator_function(judge, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> JSON:
         return {"enum": self.names()}
-
-    def _judge(self, name: str, info: ValidationInfo) -> str:
-        is_saved = bool(info.context and info.context.get("saved"))
-        if not (is_saved or name in self.builtin() or name in self.names()):
-            raise ValueError
-        return name
 
 
 def described(text: str) -> WithJsonSchema:
@@ -249,14 +138,6 @@ def _edge_type_name(name: str) -> str:
     if len(parts) not in (1, 3) or not all(parts):
         raise ValueError
     return "/".join(parts)
-
-
-def fan_outs_text(fan_outs: AnyFanOuts) -> str:
-    """As a screen shows them: `[10, 10]`, `{default: [10, 10], author/writes/paper: [20, 5]}`."""
-    if isinstance(fan_outs, Mapping):
-        by_type = (f"{name}: {fan_outs_text(own)}" for name, own in fan_outs.items())
-        return "{" + ", ".join(by_type) + "}"
-    return str(list(fan_outs))
 
 
 NUMBER = BeforeValidator(_number_of_text)

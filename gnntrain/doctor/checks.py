@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from gnntrain import limits
 from gnntrain.config import Config
-from gnntrain.config.types import fan_outs_text
+from gnntrain.config.problems import shown
 from gnntrain.limits import available_cores
 from gnntrain.paths import free_bytes, nearest_folder
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
@@ -293,4 +293,4 @@ def _sampler(config: Config, *, may_use_triton: bool) -> str:
     backend: str = sampler.backend
     if backend == "auto":
         backend = "triton, or numba where the edges have no room" if may_use_triton else "numba"
-    return f"neighbor {fan_outs_text(sampler.fan_outs)} ({backend})"
+    return f"neighbor {shown(sampler.fan_outs)} ({backend})"

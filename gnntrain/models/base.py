@@ -63,10 +63,8 @@ class HeteroGNN(Layers):
     calls `start` for all nodes, by chunks, then for each layer and type `HeteroConv.on_blocks`
     stage by stage, `finish`, `update`, and of the target's rows `jk_update`, and `readout`.
 
-    Args:
-        make_conv: Makes a layer's convolution.
-        schema, out_channels: The types of the graph, and the width of the outputs (logits).
-        **options: See `Layers`, and `gnntrain.config.models`.
+    `make_conv` makes a layer's convolution; `out_channels` is the width of the outputs (logits);
+    for the options see `Layers`, and `gnntrain.config.models`.
 
     Attributes:
         config_defaults: Shared options with another default for this model.
@@ -79,6 +77,7 @@ class HeteroGNN(Layers):
     config_defaults: ClassVar[dict[str, Any]] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
+    make_dropout, make_table = Dropout, EmbeddingTable  # of `Layers`
 
     def __init__(
         self,
@@ -90,14 +89,6 @@ class HeteroGNN(Layers):
         self.options = options | {"is_typed": self.is_hetero}
         super().__init__(make_conv, schema, out_channels, **self.options)
         self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
-
-    def make_dropout(self, p: float) -> Dropout:
-        """As torch's, faster on a CPU."""
-        return Dropout(p)
-
-    def make_table(self, num_nodes: int, width: int, parts: int) -> EmbeddingTable:
-        """Learnt rows; those of one-hot input are drawn as the matrices whose rows they are."""
-        return EmbeddingTable(num_nodes, width, parts)
 
     def forward(  # type: ignore[override]  # on blocks
         self,
@@ -127,20 +118,10 @@ class HeteroGNN(Layers):
 
     @property
     def needs(self) -> BlockNeeds:
-        """The fields of a mini-batch that the model reads.
-
-        Of one type, the first layer takes lazy features only if `start` would not change them.
-        """
+        """The fields of a mini-batch that the model reads. Of one type, the first layer takes lazy
+        features only if `start` would not change them."""
         needs = self.conv(0).needs
         return replace(needs, rows=needs.rows and (self.is_hetero or self._is_unchanged(NODE)))
-
-    def node_types_after(self, i: int) -> tuple[NodeType, ...]:
-        """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
-        return tuple(self.num_inputs) if i < 0 else self.computed[i]
-
-    def is_projected(self, node_type: NodeType) -> bool:
-        """Whether `start` maps the rows of a type to another width."""
-        return node_type in self.projections
 
     def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
         """See `Layers`; in the weights' type (not under autocast)."""
@@ -155,13 +136,11 @@ class HeteroGNN(Layers):
         return conv
 
     def pyg_model(self) -> PyGModel:
-        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`.
+        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`. Gradients
+        flow from the weights. UserError: PyG has no such model.
 
         A plug-in does not inherit it, since its additions would be missing: it defines its own,
-        which may call this one, or of one type `GNN.basic_gnn`. Gradients flow from the weights.
-
-        Raises:
-            UserError: PyG has no such model with these options.
+        which may call this one, or of one type `GNN.basic_gnn`.
         """
         state = self.state_dict(keep_vars=True)
         weights = {name: w for name, w in state.items() if not name.startswith("convs.")}
@@ -184,7 +163,7 @@ class HeteroGNN(Layers):
         """Whether `start` leaves the rows of a type as they are, if they are of this dtype."""
         is_dropped = self.training and self.input_dropout.p > 0
         is_exact = next(self.parameters()).dtype == dtype
-        return is_exact and not (is_dropped or self.is_projected(node_type))
+        return is_exact and not (is_dropped or node_type in self.projections)
 
     def _input(
         self, node_type: NodeType, x: Mapping[NodeType, Rows], nodes: Tensor | None
@@ -224,11 +203,8 @@ class GNN(HeteroGNN):
     (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`): the weights load into a plain PyG model of
     the same architecture, see `pyg_model`.
 
-    Args:
-        make_conv: (width in, width out, whether it gives the model's outputs) → convolution, a
-            `BlockConv` or `LinearConv`.
-        in_channels, out_channels: Widths of the input rows and of the outputs (logits).
-        **scaffold: See `Layers`.
+    `make_conv` makes a `BlockConv` or `LinearConv` of width in, width out, and whether it gives the
+    model's outputs (logits).
     """
 
     is_hetero = False

@@ -15,15 +15,26 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
 from gnntrain.compute.reference import exact_type
 from gnntrain.data.graph import EDGE, EdgeType, NodeType
-from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
+from gnntrain.models.aggregate import (
+    LinearSum,
+    LinearTerm,
+    Reduce,
+    aggregate,
+    autocast_type,
+    linear_sums,
+    sampling_scale,
+)
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.embedding import LearntRows
-from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
 from gnntrain.models.plain import LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 Rows = Tensor | LazyFeatures
 """Rows of nodes, in memory or read in place."""
+
+Blocks = Mapping[EdgeType, Block]
+Sources = Mapping[EdgeType, Rows]
+"""Of the edge types of a stage: their blocks, and the rows that they aggregate."""
 
 InputRows = Rows | LearntRows
 """The rows that a layer of a mini-batch reads."""
@@ -45,6 +56,7 @@ class HeteroConv:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
         is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
             then hold the destinations'.
+        has_transform: Whether each edge type aggregates rows of its own, see `source`.
         is_joint: Whether all edge types into a node type are one stage.
         is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
             also where `source` names transformed rows, and multiplies after the aggregation.
@@ -53,6 +65,7 @@ class HeteroConv:
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     is_one_relation: ClassVar[bool] = False
+    has_transform: ClassVar[bool] = False
     is_joint: bool = False
     is_linear: bool = False
     gives_layer: bool = False
@@ -68,18 +81,17 @@ class HeteroConv:
             return [edge_types]
         return [(edge_type,) for edge_type in edge_types]
 
-    def source(self, edge_type: EdgeType) -> SourceKey | None:  # noqa: ARG002
-        """Which transformed rows the edge type aggregates; None: `columns` of the input."""
-        return None
+    def source(self, edge_type: EdgeType) -> SourceKey | None:
+        """Which transformed rows the edge type aggregates: those of its source type (shared with
+        others), its own, or None: the layer's input, see `columns`."""
+        return edge_type if self.has_transform else None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
         rows have its `columns`."""
         raise NotImplementedError
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         """The rows of one stage for some destinations, `[num_dst, …]`: from the blocks of its edge
         types, the rows that each aggregates (see `source`), and the destinations' own rows."""
         raise NotImplementedError
@@ -132,11 +144,7 @@ class BlockConv(HeteroConv):
     """
 
     needs = BlockNeeds()
-    has_transform: ClassVar[bool] = False
     is_one_relation = True
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        return edge_type if self.has_transform else None
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         """Aggregate over a block's edges, and add the destination's own term: `[num_dst, width of
@@ -144,9 +152,7 @@ class BlockConv(HeteroConv):
         lazy), and `x_dst`, `[num_dst, …]`, the layer's input for the destinations."""
         raise NotImplementedError
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         (block,), (z,) = blocks.values(), sources.values()
         return self.propagate_block(block, z, h_dst)
 
@@ -230,19 +236,16 @@ class LinearConv(HeteroConv):
         return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
 
     def _part(
-        self,
-        node_type: NodeType,
-        blocks: Mapping[EdgeType, Block],
-        inputs: Sequence[NodeType],
-        num_dst: int,
+        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
     ) -> LinearSum:
-        terms = []
+        weight, bias = self.root(node_type)
+        own = LinearTerm(inputs.index(node_type), weight, self.columns(node_type))
+        terms = [] if weight is None else [own]
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            terms.append(LinearTerm(source, block, total, weight, self.columns(edge)))
-        own = inputs.index(node_type)
-        return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
+            terms.append(LinearTerm(source, weight, self.columns(edge), block, total))
+        return LinearSum(terms, num_dst, bias)
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         before, after = self.widths(edge_type)
@@ -252,12 +255,7 @@ class LinearConv(HeteroConv):
         assert isinstance(key, tuple)  # from `source`
         return F.linear(x, self.relation_weight(key))
 
-    def on_blocks(
-        self,
-        blocks: Mapping[EdgeType, Block],
-        sources: Mapping[EdgeType, Rows],
-        h_dst: Tensor,  # noqa: ARG002
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         ((edge_type, block),) = blocks.items()
         if self.gives_layer:
             node_type = edge_type[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -18,9 +17,8 @@ from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.attention import attend, pair_score, relation_shares
 from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, pyg_layer
+from gnntrain.models.conv import Blocks, HeteroConv, PyGLayer, SourceKey, Sources, pyg_layer
 from gnntrain.models.plain import LayerTypes
-from gnntrain.sampling.block import Block
 
 
 class BlockHGTConv(HeteroConv, nn.Module):
@@ -72,9 +70,7 @@ class BlockHGTConv(HeteroConv, nn.Module):
         out: Tensor = self.kv_lin[key](x)
         return out
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         k_rel, v_rel, priors = (
             torch.stack([matrices[edge_type] for edge_type in blocks])
             for matrices in (self.k_rel, self.v_rel, self.p_rel)

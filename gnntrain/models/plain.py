@@ -15,13 +15,9 @@ from torch_geometric.nn.resolver import activation_resolver, normalization_resol
 
 
 class LayerTypes(NamedTuple):
-    """The types and widths of one layer.
+    """The widths of one layer's input, by node type, and output; the node types that it computes,
+    and the edge types into these, in the graph's order; and whether it gives the model's outputs.
 
-    in_channels: width of the layer's input, by the node types that it reads.
-    out_channels: width of its output.
-    node_types: the node types whose rows it computes.
-    edge_types: the edge types into these, in the graph's order.
-    is_output: whether it gives the model's outputs.
     one_hot: the node types whose input is one-hot. Such an input times a matrix is a row of the
         matrix: the node's row in the table holds, side by side, those of all the matrices.
     """
@@ -52,6 +48,9 @@ class Layers(torch.nn.Module):
     or of typed graphs the nodes of a batch, int64 [num_nodes] of each type whose rows are learnt.
     None: all nodes of the graph of training, in order.
     """
+
+    make_dropout: Any = torch.nn.Dropout
+    make_table: Any = staticmethod(lambda nodes, width, _: torch.nn.Embedding(nodes, width))
 
     def __init__(
         self,
@@ -90,8 +89,8 @@ class Layers(torch.nn.Module):
             sources = {edge[0] for edge in schema.edge_types if edge[2] in needed[0]}
             needed.insert(0, needed[0] | sources)
         read, *computed = [tuple(t for t in schema.num_nodes if t in each) for each in needed]
-        self.computed: list[tuple[str, ...]] = computed
-        self.num_inputs: dict[str, int] = {}
+        self.computed: list[tuple[str, ...]] = computed  # the node types, by layer
+        self.num_inputs: dict[str, int] = {}  # widths of the rows that enter, by node type
         self.tables, self.projections = ModuleDict(), ModuleDict()
         for t in read:
             width, is_fit = schema.num_features[t], False
@@ -136,12 +135,6 @@ class Layers(torch.nn.Module):
         if jk != "none":
             self.embedding_channels = (num_layers if jk == "cat" else 1) * hidden_channels
             self.lin = torch.nn.Linear(self.embedding_channels, out_channels)
-
-    def make_dropout(self, p: float) -> Any:
-        return torch.nn.Dropout(p)
-
-    def make_table(self, num_nodes: int, width: int, parts: int) -> Any:  # noqa: ARG002
-        return torch.nn.Embedding(num_nodes, width)
 
     def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
         target, h, state = self.schema.target, {}, None

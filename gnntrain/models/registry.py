@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.module_dict import ModuleDict
 
-from gnntrain.config.models import model_names, model_source
+from gnntrain.config.models import model_names, model_section
 from gnntrain.data.graph import NODE, GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.base import HeteroGNN
@@ -28,9 +28,9 @@ class PlainModel(nn.Module):
         module: The model: `module(x, edge_index)`; of typed graphs `module(x_dict,
             edge_index_dict)`, which returns the outputs of the target type, or those of each type.
         name: Its name in messages.
-        out_channels: Width of its outputs.
+        out_channels, embedding_channels: Widths of its outputs, and of the embedding tables, of
+            types without features.
         schema: The types of the graph; None: a model of one type.
-        embedding_channels: Width of the embedding tables, of types without features.
     """
 
     needs = BlockNeeds(edge_index=True)
@@ -103,7 +103,7 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
     name = config.name
     if name in model_names():
         options = {key: value for key, value in vars(config).items() if key != "name"}
-        found = getattr(import_module(f"gnntrain.models.{name}"), model_source(name).name)
+        found = getattr(import_module(f"gnntrain.models.{name}"), model_section(name).class_name)
         if isinstance(inputs, GraphSchema) and not found.is_hetero:
             inputs = inputs.num_features[inputs.target]
         built_in: HeteroGNN = found(inputs, out_channels, **options)

@@ -29,6 +29,8 @@ class BlockRGATConv(HeteroConv, nn.Module):
     in-neighbours of all relations.
     """
 
+    has_transform = True
+
     def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
         super().__init__()
         self.types, self.is_joint, self.concat = types, is_joint, options["concat"]
@@ -41,9 +43,6 @@ class BlockRGATConv(HeteroConv, nn.Module):
         self.relations = ModuleDict({e: BlockGATConv(**of) for e, of in self.options.items()})
         roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
-
-    def source(self, edge_type: EdgeType) -> SourceKey | None:
-        return edge_type
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         out: Tensor = self.relations[key].transform(x, key)

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import FilesConfig, ModelConfig, PluginConfig, from_dict
-from gnntrain.config.graph_spec import NodeColumns
+from gnntrain.config.graph_spec import NODE_KEYS
 from gnntrain.data.preprocessing import by_node_type
 from gnntrain.data.summary import from_plain
 from gnntrain.data.values import MISSING_MARKS
@@ -103,7 +103,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "arguments": made.arguments,
         "own_package": own_package,
         "takes": ", ".join(
-            name for name in made.inputs if signature.has_edge_weight or name != "edge_weight"
+            n for n in made.inputs if signature.has_edge_weight or n != "edge_weight"
         ),
         "num_parameters": num_parameters(model),
         **signature.to_dict(),
@@ -144,41 +144,40 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 
 
 def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
-    if isinstance(model, PlainModel):  # as its package makes it
-        assert isinstance(config, PluginConfig)
-        point, schema = find_plugin(MODELS, config.name), model.schema
-        options, name, more = dict(config.options), point.attr, dict[str, Any]()
-        code, inputs = [], repr(signature.num_features)
-        if schema is not None:
-            tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
-            code = [f"model = WithTables(model, {schema.target!r}, {tables})"]
-            fields = {**vars(schema), "node_types": schema.node_types}
-            inputs = f"types.SimpleNamespace(**{fields})"
-            more = {"copied": [plain.WithTables], "inputs": ("x_dict", "edge_index_dict")}
-        code.insert(0, f"model = {call(name, inputs, repr(signature.num_outputs), **options)}")
-        weights = (model.module if schema is None else model).state_dict()
-        more |= {"module": point.module, "arguments": options}
-        return PyGModel(name, weights, "\n".join(code), **more)
-    # Not what a base class says: the subclass of a plug-in computes something else.
-    made_by = type(model)
-    if not made_by.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(made_by):
-        raise UserError(
-            f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
-            "`gnntrain predict` uses it as it is.",
-        )
-    return model.pyg_model()
+    if not isinstance(model, PlainModel):
+        # Not what a base class says: the subclass of a plug-in computes something else.
+        cls = type(model)
+        if not cls.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(cls):
+            raise UserError(
+                f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
+                "`gnntrain predict` uses it as it is.",
+            )
+        return model.pyg_model()
+    assert isinstance(config, PluginConfig)  # as its package makes it
+    point, schema, options = find_plugin(MODELS, config.name), model.schema, dict(config.options)
+    name, module, num_outputs = point.attr, point.module, repr(signature.num_outputs)
+    if schema is None:
+        code = f"model = {call(name, repr(signature.num_features), num_outputs, **options)}"
+        weights = model.module.state_dict()
+        return PyGModel(name, weights, code, arguments=options, module=module)
+    fields = {**vars(schema), "node_types": schema.node_types}
+    code = f"model = {call(name, f'types.SimpleNamespace(**{fields})', num_outputs, **options)}"
+    tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+    code += f"\nmodel = WithTables(model, {schema.target!r}, {tables})"
+    inputs = "x_dict", "edge_index_dict"
+    return PyGModel(name, model.state_dict(), code, [plain.WithTables], options, inputs, module)
 
 
 def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
     """A Python file whose `load()` returns the model with its weights. Where features are more than
     a table's columns in order, its `prepare` makes them."""
-    imports, own = {"from pathlib import Path", "import torch"}, model.module.partition(".")[0]
-    is_pyg = own == "torch_geometric"
-    imports.add(
-        f"import {model.module} as pyg" if is_pyg else f"from {model.module} import {model.name}"
+    package, hook = model.module.partition(".")[0], ""
+    is_pyg = package == "torch_geometric"
+    source = (
+        "import torch_geometric.nn as pyg" if is_pyg else f"from {model.module} import {model.name}"
     )
-    sources, hook = [*map(inspect.getsource, model.copied)], ""
-    scale = signature.target_scale
+    imports = {"from pathlib import Path", "import torch", source}
+    sources, scale = [*map(inspect.getsource, model.copied)], signature.target_scale
     if scale is not None:
         sources.append(inspect.getsource(plain.in_units))
         units = f"in_units(mean={scale.mean}, std={scale.std})"
@@ -195,7 +194,7 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
     title = f"{name} trained on {signature.dataset} with gnntrain {__version__}."
     return _MODEL_PY.format(
         title=title[0].upper() + title[1:],
-        needs="torch and torch_geometric only" if is_pyg else f"torch and {own}",
+        needs="torch and torch_geometric only" if is_pyg else f"torch and {package}",
         imports="\n".join(sorted(imports, key=lambda line: ("__future__" not in line, line))),
         copied="".join(f"\n\n{source}" for source in sources),
         make=textwrap.indent(model.code, " " * 4),
@@ -239,7 +238,7 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     }
     if dataset.get("schema") is not None:  # defaults, which it replaces by type: see `data`
         defaults = FilesConfig().model_dump(mode="json")
-        by_type = [key for key in NodeColumns.model_fields if key in defaults]
+        by_type = [key for key in NODE_KEYS if key in defaults]
         unsaid = [key for key in by_type if dataset[key] == defaults[key]]
         dataset = {key: value for key, value in dataset.items() if key not in unsaid}
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}

@@ -17,7 +17,6 @@ from gnntrain.config import (
     idle_keys,
     machine_problems,
     needs_gpu_count,
-    read,
     training_device,
 )
 from tests.config.problems import only_problem, problems_of
@@ -129,7 +128,7 @@ def test_keys_that_contradict_each_other_are_told(
     section, name = key.split(".")
     raw = beside | {section: beside.get(section, {}) | {name: value}}
     assert problems_of(raw)[key].expected
-    assert value is None or key not in {problem.key for problem in read(beside)[1]}
+    assert value is None or key not in problems_of(beside)
 
 
 def test_missing_files_are_named_with_the_nearest_one(tmp_path: Path) -> None:

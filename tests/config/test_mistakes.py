@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gnntrain.config import Config, ConfigError, Problem, from_dict, read
-from gnntrain.config.mistakes import choices, in_words, key_schema
+from gnntrain.config import Config, ConfigError
+from gnntrain.config.section import choices, in_words, key_schema
+from tests.config.problems import problems_of
 
 SECTIONS = {name: type(getattr(Config(), name)) for name in Config.model_fields}
-FIXED = [name for name in SECTIONS if name not in (*Config.variants, "logger")]
+FIXED = [name for name in SECTIONS if name not in (*Config.named, "logger")]
 """The sections of one class: each of their keys can be judged by itself."""
 KEYS = [(name, key) for name in FIXED for key in SECTIONS[name].model_fields]
 
@@ -36,14 +37,7 @@ sections = st.dictionaries(
 @given(raw=st.dictionaries(st.sampled_from([*SECTIONS]) | keys, sections | values, max_size=5))
 def test_reading_raises_nothing_but_a_configuration_error(raw: dict[str, Any]) -> None:
     for saved in (False, True):
-        config, problems = read(raw, saved=saved)
-        assert all(problem.expected for problem in problems)
-        told: list[Problem] = []
-        try:
-            assert from_dict(raw, saved=saved) == config
-        except ConfigError as error:
-            told = error.problems
-        assert told == list(dict.fromkeys(problems))
+        assert all(problem.expected for problem in problems_of(raw, saved=saved).values())
     with suppress(ConfigError):
         Config(**raw)
 
@@ -57,10 +51,10 @@ def test_each_wrong_key_is_told_whatever_the_others_are(
     for (section, key), value in given.items():
         raw.setdefault(section, {})[key] = value
     wrong = {f"{s}.{k}" for (s, k), value in given.items() if not is_accepted(s, k, value)}
-    told = [problem.key for problem in read(raw)[1]]
-    assert wrong <= set(told)
+    told = problems_of(raw).keys()
+    assert wrong <= told
     sound = {s: {k: raw[s][k] for k in raw[s] if f"{s}.{k}" not in wrong} for s in raw}
-    assert {*told} - wrong <= {problem.key for problem in read(sound)[1]}
+    assert told - wrong <= problems_of(sound).keys()
 
 
 def is_accepted(section: str, key: str, value: object) -> bool:

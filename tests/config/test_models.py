@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict
-from gnntrain.config.mistakes import in_words, key_schema
 from gnntrain.config.models import (
     HeteroLayeredConfig,
     LayeredConfig,
     model_names,
     model_section,
 )
+from gnntrain.config.section import in_words, key_schema
 from scripts.config_reference import meanings
 from tests import packages
 

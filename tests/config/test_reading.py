@@ -18,11 +18,9 @@ from gnntrain.config import (
     FilesConfig,
     PluginConfig,
     from_dict,
-    read,
 )
-from gnntrain.config.mistakes import in_words, key_schema
 from gnntrain.config.models import model_names
-from gnntrain.config.types import Section
+from gnntrain.config.section import Section, in_words, key_schema
 from gnntrain.errors import UserError
 from scripts.config_reference import meanings
 from tests import packages
@@ -51,9 +49,7 @@ def test_every_key_has_a_description_and_a_default() -> None:
     for section in all_sections():
         for key, field in section.model_fields.items():
             assert meanings(section)[key], f"{section.__name__}.{key}"
-            # A schema's tables are no part of a configuration: each needs files of its own.
-            is_table = section.__module__ == "gnntrain.config.graph_spec"
-            assert is_table or not field.is_required(), f"{section.__name__}.{key}"
+            assert not field.is_required(), f"{section.__name__}.{key}"
             assert "$ref" in str(schema := key_schema(section, key)) or in_words(schema)
 
 
@@ -78,7 +74,7 @@ def test_a_configuration_is_frozen() -> None:
 )
 def test_values_are_read_as_what_they_mean(key: str, value: object, read_as: object) -> None:
     section, name = key.split(".")
-    found = getattr(getattr(read({section: {name: value}})[0], section), name)
+    found = getattr(getattr(Config.model_validate({section: {name: value}}), section), name)
     assert found == read_as
     assert type(found) is type(read_as)
 

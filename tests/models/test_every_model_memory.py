@@ -13,7 +13,7 @@ from torch_geometric.nn import SAGEConv
 
 from gnntrain.compute import reference
 from gnntrain.data.graph import GraphSchema
-from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2, HeteroGNN
+from gnntrain.models import GAT, GCN, GIN, SAGE, GATv2
 from gnntrain.models.hetero_sage import HeteroSAGE
 from gnntrain.models.hgt import HGT
 from gnntrain.models.rgat import RGAT
@@ -57,62 +57,51 @@ def largest(forward: Callable[[Tensor], Tensor]) -> int:
     return record.numel
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (SAGE, {"aggregator": "mean"}),
-        (SAGE, {"aggregator": "max"}),
-        (SAGE, {"aggregator": "sum"}),
-        (GCN, {}),
-        (GAT, {"heads": 4}),
-        (GATv2, {"heads": 4}),
-        (GIN, {}),
-    ],
-)
-def test_memory_stays_far_below_edges_times_features(
-    kind: Callable[..., GNN], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", 2**16)
-    monkeypatch.setattr(reference, "MAX_COLUMN_ELEMENTS", 2**16)
-    model = kind(WIDTH, WIDTH, hidden_channels=WIDTH, num_layers=2, **options)
-    blocks = [dense_block()] * 2
-    assert largest(lambda x: model(x, blocks)) < NUM_EDGES * WIDTH // 8
+CASES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (SAGE, {"aggregator": "mean"}),
+    (SAGE, {"aggregator": "max"}),
+    (SAGE, {"aggregator": "sum"}),
+    (GCN, {}),
+    (GAT, {"heads": 4}),
+    (GATv2, {"heads": 4}),
+    (GIN, {}),
+    (RGCN, {}),
+    (HeteroSAGE, {"aggregator": "max"}),
+    (RGAT, {"heads": 4, "output_heads": 2, "across_relations": True}),
+    (HGT, {"heads": 4}),
+]
+EDGE_TYPES = ("node", "to", "node"), ("node", "rev_to", "node")
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (RGCN, {}),
-        (HeteroSAGE, {"aggregator": "max"}),
-        (RGAT, {"heads": 4, "output_heads": 2, "across_relations": True}),
-        (HGT, {"heads": 4}),
-    ],
-)
-def test_nor_does_a_model_of_typed_graphs(
-    kind: Callable[..., HeteroGNN], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", 2**16)
     monkeypatch.setattr(reference, "MAX_COLUMN_ELEMENTS", 2**16)
-    edge_types = ("node", "to", "node"), ("node", "rev_to", "node")
-    schema = GraphSchema({"node": NUM_NODES}, {"node": WIDTH}, edge_types, "node")
+
+
+def typed(kind: Any, num_features: int, **options: Any) -> Callable[[dict[str, Tensor]], Tensor]:
+    """The outputs of a model of two relations, from its features."""
+    schema = GraphSchema({"node": NUM_NODES}, {"node": num_features}, EDGE_TYPES, "node")
     model = kind(schema, WIDTH, hidden_channels=WIDTH, **options)
-    blocks = dict.fromkeys(edge_types, dense_block())
-    block = Hop(blocks, schema.num_nodes, schema.num_nodes)
-    assert largest(lambda x: model({"node": x}, {}, [block] * 2)) < NUM_EDGES * WIDTH // 8
+    hop = Hop(dict.fromkeys(EDGE_TYPES, dense_block()), schema.num_nodes, schema.num_nodes)
+    return lambda x: model(x, {}, [hop] * 2)
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_memory_stays_far_below_edges_times_features(kind: Any, options: dict[str, Any]) -> None:
+    if kind.is_hetero:
+        outputs = typed(kind, WIDTH, **options)
+        assert largest(lambda x: outputs({"node": x})) < NUM_EDGES * WIDTH // 8
+    else:
+        model = kind(WIDTH, WIDTH, hidden_channels=WIDTH, num_layers=2, **options)
+        assert largest(lambda x: model(x, [dense_block()] * 2)) < NUM_EDGES * WIDTH // 8
 
 
 @pytest.mark.parametrize("num_bases", [None, 4])
-def test_nor_does_rgcn_of_one_hot_input(
-    num_bases: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reference, "MAX_CHUNK_ELEMENTS", 2**16)
-    edge_types = ("node", "to", "node"), ("node", "rev_to", "node")
-    schema = GraphSchema({"node": NUM_NODES}, {"node": 0}, edge_types, "node")
-    model = RGCN(schema, WIDTH, hidden_channels=WIDTH, num_bases=num_bases)
-    block = Hop(dict.fromkeys(edge_types, dense_block()), schema.num_nodes, schema.num_nodes)
-    record = LargestTensor()  # type: ignore[no-untyped-call]
+def test_nor_does_rgcn_of_one_hot_input(num_bases: int | None) -> None:
+    outputs, record = typed(RGCN, 0, num_bases=num_bases), LargestTensor()  # type: ignore[no-untyped-call]
     with record:
-        torch.autograd.backward(model({}, {}, [block] * 2).sum())
+        torch.autograd.backward(outputs({}).sum())
     assert record.numel < NUM_EDGES * WIDTH // 8
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.config.graph_spec import TYPE_NAMES, NodeColumns, NodeSpec, node_spec
+from gnntrain.config.graph_spec import TYPE_NAMES, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.read.columns import find_column, find_id, named_column, place_of
@@ -196,9 +196,7 @@ def nodes_by_type(
     found: dict[str, tuple[Table, NodeSpec]] = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         part = rows.keep(codes == code)
-        spec = mixed.types.get(name) or node_spec(
-            name, f"{mixed.place}.types.{name}", NodeColumns(), options
-        )
+        spec = mixed.types.get(name) or node_spec(name, f"{mixed.place}.types.{name}", options)
         asked = [column for _, column in (*spec.asked(), *spec.label.asked(), *spec.split.asked())]
         named = {place for column in asked for place in named_column(table, column)}
         unused = {
