@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -306,23 +306,18 @@ def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[s
     return (kind, number) if number else ("cpu", 0)
 
 
-def needs_gpu_count(config: Config) -> bool:
-    """Whether `machine_problems` depends on the GPUs; to count them costs an import of torch."""
-    trainer = config.trainer
-    if trainer.device == "cpu" or trainer.gpus == 0:
-        return False
-    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
-    return is_asked or any(_is_one_of(_value(config, key), wrong) for key, wrong, *_ in _HERE)
-
-
-def machine_problems(config: Config, found: Mapping[str, int]) -> list[Problem]:
+def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> list[Problem]:
     """What this machine lacks: GPUs, and the libraries that a sampling backend or a logger needs.
 
-    Args:
-        config: The configuration.
-        found: How many GPUs torch sees, by their type; anything where `needs_gpu_count` is false.
+    `gpus` counts the GPUs that torch sees, by their type; it is called only where their number
+    matters, since it costs an import of torch.
     """
-    trainer, (kind, num_gpus) = config.trainer, training_device(config.trainer, found)
+    trainer = config.trainer
+    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
+    keys = (_is_one_of(_value(config, key), wrong) for key, wrong, _ in _HERE)
+    is_cpu = trainer.device == "cpu" or trainer.gpus == 0
+    found = gpus() if not is_cpu and (is_asked or any(keys)) else {}
+    kind, num_gpus = training_device(trainer, found)
     is_absent = trainer.device not in ("auto", "cpu", *found)
     there, ranks = found.get(kind, 0), config.distributed.num_processes
     # On the CPU Triton's interpreter computes its kernels, as in tests.
