@@ -153,17 +153,18 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contrad
         fan_outs["evaluation.fan_outs"] = config.evaluation.fan_outs or sampler.fan_outs
     for key, value in fan_outs.items() if model.uses_graph else ():
         wrong = {t: one for t, one in _by_type(value).items() if len(one) != model.num_layers}
+        mistaken: AnyFanOuts = value
         if isinstance(value, Mapping) and is_typed is False:
             expects = f"a list: model.name={model.name} is for graphs of one type"
         elif isinstance(value, Mapping) and sampler.fan_out_scope == "node":
             expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
         elif wrong:
             expects = f"one number a layer: model.num_layers={model.num_layers}"
-            value = wrong if isinstance(value, Mapping) else value
+            mistaken = wrong if isinstance(value, Mapping) else value
         else:
             continue
         compared = (key, "sampler.fan_outs", "model.num_layers", "model.name")
-        yield compared, Problem(key, shown(value), expects)
+        yield compared, Problem(key, shown(mistaken), expects)
 
     # The model's keys that must divide another one, as heads must divide hidden_channels.
     for name, field in type(model).model_fields.items():

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from annotated_types import Predicate
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gnntrain.config.models import ModelConfig
 from gnntrain.config.published import (
@@ -210,11 +211,7 @@ class BuiltinConfig(DatasetConfig):
     """Number of the train/val/test split, for data sets with several."""
 
 
-def _own_name(name: str) -> str:
-    """A user's own data set may not be taken for another one, nor break a line."""
-    if name in (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES) or not name.isprintable():
-        raise ValueError(name)
-    return name
+_TAKEN = {*DATASET_NAMES} - {"files"}
 
 
 class FilesConfig(DatasetConfig):
@@ -222,7 +219,8 @@ class FilesConfig(DatasetConfig):
 
     name: Annotated[
         Text,
-        AfterValidator(_own_name),
+        # It may not be taken for another one, nor break a line.
+        Predicate(lambda name: name not in _TAKEN and name.isprintable()),
         described("a name in one line that no data set of gnntrain has"),
     ] = "files"
     """What the data set is called on the console, in folder names and in reports."""
